@@ -11,10 +11,10 @@ import pytest
 
 from calibrant.clients._constraint import (
     MAX_ENUM_BYTES,
-    Choice,
-    Choices,
     Constraint,
     LabelArray,
+    SchemaChoice,
+    SchemaChoices,
     array_for,
     choices_for,
     constraint_for,
@@ -124,7 +124,7 @@ def test_a_union_of_literals_is_read_as_pydantic_writes_it() -> None:
 
 
 def test_constants_beside_the_choice_are_given() -> None:
-    """What a schema fixes, no model has to write."""
+    """The model does not generate the fixed parts of a schema."""
     properties = {
         "version": {"const": 2},
         "kind": {"const": 'to"pic'},
@@ -209,11 +209,11 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
     inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
     schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
     found = choices_for(schema)
-    assert found == Choices(
+    assert found == SchemaChoices(
         choices=(
-            Choice(path=("a",), before='{"a": "', values=("1", "2")),
-            Choice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
-            Choice(path=("in", "c"), before='", "c": "', values=("z", "w")),
+            SchemaChoice(path=("a",), before='{"a": "', values=("1", "2")),
+            SchemaChoice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
+            SchemaChoice(path=("in", "c"), before='", "c": "', values=("z", "w")),
         ),
         behind='"}}',
     )
@@ -243,7 +243,7 @@ def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
 
 
 def test_a_schema_of_several_fields_that_holds_itself_has_no_choices() -> None:
-    """It would never end."""
+    """A recursive schema has no end."""
     node = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}
     assert choices_for(as_format(node)) is None
 
@@ -284,7 +284,7 @@ LABEL = {"type": "string", "enum": ["A", 'b "c"']}
     ],
 )
 def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) -> None:
-    """As the engine's grammar writes it, on one line; it is no single choice."""
+    """The pieces are on one line, as in the engine's grammar; it is no single choice."""
     found = array_for(as_format(schema))
     assert found is not None
     assert found.beginning(["A", 'b "c"']) + found.behind == text

@@ -23,7 +23,7 @@ def drawn(count: int = 2000, **options: Any) -> dict[int, float]:
 
 
 def test_without_a_temperature_the_most_probable_token_is_taken() -> None:
-    """Of those allowed."""
+    """The most probable of the allowed tokens is drawn."""
     sampler = Sampler({})
     assert sampler.draw(LOGITS, None) == 0
     assert sampler.draw(LOGITS, np.array([False, False, True, True])) == 2
@@ -49,7 +49,7 @@ def test_rare_tokens_are_left_out(option: dict[str, float], kept: set[int]) -> N
 
 
 def test_a_seed_repeats_the_draws() -> None:
-    """And another one does not."""
+    """Another seed draws other tokens."""
     assert drawn(50, seed=3) == drawn(50, seed=3)
     assert drawn(50, seed=3) != drawn(50, seed=4)
 
@@ -64,7 +64,7 @@ def test_penalties_make_a_token_rarer() -> None:
 
 @pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"top_k": "x"}, {"min_p": True}])
 def test_values_out_of_range_are_refused(option: dict[str, Any]) -> None:
-    """With the range."""
+    """The message names the range."""
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(option))} between"):
         Sampler(option)
 
@@ -93,6 +93,6 @@ def test_a_grammar_allows_what_it_says(grammars: Grammars, source: str) -> None:
 
 @pytest.mark.parametrize("source", ["%llguidance {}\nstart: (", "root ::= ("])
 def test_a_broken_grammar_is_refused(grammars: Grammars, source: str) -> None:
-    """Before anything is written."""
+    """It is refused before any token is generated."""
     with pytest.raises(ConfigurationError, match="Expected a grammar"):
         grammars.compile(source)

@@ -103,7 +103,7 @@ class TestDistribution:
     def test_its_mass_is_that_of_the_labels(
         self, toy_server: Start, classifier_for: Classify, kind: str
     ) -> None:
-        """As long as no token reaches over the quote before them."""
+        """The two agree unless a token spans the quote before the labels."""
         labels = LABEL_SETS["apart"]
         server = toy_server(kind)
         found = classifier_for(server, labels=labels, **settings_for(kind)).classify("x").distribution
@@ -299,7 +299,7 @@ BROKEN = {
 class TestFaults:
     @pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
     def test_a_broken_answer_can_be_asked_for_again(self, toy_server: Start, make: Make, fault: Any) -> None:
-        """And shows no secret."""
+        """The retryable error shows no secret."""
         server = toy_server("vllm")
         client = make(server, api_key=KEY)
         asyncio.run(ask(client))
@@ -313,7 +313,7 @@ class TestFaults:
     def test_calls_are_counted_over_the_fields_of_a_row(
         self, toy_server: Start, classifier_for: Classify
     ) -> None:
-        """Those of the fields before the one that failed, too."""
+        """Calls for the fields before the failed one count, too."""
         fields = FieldLabels(
             [Field(name="team", labels=["Spa", "Bill"]), Field(name="to", labels=["a", "b"])]
         )
@@ -325,7 +325,7 @@ class TestFaults:
         assert (prediction.outcome, prediction.attempts) == (Outcome.ERROR, 3)
 
     def test_one_request_of_a_row_that_fails_fails_the_row(self, toy_server: Start, make: Make) -> None:
-        """With its own error."""
+        """The row gets the error of that request."""
         server = toy_server("vllm")
         client = make(server)
 
@@ -360,7 +360,7 @@ class TestReading:
             assert echoed.logprobs == (0.0, *server.echoing.model.logprobs(tokens)[:-1])
 
     def test_tokens_that_are_not_counted_must_spell_the_prompt(self, toy_server: Start) -> None:
-        """What a server answers without an echo is not taken for one."""
+        """An answer without an echo is not taken for one."""
         echoing = toy_server("vllm").echoing
         echoing.counted = False
         body = {"model": "m", "prompt": ["Bill"], "echo": False, "logprobs": 1, "max_tokens": 1}

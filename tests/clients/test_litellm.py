@@ -158,7 +158,7 @@ class TestFailures:
         assert error.retryable
 
     def test_a_refused_connection_is_retryable(self, request_for_label: Any, unused_port: Any) -> None:
-        """Nobody listens: that may change."""
+        """A refused connection is transient."""
         client = LiteLLMClient("openai/fake", api_base=f"http://127.0.0.1:{unused_port}/v1", api_key=KEY)
         assert failure(client, request_for_label).retryable
 
@@ -185,7 +185,7 @@ class TestFailures:
         assert '[model]\nscoring = "sampled"' in str(error)
 
     def test_other_rejected_parameters_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
-        """So does a model that insists on its own temperature."""
+        """A model that insists on its own temperature gets advice, too."""
         server.answer(
             400, {"error": {"message": "Unsupported value: 'temperature' does not support 0", "code": "x"}}
         )
@@ -257,7 +257,7 @@ def build(cls: type[Exception]) -> Exception:
 
 class TestEveryLitellmException:
     def test_is_translated(self, monkeypatch: Any, request_for_label: Any) -> None:
-        """No public exception of litellm passes the seam, and none keeps the key."""
+        """Every public exception of litellm becomes a ProviderError without the key."""
         classes = litellm_exceptions()
         assert len(classes) > 25
         client = LiteLLMClient("openai/fake", api_key=KEY)
@@ -383,7 +383,7 @@ def test_a_server_that_fails_is_asked_again(server: Any, request_for_label: Any)
 def test_calls_that_would_all_fail_are_not_made(
     monkeypatch: pytest.MonkeyPatch, request_for_label: Any
 ) -> None:
-    """Of many at once, the first finds out for all; a later one finds out anew."""
+    """Of concurrent calls only the first is made; a later call is a first call again."""
     litellm = _litellm()
     calls, made = litellm.acompletion, []
 

@@ -55,14 +55,14 @@ class TestAnswers:
     def test_a_server_of_ones_own_needs_neither_prefix_nor_key(
         self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str
     ) -> None:
-        """With an api_base."""
+        """An api_base is enough."""
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         server.answer(200, body([1.0]))
         np.testing.assert_array_equal(embed(server, "one", model=model, api_key=None), [[1.0]])
         assert server.bodies[0]["model"] == "vectors"
 
     def test_base_url_is_another_word_for_api_base(self, server: Any) -> None:
-        """As for clients."""
+        """It is accepted as by clients."""
         server.answer(200, body([1.0]))
         embedder = LiteLLMEmbedder("vectors", base_url=server.url, api_key=KEY)
         assert asyncio.run(embedder.embed(["one"])).shape == (1, 1)
@@ -80,14 +80,14 @@ class TestAnswers:
         ],
     )
     def test_anything_else_is_a_provider_error(self, server: Any, wrong: dict[str, Any]) -> None:
-        """Never a vector of something else, and no reason to give up on the other texts."""
+        """A malformed answer gives no vectors, and is not systemic."""
         server.answer(200, wrong)
         assert not failure(server).systemic
 
 
 class TestFailures:
     def test_a_rate_limit_says_so(self, server: Any) -> None:
-        """Seconds to wait included."""
+        """The error has the seconds to wait."""
         server.answer(429, retry_after="0.01")
         error = failure(server)
         assert isinstance(error, RateLimitError)
@@ -99,7 +99,7 @@ class TestFailures:
         assert failure(server).systemic
 
     def test_a_broken_server_may_be_asked_again(self, server: Any) -> None:
-        """By whoever wants to."""
+        """The error is retryable."""
         server.answer(500)
         assert failure(server).retryable
 
@@ -119,12 +119,12 @@ class TestSettings:
 
     @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
     def test_timeouts_are_above_zero(self, timeout: float) -> None:
-        """Seconds."""
+        """The timeout is a positive number of seconds."""
         with pytest.raises(ConfigurationError, match="timeout"):
             LiteLLMEmbedder("text-embedding-3-small", timeout=timeout)
 
     def test_a_known_name_is_enough(self) -> None:
-        """Nothing is sent before a text comes."""
+        """Construction makes no call."""
         assert LiteLLMEmbedder("text-embedding-3-small").name == "text-embedding-3-small"
 
 

@@ -65,7 +65,7 @@ def test_refuses_more_rows_at_a_time_than_there_are_sequences(path: Path) -> Non
 
 @pytest.mark.usefixtures("_no_library")
 def test_check_schema_refuses_what_would_not_be_obeyed(path: Path) -> None:
-    """Before the first call."""
+    """It is refused before the first call."""
     client = LlamaCppClient(path)
     client.check_schema(SCHEMA)
     huge = {"properties": {"category": {"enum": ["x" * 6_000_000, "y"]}}}

@@ -98,7 +98,7 @@ def test_a_secret_over_plain_http_is_warned_of_once(
     ],
 )
 def test_leaves_ordinary_messages_alone(text: Any) -> None:
-    """What the user needs to read stays."""
+    """Texts without credentials stay."""
     assert redact(text) == text
 
 
@@ -158,7 +158,7 @@ def test_messages_are_short_and_on_one_line() -> None:
 
 
 def test_a_provider_error_stays_itself() -> None:
-    """Nothing is wrapped twice."""
+    """A ProviderError is not wrapped again."""
     error = ProviderError("x", provider="p")
     assert translate(error, provider="q") is error
 

@@ -61,7 +61,7 @@ def test_no_more_calls_are_made_than_sockets_may_be_open(room_for: Callable[[int
 
 
 def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None:
-    """As the models of a cascade do."""
+    """The models of a cascade share the limit of open files."""
     texts = [f"{number} cat" for number in range(40)]
     with FaultServer(LABELS, latency=0.02, max_concurrency=5) as server:
         room_for(10)

@@ -85,7 +85,7 @@ class TestExactness:
     def test_fewer_alternatives_widen_the_bound(
         self, toy_server: Start, classifier_for: Classify, count: int
     ) -> None:
-        """What was not listed is in the bound, which holds."""
+        """The bound covers the unlisted mass."""
         server = toy_server("llama.cpp")
         classifier = classifier_for(server, next_tokens=count)
         texts = [f"text {number}" for number in range(12)]
@@ -226,7 +226,7 @@ class TestFinding:
         assert classifier.classify("x").outcome is Outcome.OK
 
     def test_nobody_there_is_worth_another_try(self, make: Make, unused_port: int) -> None:
-        """It may be starting."""
+        """The server may be starting."""
         error = failure(make(None, api_base=f"http://127.0.0.1:{unused_port}"))
         assert error.retryable
         assert str(unused_port) in str(error)
@@ -260,7 +260,7 @@ class TestFinding:
         assert "use scoring='decode' or 'sampled'" in str(error)
 
     def test_an_unknown_model_is_not_a_missing_ability(self, toy_server: Start, make: Make) -> None:
-        """Nor is it worth another try."""
+        """The error is not retryable, either."""
         error = failure(make(toy_server("vllm"), "hosted_vllm/other"))
         assert error.systemic
         assert "The model `other` does not exist" in str(error)
@@ -312,7 +312,7 @@ class TestLabels:
     def test_a_label_longer_than_the_context_is_refused(
         self, toy_server: Start, make: Make, kind: str
     ) -> None:
-        """With both lengths."""
+        """The message names both lengths."""
         client = make(toy_server(kind, context=16))
         with pytest.raises(ConfigurationError, match="has 20 tokens, the context 16"):
             asyncio.run(client.check_labels(["Spa", "x" * 20]))

@@ -69,7 +69,7 @@ class TestFaults:
         assert isinstance(error, ProviderTimeoutError) == (status == 408)
 
     def test_a_rate_limit_carries_the_wait(self, found: Any, kind: str) -> None:
-        """Retry-After, in seconds."""
+        """The error has Retry-After in seconds."""
         server, client = found
         server.faults[ROUTES[kind]] = [(429, {"error": {"message": "slow down"}}, {"Retry-After": "7"})]
         error = failure(client)
@@ -119,7 +119,7 @@ class TestFaults:
         assert classifier.classify("x" * 99).outcome is Outcome.UNPARSED
 
     def test_cancelling_passes_the_seam(self, toy_server: Start, make: Make, kind: str) -> None:
-        """And the next call works."""
+        """A call after the cancelled one works."""
         server = toy_server(kind, delay=0.3)
         client = make(server)
 
@@ -229,7 +229,7 @@ class TestNumberOfTokens:
     def test_the_maximum_is_read_from_the_message(
         self, toy_server: Start, make: Make, message: str, asked: list[int]
     ) -> None:
-        """Where none is named, half as many are asked for."""
+        """Without a number in the message the client requests half as many."""
         server = toy_server("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": message}}, {})]
         asyncio.run(ask(make(server, next_tokens=20)))
@@ -274,7 +274,7 @@ class TestComplete:
         assert server.calls[0][1].keys() == {"model", "messages", "temperature"}
 
     def test_a_fault_is_a_provider_error(self, toy_server: Start, make: Make) -> None:
-        """As everywhere."""
+        """Faults are translated as by other clients."""
         server = toy_server("vllm")
         server.faults["/v1/chat/completions"] = [(500, {"error": "out of order"}, {})]
         with pytest.raises(ProviderError, match="out of order") as caught:
@@ -311,7 +311,7 @@ class TestKey:
         assert {body["model"] for _, body, _ in server.calls if "model" in body} == {"toy"}
 
     def test_is_never_shown(self, toy_server: Start, make: Make) -> None:
-        """Not by the client, and not with the address."""
+        """Neither the client nor the address shows the key."""
         server = toy_server("llama.cpp")
         server.absent.add("/apply-template")
         client = make(server, api_key=KEY)
@@ -348,7 +348,7 @@ class TestConstruction:
         ],
     )
     def test_refuses_what_cannot_be(self, settings: dict[str, Any], message: str) -> None:
-        """Before any call."""
+        """They are refused before any call."""
         with pytest.raises(ConfigurationError, match=message):
             OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
@@ -370,7 +370,7 @@ class TestConstruction:
         assert reason in str(failure(client, ConfigurationError))
 
     def test_a_template_may_write_json_and_take_variables(self, toy_server: Start, make: Make) -> None:
-        """As templates of tokenizer_config.json do."""
+        """JSON filter and variables of tokenizer_config.json work."""
         server = toy_server("llama.cpp")
         client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
 
@@ -388,10 +388,10 @@ class TestConstruction:
 
 class TestClosing:
     def test_a_loop_that_ends_takes_its_session_along(self, toy_server: Start, make: Make) -> None:
-        """Nothing is left open, whether the client is closed afterwards or not (a warning is an error)."""
+        """No session is left open, whether the client is closed afterwards or not (a warning is an error)."""
         client = make(toy_server("vllm"))
         asyncio.run(ask(client))
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         assert line.session.closed
         gc.collect()
         client.close()
@@ -403,7 +403,7 @@ class TestClosing:
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         asyncio.run_coroutine_threadsafe(ask(client), loop).result(30)
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         assert not line.session.closed
         client.close()
         assert line.session.closed
@@ -417,7 +417,7 @@ class TestClosing:
 
         async def used() -> None:
             await ask(client)
-            (line,) = client._http._lines.values()
+            (line,) = client._http._connections.values()
             client.close()
             await ask(client)
             assert line.session.closed
@@ -429,7 +429,7 @@ class TestClosing:
         client = make(toy_server("vllm"))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(client))
-        (line,) = client._http._lines.values()
+        (line,) = client._http._connections.values()
         client.close()
         assert line.session.closed
         loop.close()
@@ -441,7 +441,7 @@ class TestClosing:
         async def used() -> Any:
             client = OpenAICompatibleClient("openai/toy", api_base=server.root)
             await ask(client)
-            (line,) = client._http._lines.values()
+            (line,) = client._http._connections.values()
             return line.session
 
         async def dropped() -> None:

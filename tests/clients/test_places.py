@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.clients._places import BATCH, Job, Place, Segment, TooLongError
+from calibrant.clients._places import BATCH, EnginePlace, Job, Segment, TooLongError
 
 Tokens = list[int]
 
@@ -49,7 +49,9 @@ class Memory:
             segment.take(None if wanted is None else np.array(wanted, dtype=np.float32))
 
 
-def ask(place: Place, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None) -> list[Tokens]:
+def ask(
+    place: EnginePlace, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None
+) -> list[Tokens]:
     """Return what the logits behind each text were computed from."""
     job = Job(place, prompt or [], [tuple(text) for text in texts])
     job.begin(memory=memory)
@@ -69,7 +71,7 @@ def test_every_text_is_computed_behind_its_own_beginning(
     asked: list[list[Tokens]], rows: list[Tokens]
 ) -> None:
     """Whatever was computed before, for this row or another."""
-    place, memory = Place.of(0, 32, n_ctx=40), Memory()
+    place, memory = EnginePlace.of(0, 32, n_ctx=40), Memory()
     for prompt in rows:
         place.is_begun = False
         for behind in asked:
@@ -79,7 +81,7 @@ def test_every_text_is_computed_behind_its_own_beginning(
 
 def test_texts_that_begin_alike_share_their_beginning() -> None:
     """A longer text goes on where a shorter one ends."""
-    place, memory = Place.of(0, 1, n_ctx=100), Memory()
+    place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
     ask(place, memory, [[1, 2, 3]])
     ask(place, memory, [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 7]])
     assert memory.computed == 3 + 3 + 1
@@ -89,7 +91,7 @@ def test_texts_that_begin_alike_share_their_beginning() -> None:
 
 def test_the_prompt_and_all_texts_share_a_batch() -> None:
     """Branches begin with tokens that are computed beside them."""
-    place, memory = Place.of(0, 1, n_ctx=100), Memory()
+    place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
     job = Job(place, [1, 2, 3], [(), (4,), (4, 5), (4, 5, 6), (4, 7), (8,)])
     job.begin(memory=memory)
     memory.compute(job.next_segments([], memory=memory))
@@ -99,7 +101,7 @@ def test_the_prompt_and_all_texts_share_a_batch() -> None:
 
 def test_a_row_keeps_what_the_one_before_began_with() -> None:
     """Up to the first token that differs."""
-    place, memory = Place.of(0, 1, n_ctx=1000), Memory()
+    place, memory = EnginePlace.of(0, 1, n_ctx=1000), Memory()
     rules = list(range(300))
     ask(place, memory, [[]], [*rules, 1, 2])
     place.is_begun = False
@@ -111,8 +113,8 @@ def test_a_row_keeps_what_the_one_before_began_with() -> None:
 
 
 def test_more_texts_than_sequences_are_computed_in_turns() -> None:
-    """Four sequences, ten branches."""
-    place, memory = Place.of(0, 64, n_ctx=100), Memory()
+    """Ten branches share four sequences."""
+    place, memory = EnginePlace.of(0, 64, n_ctx=100), Memory()
     wanted = [[number] for number in range(10)]
     ask(place, memory, [[]], [1, 2, 3])
     assert ask(place, memory, wanted, [1, 2, 3]) == [[1, 2, 3, *text] for text in wanted]
@@ -122,12 +124,12 @@ def test_more_texts_than_sequences_are_computed_in_turns() -> None:
 def test_a_prompt_without_room_for_an_answer_is_refused(prompt: Tokens) -> None:
     """The number of its tokens is told."""
     with pytest.raises(TooLongError, match=str(len(prompt))):
-        Place.of(0, 1, n_ctx=100).begin(prompt, [], memory=Memory())
+        EnginePlace.of(0, 1, n_ctx=100).begin(prompt, [], memory=Memory())
 
 
 def test_a_text_without_room_is_refused() -> None:
     """The row itself goes on."""
-    place, memory = Place.of(0, 1, n_ctx=10), Memory()
+    place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):
         ask(place, memory, [list(range(11))])

@@ -43,7 +43,7 @@ def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> Any:
 
 
 def test_a_first_answer_takes_one_attempt() -> None:
-    """No failure, no wait."""
+    """Without a failure there is no wait."""
     (response, attempts), waits, calls = run(["Food"])
     assert response["choices"][0]["message"]["content"] == '{"category": "Food"}'
     assert (attempts, waits, calls) == (1, [], 1)

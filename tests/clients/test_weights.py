@@ -150,7 +150,7 @@ def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(
 
 
 def test_a_missing_engine_names_the_command(tmp_path: Any, monkeypatch: Any) -> None:
-    """Even before the path is looked at."""
+    """The engine is checked before the path."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("local"))):
         LlamaCppClient(tmp_path / "model.gguf")

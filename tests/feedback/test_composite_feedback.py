@@ -1,4 +1,4 @@
-"""What is said of answers that hold several labels."""
+"""Feedback on answers that hold several labels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def on_fields(prediction: Prediction, category: str, urgency: str) -> list[str]:
 
 
 def test_right_and_sure_in_every_part_takes_one_word() -> None:
-    """Also where confidence is unknown: nothing is to be learnt from it."""
+    """Parts of unknown confidence count as sure."""
     assert on_topics(topics({"Bills": SURE}, {"Bills"}), "Bills", context="note") == ["Correct."]
     assert on_fields(fields(("Food", 0.95), ("low", None)), "Food", "low") == ["Correct."]
     assert on_topics(topics({}, set()), context="note") == ["Correct."]
@@ -81,7 +81,7 @@ def test_missed_and_added_labels_are_named_with_their_probability() -> None:
 
 
 def test_a_sure_mistake_demands_a_rule() -> None:
-    """Loudly, in either direction."""
+    """A sure mistake in either direction is written in capitals."""
     lines = on_topics(topics({"Travel": SURE}, {"Travel"}, None), "Food")
     assert lines[0] == "Wrong set of labels (unknown confidence). Expected 'Food', got 'Travel'."
     assert lines[1].startswith("MISSED 'Food' (0.1% probability), and the model is sure of it: ")
@@ -91,7 +91,7 @@ def test_a_sure_mistake_demands_a_rule() -> None:
 
 
 def test_an_empty_set_is_called_so() -> None:
-    """On either side."""
+    """It may be the expected or the predicted set."""
     assert on_topics(topics({}, set()), "Food")[0].endswith("Expected 'Food', got no label.")
     assert on_topics(topics({"Food": SURE}, {"Food"}))[0].endswith("Expected no label, got 'Food'.")
 
@@ -121,7 +121,7 @@ def test_without_probabilities_labels_are_named_alone() -> None:
 
 
 def test_a_field_that_is_wrong_or_unsure_has_a_line_of_its_own() -> None:
-    """As a single label would have it, structure included; the others are summed up."""
+    """Its text is that of a single label, structure included; the other fields are summed up."""
     lines = on_fields(fields(("Bills", SURE), ("high", 0.7)), "Food", "high")
     assert lines[0] == "Wrong: 1 of 2 fields right (50% probability)."
     assert lines[1].startswith("category: WRONG with 99.9% certainty. Expected 'Food', got 'Bills'.")
@@ -154,7 +154,7 @@ def test_alternatives_of_a_field_are_shown() -> None:
 def test_an_answer_that_cannot_be_read_says_what_there_should_be(
     labels: MultiLabels | FieldLabels, wanted: str
 ) -> None:
-    """And a failed call says nothing about the prompt."""
+    """A failed call says nothing about the prompt."""
     answer = (
         labels.answer_of(dict.fromkeys(labels.parts, "yes"))
         if labels is TOPICS
@@ -167,6 +167,6 @@ def test_an_answer_that_cannot_be_read_says_what_there_should_be(
 
 
 def test_thresholds_out_of_range_are_refused() -> None:
-    """As for single labels."""
+    """Thresholds are checked as for single labels."""
     with pytest.raises(ConfigurationError, match="thresholds"):
         build_composite_feedback(topics({}, set()), "[]", labels=TOPICS, high=0.5, low=0.9)

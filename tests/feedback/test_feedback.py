@@ -1,4 +1,4 @@
-"""How severity shows in the text of one row."""
+"""Severity of the feedback on one row."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_sure_right_answer_is_only_correct(confidence: float | None) -> None:
 
 @pytest.mark.parametrize("confidence", [0.90, 0.95, 0.9899, 0.90 - 1e-14])
 def test_a_right_answer_in_between_shows_its_probability_and_close_alternatives(confidence: float) -> None:
-    """[low, high)."""
+    """The confidence is in [low, high)."""
     text = feedback(
         confidence, correct=True, distribution=distribution({GAS: 0.95, POWER: 0.049, RENT: 0.001})
     )
@@ -64,7 +64,7 @@ def test_a_right_answer_in_between_shows_its_probability_and_close_alternatives(
 
 
 def test_an_unsure_right_answer_says_what_the_prompt_does_not_separate() -> None:
-    """Below low."""
+    """The confidence is below low."""
     text = feedback(0.73, correct=True, distribution=distribution({GAS: 0.73, POWER: 0.24, RENT: 0.03}))
     assert text.startswith("Correct but uncertain (73% probability).")
     assert "'Bills/Electricity' (24%), 'Rent' (3%)" in text
@@ -73,7 +73,7 @@ def test_an_unsure_right_answer_says_what_the_prompt_does_not_separate() -> None
 
 @pytest.mark.parametrize("known", [None, {GAS: 0.996, POWER: 0.004}])
 def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, float] | None) -> None:
-    """No label to name is no reason to keep quiet."""
+    """The text mentions the uncertainty without any rival to name."""
     text = feedback(0.73, correct=True, distribution=None if known is None else distribution(known))
     assert text == (
         f"Correct but uncertain (73% probability). The prompt does not separate '{GAS}' from the other labels."
@@ -115,7 +115,7 @@ def test_a_confidence_never_rounds_up_to_a_threshold_it_misses(
 def test_an_unsure_wrong_answer_names_both_labels_and_asks_for_guidance(
     confidence: float | None, start: str
 ) -> None:
-    """Below low or unknown."""
+    """The confidence is below low or unknown."""
     text = feedback(confidence)
     assert text.startswith(start)
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -125,7 +125,7 @@ def test_an_unsure_wrong_answer_names_both_labels_and_asks_for_guidance(
 
 @pytest.mark.parametrize("confidence", [0.90, 0.95, 0.98])
 def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> None:
-    """[low, high)."""
+    """The confidence is in [low, high)."""
     text = feedback(confidence, distribution=distribution({GAS: 0.04, POWER: 0.95, RENT: 0.01}))
     assert text.startswith(f"Wrong ({round(confidence * 100)}% probability).")
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -135,14 +135,14 @@ def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> 
 
 
 def test_an_unsure_wrong_answer_shows_the_alternatives() -> None:
-    """The rows where the true label was nearest."""
+    """Unsure wrong answers name their alternatives, as the true label may be among them."""
     text = feedback(0.6, distribution=distribution({GAS: 0.3, POWER: 0.6, RENT: 0.1}))
     assert "Alternatives to 'Bills/Electricity': 'Bills/Gas & Oil' (30%), 'Rent' (10%)." in text
     assert text.endswith("could fix it.")
 
 
 def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
-    """The most probable ones."""
+    """The alternatives shown are the most probable ones."""
     shares = {"A": 0.5, "B": 0.2, "C": 0.12, "D": 0.1, "E": 0.08}
     text = feedback(0.5, expected="E", got="A", distribution=distribution(shares))
     assert "'B' (20%), 'C' (12%), 'D' (10%)." in text
@@ -150,7 +150,7 @@ def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
 
 
 def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
-    """The true label's own probability is said already."""
+    """The true label is left out, as the text names its probability already."""
     text = feedback(0.86, high=0.85, low=0.6, distribution=distribution({GAS: 0.05, POWER: 0.86, RENT: 0.09}))
     assert "own probability is 5%. Other alternatives: 'Rent' (9%)." in text
     assert text.count("'Bills/Gas & Oil' (5%)") == 0
@@ -158,7 +158,7 @@ def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
 
 @pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])
 def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
-    """At or above high: the strongest words, with the true label's own probability."""
+    """At or above high the words are strongest, with the true label's own probability."""
     text = feedback(confidence, distribution=distribution({GAS: 0.03, POWER: 0.97}))
     assert text.startswith("WRONG")
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -191,7 +191,7 @@ def test_an_unmeasured_true_label_is_called_an_estimate() -> None:
     ],
 )
 def test_the_true_labels_probability_keeps_a_digit(probability: float, shown: str) -> None:
-    """Beside a sure answer it is always small: how small is the news."""
+    """Beside a sure answer it is always small, so one significant digit is kept."""
     text = feedback(0.999, distribution=distribution({GAS: probability, POWER: 1 - probability}))
     assert f"own probability is {shown}." in text
 
@@ -210,7 +210,7 @@ def test_alternatives_are_at_most_three_measured_labels_best_first() -> None:
 
 
 def test_the_predicted_label_is_never_its_own_alternative() -> None:
-    """Not even when it is spelled in another case."""
+    """Another case of its spelling does not matter."""
     text = feedback(
         0.7, correct=True, got="bills/gas & oil ", distribution=distribution({GAS: 0.7, POWER: 0.3})
     )
@@ -257,7 +257,7 @@ def test_percentages_never_round_to_certainty(confidence: float, shown: str) -> 
 )
 @pytest.mark.parametrize("confidence", [None, 0.5, 0.95, 0.999])
 def test_wrong_rows_append_the_additional_context(context: Any, tail: str, confidence: float | None) -> None:
-    """As ``key: value`` lines, at every severity."""
+    """The context is appended as ``key: value`` lines, at every severity."""
     assert feedback(confidence, additional_context=context) == feedback(confidence) + tail
 
 
@@ -313,14 +313,14 @@ def test_what_the_reason_shows_already_is_not_shown_again(got: str, reason: str)
 
 
 def test_a_missing_label_is_never_graded() -> None:
-    """Even if the caller forgot the outcome."""
+    """A row without a label counts as no answer, even with the outcome ok."""
     assert feedback(0.999, got=None).startswith("No label")
 
 
 @pytest.mark.parametrize("correct", [True, False])
 @pytest.mark.parametrize("got", [None, POWER])
 def test_a_failed_call_says_nothing_about_the_prompt(correct: bool, got: str | None) -> None:
-    """Never presented as wrong, whatever else the row holds."""
+    """The row is never presented as wrong, whatever else it holds."""
     text = feedback(0.999, correct=correct, got=got, outcome=Outcome.ERROR, reason="HTTP 503.")
     assert "(HTTP 503)" in text
     assert "nothing about the prompt" in text
@@ -333,14 +333,14 @@ def test_a_failed_call_says_nothing_about_the_prompt(correct: bool, got: str | N
     [{"low": 0.99, "high": 0.9}, {"high": 1.5}, {"low": -0.1}, {"low": math.nan}, {"low": 0.0, "high": 0.0}],
 )
 def test_disordered_thresholds_are_errors(changes: dict[str, Any]) -> None:
-    """0 <= low <= high <= 1."""
+    """Thresholds satisfy 0 <= low <= high <= 1."""
     with pytest.raises(ConfigurationError, match="thresholds"):
         feedback(0.5, **changes)
 
 
 @pytest.mark.parametrize("confidence", [math.nan, -0.1, 1.1])
 def test_an_impossible_confidence_is_an_error(confidence: float) -> None:
-    """Not silently graded."""
+    """It is refused, not silently graded."""
     with pytest.raises(ConfigurationError, match="confidence"):
         feedback(confidence)
 

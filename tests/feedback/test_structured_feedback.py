@@ -1,4 +1,4 @@
-"""What a reflecting model reads where an answer can be nearly right."""
+"""Feedback on labels with a structure, where an answer can be nearly right."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_on_a_scale_it_says_how_far_and_where_the_probability_lies(
 def test_in_a_tree_it_says_which_levels_are_right(
     got: str, expected: str, shares: Sequence[float] | None, says: str
 ) -> None:
-    """And what belongs at the first that is not."""
+    """The text names the expected label at the first wrong level."""
     assert added(MONEY, got, expected, shares) == says
 
 
@@ -160,6 +160,6 @@ def test_without_a_label_there_is_no_distance(labels: LabelSet, outcome: Outcome
 
 
 def test_additional_context_stays_last() -> None:
-    """Below the sentence about levels."""
+    """It follows the sentence about levels."""
     text = feedback(MONEY, "Bills/Gas", "Food/In", None, additional_context={"note": "x"})
     assert text.endswith("and is 'Bills'.\nnote: x")

@@ -85,7 +85,7 @@ def test_s_between_sports_and_sci_tech_is_resolved_by_the_next_token() -> None:
 
 
 def test_s_as_an_alternative_stays_unresolved_and_is_shared_evenly() -> None:
-    """What fits several labels is ambiguous: spread over them and counted as unresolved."""
+    """An alternative that fits several labels is spread over them and counted as unresolved."""
     value = [("World", 0.7, {"World": 0.7, "S": 0.2, "Business": 0.1}), *sure('"}')]
     found = category(value, '{"category": "World"}')
     got = probabilities(found)
@@ -341,7 +341,7 @@ def test_an_emitted_token_called_very_unlikely_keeps_a_finite_joint() -> None:
 
 @pytest.mark.parametrize("space", ["masked", "raw"])
 def test_an_emitted_token_of_probability_zero_is_no_evidence(space: str) -> None:
-    """What was written cannot have been impossible."""
+    """An emitted token cannot have been impossible."""
     tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf, ((b"B", -0.1),)), Token(b'"}', 0.0))
     with pytest.raises(LogprobsUnavailableError, match="-Infinity"):
         extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", space)
@@ -499,7 +499,7 @@ def test_a_pretty_printed_nested_answer_is_aligned() -> None:
 
 
 def test_a_repeated_key_is_no_evidence() -> None:
-    """Nobody knows which value is meant."""
+    """The value of a repeated key is undefined."""
     tokens = [*sure('{"c": "A", "c": "'), ("A", 0.5, {}), *sure('"}')]
     with pytest.raises(LogprobsUnavailableError, match="'c' 2 times"):
         extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
@@ -589,7 +589,7 @@ def test_missing_evidence_is_a_typed_error() -> None:
     ],
 )
 def test_a_field_that_cannot_be_aligned_is_a_typed_error(text: str, tokens: list[str]) -> None:
-    """No number is better than the number of another field."""
+    """An error is better than the number of another field."""
     with pytest.raises(LogprobsUnavailableError):
         extract_distribution(answer(text, sure(*tokens)), NEWS, "category")
 
@@ -712,7 +712,7 @@ def test_confidence_in_masked_space_includes_the_end_of_a_label_that_others_begi
 
 
 def test_confidence_in_a_nested_label_agrees_with_its_distribution() -> None:
-    """Where all probability is listed, both are the same number."""
+    """The two are equal if all probability is listed."""
     value = [*sure("Bills"), ('"', 0.55, {'"': 0.55, "/": 0.45}), *sure("}")]
     for space in ("masked", "raw"):
         found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space=space)

@@ -140,7 +140,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
 
 
 def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
-    """Beside what only begins like a label, the node that ends as one looks small."""
+    """The node that ends as a label is light beside one that only begins like a label."""
     labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
     listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
 
@@ -252,7 +252,7 @@ def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
 
 
 def test_where_no_label_can_follow_nothing_is_claimed() -> None:
-    """No label, no evidence, and the largest bound there is."""
+    """The result has no label, no evidence and an error bound of 1."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b"?", math.log(1.0)), (b"", -9999.0)])
     found = walk.distribution()

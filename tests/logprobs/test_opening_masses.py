@@ -1,4 +1,4 @@
-"""What is listed where a label begins, and what was reported before anyone checked it."""
+"""Masses at the beginning of a label, and unchecked reported tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> Non
 
 
 def test_an_answer_outside_the_labels_is_illegal_itself() -> None:
-    """Nothing kept the model from it."""
+    """Without a mask its mass is illegal."""
     found = opening_masses(fake_response("Cars"), LABELS, "category")
     assert (found.legal, found.illegal, found.listed) == (0.0, 1.0, 1)
 
@@ -71,7 +71,7 @@ def test_special_tokens_and_closing_quotes_are_no_labels() -> None:
 
 
 def test_impossible_alternatives_have_no_mass() -> None:
-    """OpenAI's -9999."""
+    """OpenAI's -9999 has no mass."""
     response: Any = fake_response("Food", LABELS, [0.6, 0.3, 0.1])
     response["choices"][0]["logprobs"]["content"][1]["top_logprobs"].append(
         {"token": "Cars", "bytes": None, "logprob": -9999.0}
@@ -89,13 +89,13 @@ def test_impossible_alternatives_have_no_mass() -> None:
     ],
 )
 def test_where_nothing_can_be_seen_an_error_says_so(response: object) -> None:
-    """No log-probabilities, no text, no JSON."""
+    """Answers without log-probabilities, text or JSON are errors."""
     with pytest.raises(LogprobsUnavailableError):
         opening_masses(response, LABELS, "category")
 
 
 def test_reported_tokens_are_unchecked() -> None:
-    """What cannot be used is what one wants to see."""
+    """Unusable values are returned, too."""
     body = {
         "choices": [
             {
@@ -122,7 +122,7 @@ def test_reported_tokens_are_unchecked() -> None:
 
 @pytest.mark.parametrize("snake", [True, False])
 def test_googles_tokens_are_read_too(snake: bool) -> None:
-    """As objects of its SDK and as JSON of its API."""
+    """Objects of its SDK and JSON of its API are read."""
     names = ["logprobs_result", "chosen_candidates", "top_candidates", "log_probability"]
     if not snake:
         names = ["logprobsResult", "chosenCandidates", "topCandidates", "logProbability"]

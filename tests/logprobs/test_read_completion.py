@@ -327,7 +327,7 @@ def test_the_reason_for_unusable_evidence_is_kept() -> None:
 
 
 def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
-    """As OpenAI's."""
+    """It is dropped as OpenAI's is."""
     impossible = copy.deepcopy(VERTEX)
     impossible["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"] = -math.inf
     assert "-Infinity" in read_completion(impossible).evidence_problem
@@ -375,7 +375,7 @@ def test_the_text_keeps_its_layout_and_loses_nothing() -> None:
 
 
 def test_a_completion_that_a_client_made_is_cleaned() -> None:
-    """Whoever made it."""
+    """A client's own completion is cleaned like a response."""
     made = Completion(text="\ud800", model=UNWRITABLE, refusal=UNWRITABLE, usage=Usage(prompt_tokens=10**400))
     assert read_completion(made) == Completion(
         text="\ufffd",

@@ -176,7 +176,7 @@ def test_a_described_reference_to_itself_stays_a_reference() -> None:
     "wrapper", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
 )
 def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> None:
-    """What the user built stays as it is."""
+    """The user's format stays unchanged."""
     assert as_response_format(wrapper) == wrapper
 
 
@@ -190,7 +190,7 @@ def test_no_schema_is_a_configuration_error() -> None:
     "path", ["category", "result.category", "results[].category", "a[1].b[].c", "[].x", "m[][]"]
 )
 def test_the_schema_of_a_label_set_allows_exactly_its_labels(path: str) -> None:
-    """What is put in comes out, in the same order."""
+    """Labels survive a round trip in order."""
     labels = LabelSet(["Sci/Tech", 'a "b"', "é"])
     assert labels_from_schema(enum_schema(labels, path), path) == labels.labels
 
@@ -263,7 +263,7 @@ def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], want
     "paths", [("a", "a.b"), ("a.b", "a"), ("a[]", "a.b"), ("x[].a", "x.b"), ("a[0]", "a[1]"), ("x.a", "x")]
 )
 def test_fields_whose_paths_contradict_each_other_are_refused(paths: tuple[str, ...]) -> None:
-    """What is a label cannot be an object; the message names a path."""
+    """A label cannot be an object as well; the message names a path."""
     with pytest.raises(ConfigurationError, match=f"{paths[1]!r}".replace("[", r"\[").replace("]", r"\]")):
         enum_schema(fields(*paths), "label")
 
@@ -285,7 +285,7 @@ def test_any_number_of_labels_is_an_array_of_enums(path: str, wanted: Any) -> No
 
 
 def test_a_wrong_path_of_composite_labels_is_refused() -> None:
-    """As for one label."""
+    """The path is checked as for one label."""
     with pytest.raises(ConfigurationError, match="field path"):
         enum_schema(MultiLabels(["A", "B"]), "a..b")
     with pytest.raises(ConfigurationError, match="field path"):

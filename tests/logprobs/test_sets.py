@@ -161,7 +161,7 @@ ORDERS = [order for n in range(len(LABELS) + 1) for order in itertools.permutati
 def test_every_spelling_gives_the_probabilities_of_the_model(
     style: Any, field: str, seed: int, labels: Given
 ) -> None:
-    """However tokens cut the array, labels have the probability that the definition gives them."""
+    """Any tokenisation of the array gives the labels their defined probability."""
     model = any_model(seed)
     found = extract_set(written(model, labels, style), LABELS, field)
     wanted = expected(model, labels)
@@ -224,7 +224,7 @@ def test_where_one_order_is_possible_the_confidence_is_the_probability_of_the_se
 
 
 def test_labels_that_may_come_in_any_order_are_sure_at_once() -> None:
-    """Which of two certain labels comes first says nothing about either."""
+    """The order of two certain labels does not lower their probability."""
 
     def model(before: Given) -> dict[str, float]:
         left = [label for label in ("Bills", "Food") if label not in before]
@@ -245,7 +245,7 @@ def spelled(*tokens: tuple[str, float, dict[str, float]]) -> Completion:
 
 
 def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() -> None:
-    """What lies beyond the listing is taken against the label, as far as it can reach, and is no measurement."""
+    """The bound of the unlisted end counts against the label, and is no measurement."""
     answer = spelled(
         ('{"topics": [', 1.0, {'{"topics": [': 1.0}),
         ('"', 0.7, {'"': 0.7, ' "': 0.2}),
@@ -263,7 +263,7 @@ def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() 
 
 
 def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
-    """Which label would have come was never read."""
+    """The labels behind the last one were never read."""
     answer = spelled(
         ('{"topics": [', 1.0, {}),
         ("]", 0.6, {"]": 0.6, '"': 0.4}),
@@ -318,7 +318,7 @@ def test_a_label_that_might_have_been_repeated_does_not_stay_inside_the_answer()
 
 
 def test_the_label_mass_is_the_least_of_all_steps() -> None:
-    """What is on texts that are no labels shows, whatever the end holds."""
+    """Mass on texts that are no labels lowers it, whatever the mass of the end."""
     answer = spelled(
         ('{"topics": [', 1.0, {}),
         ('"', 0.5, {'"': 0.5, "]": 0.5}),
@@ -331,7 +331,7 @@ def test_the_label_mass_is_the_least_of_all_steps() -> None:
 
 
 def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> None:
-    """What was not reported may outweigh what was."""
+    """The unreported end may outweigh the reported label."""
     answer = spelled(
         ('{"topics": [', 1.0, {}),
         ('"', 0.1, {'"': 0.1, "x": 0.3}),
@@ -362,7 +362,7 @@ def test_a_label_that_is_given_again_counts_once() -> None:
 
 
 def test_labels_are_found_in_any_case_and_among_other_keys() -> None:
-    """As everywhere, case does not matter; a schema of one's own may hold more than labels."""
+    """Case does not matter, and a user's schema may hold more than labels."""
     tokens = ['{"note": "[1, 2]", "results": [{"why": "a, b]", "topic": "', "food", '", "n": [1]}', "]}"]
     answer = spelled(*[(text, 1.0, {text: 1.0}) for text in tokens])
     found = extract_set(answer, ("Bills", "Food"), "results[].topic")

@@ -115,7 +115,7 @@ def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
 
 @given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
 def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, tolerance: float) -> None:
-    """Where the model says what was expected, one turn is enough, and the result is the same."""
+    """One turn is enough if the model's shares are the expected ones, and the result is the same."""
     model = Model(seed)
     full, _ = walked(model)
     needed = full.needed(tolerance)
@@ -149,7 +149,7 @@ def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
 
 
 def test_log_probabilities_that_are_no_numbers_are_refused() -> None:
-    """They are no evidence."""
+    """Such values are no evidence."""
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):
         walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))

@@ -12,7 +12,7 @@ from calibrant.logprobs import whole_label_distribution
 
 
 def test_probabilities_are_divided_by_their_sum() -> None:
-    """Which is the label mass; the most probable label is the answer."""
+    """The sum is the label mass; the most probable label is the answer."""
     found = whole_label_distribution(["a", "b", "c"], [math.log(0.1), math.log(0.3), math.log(0.2)])
     np.testing.assert_allclose(found.probabilities, [1 / 6, 1 / 2, 1 / 3])
     assert (found.emitted, found.space, found.error_bound) == ("b", LogprobSpace.EXACT, 0.0)

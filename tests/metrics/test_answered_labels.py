@@ -1,4 +1,4 @@
-"""How many labels a classifier uses, and when it has collapsed."""
+"""Number of labels that a classifier answers, and collapse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def counted(truth: str, given: str) -> AnsweredLabels:
 
 
 def test_labels_are_counted_once() -> None:
-    """However often they are answered."""
+    """Repeated answers do not add to the count."""
     found = counted("aabbcc", "aaaae.")
     assert (found.answered, found.total, found.present, found.found) == (2, 5, 3, 1)
     assert str(found) == "2 of 5"
@@ -46,14 +46,14 @@ def test_fewer_than_half_of_the_present_labels_is_a_collapse(
 
 
 def test_the_warning_names_both_counts() -> None:
-    """Those that were found, and those that were there."""
+    """It names the answered labels and the labels in the rows."""
     assert counted("abcd", "eeea").warning == (
         "Collapsed: of the 4 labels that occur in these rows only 1 were ever answered."
     )
 
 
 def test_one_collapsed_field_is_a_collapse() -> None:
-    """Although more than half of all labels are answered."""
+    """The classifier has collapsed although more than half of all labels are answered."""
     labels = FieldLabels(
         [
             Field(name="topic", labels=LabelSet(["x", "y", "z"])),
@@ -70,7 +70,7 @@ def test_one_collapsed_field_is_a_collapse() -> None:
 
 
 def test_labels_of_sets_count_one_by_one() -> None:
-    """Not set by set."""
+    """Every label of a set counts, not the set as a whole."""
     labels = MultiLabels(["x", "y", "z"])
     found = answer_summary(labels, ['["x", "y"]', '["z"]'], ['["x"]', "[]"])
     assert found is not None
@@ -79,5 +79,5 @@ def test_labels_of_sets_count_one_by_one() -> None:
 
 
 def test_no_rows_have_no_summary() -> None:
-    """Nothing can be said about no data."""
+    """Without rows the summary is None."""
     assert answer_summary(LabelSet(["a", "b"]), [], []) is None

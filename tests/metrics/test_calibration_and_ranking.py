@@ -83,7 +83,7 @@ def test_quantile_bins_merge_where_the_lowest_confidence_ties() -> None:
 
 
 def test_ece_defaults_to_fifteen_uniform_bins() -> None:
-    """As most papers report it."""
+    """The default is the one of most papers."""
     p, y = _saturated(3)
     explicit = expected_calibration_error(confidence=p, correct=y, n_bins=15, strategy="uniform")
     assert expected_calibration_error(confidence=p, correct=y) == explicit
@@ -116,7 +116,7 @@ def test_auroc_is_the_share_of_pairs_ranked_right(seed: int) -> None:
 
 @pytest.mark.parametrize(("correct", "what"), [([1, 1], "right"), ([0, 0], "wrong")])
 def test_auroc_with_one_kind_of_row_is_undefined(correct: list[int], what: str) -> None:
-    """It says so instead of returning a number."""
+    """An error says so instead of a number."""
     with pytest.raises(ConfigurationError, match=f"undefined: all 2 rows are {what}"):
         auroc(confidence=[0.1, 0.2], correct=correct)
 
@@ -216,7 +216,7 @@ def test_a_coverage_that_is_whole_up_to_rounding_does_not_round_up() -> None:
 
 @pytest.mark.parametrize("coverage", [0.0, -0.1, 1.01, math.nan])
 def test_coverage_must_be_a_share(coverage: float) -> None:
-    """(0, 1]."""
+    """Coverage is in (0, 1]."""
     with pytest.raises(ConfigurationError, match="coverage"):
         selective_accuracy(confidence=[0.5], correct=[1], coverage=coverage)
 

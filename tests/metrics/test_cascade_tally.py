@@ -1,4 +1,4 @@
-"""What the models of a cascade contributed: counted one by one, it is what a reader of the steps would count."""
+"""Metrics of a cascade's models: the tally equals a count by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cascade_row(draw: st.DrawFn) -> Row:
 
 @given(st.lists(cascade_row(), min_size=1, max_size=12))
 def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
-    """Per model and in all, whatever became of the rows."""
+    """All numbers agree, per model and in all, for any outcome of the rows."""
     found = count(rows)
     assert found is not None
     assert found.rows == len(rows)
@@ -76,7 +76,7 @@ def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
 
 
 def test_models_stand_in_the_order_in_which_they_were_first_asked() -> None:
-    """Which is that of the cascade."""
+    """Their order is that of the cascade."""
     rows: list[Row] = [
         {"steps": [step("z", "accepted")], "accepted": True, "correct": True},
         {"steps": [step("z", "escalated"), step("a", "accepted")], "accepted": True, "correct": True},
@@ -92,7 +92,7 @@ def test_without_rows_there_are_no_numbers() -> None:
 
 
 def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
-    """Its tokens and price are those of another day."""
+    """Its tokens and price were paid for earlier."""
     found = count(
         [{"steps": [step("a", "accepted", cost=2.0, attempts=0)], "accepted": True, "correct": True}]
     )
@@ -113,7 +113,7 @@ def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
     ],
 )
 def test_a_broken_step_counts_for_nothing(broken: Any) -> None:
-    """Not even the steps before it."""
+    """The steps before it do not count, either."""
     tally = CascadeTally()
     with pytest.raises((KeyError, TypeError, ValueError)):
         tally.add([step("b", "escalated"), broken], accepted=False, correct=False)

@@ -39,7 +39,7 @@ def test_a_hand_made_example() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_agrees_with_scikit_learn(seed: int) -> None:
-    """Including labels that never occur and rows without prediction."""
+    """Labels that never occur and rows without prediction are included."""
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(seed)
     labels = ["a", "b", "c", "d", "unused"]
@@ -59,14 +59,14 @@ def test_it_agrees_with_scikit_learn(seed: int) -> None:
 
 
 def test_labels_compare_without_case_and_surrounding_space() -> None:
-    """The rule for correctness everywhere; results are keyed by the label set's spelling."""
+    """Case and space do not matter; results are keyed by the label set's spelling."""
     summary = classification_summary([" sports"], ["SPORTS "], labels=LabelSet(LABELS))
     assert summary.accuracy == 1.0
     assert summary.per_label["Sports"].support == 1
 
 
 def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
-    """Sorted, also a single one; missing predictions are no label."""
+    """They are sorted; missing predictions are no label."""
     summary = classification_summary(["b", "a", "B"], ["c", None, ""])
     assert summary.labels == ("a", "b", "c")
     assert summary.confusion[1].tolist() == [0, 0, 1]
@@ -75,14 +75,14 @@ def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
 
 
 def test_a_perfect_classifier_scores_one_everywhere() -> None:
-    """And its confusion matrix is diagonal."""
+    """Its confusion matrix is diagonal, too."""
     summary = classification_summary(LABELS * 3, LABELS * 3, labels=LABELS)
     assert summary.accuracy == summary.macro_f1 == 1.0
     assert summary.confusion.tolist() == (3 * np.eye(3, dtype=int)).tolist()
 
 
 def test_arrays_of_the_summary_cannot_be_changed() -> None:
-    """It is a value."""
+    """A summary is immutable."""
     summary = classification_summary(["x"], ["y"])
     with pytest.raises(ValueError, match="read-only"):
         summary.confusion[0, 0] = 5

@@ -119,7 +119,7 @@ SCALE = FieldLabels(
 def test_credit_is_the_label_sets_own(
     rows: list[tuple[tuple[str, str], tuple[str, str]]], broken: int
 ) -> None:
-    """Of fields and of sets; a row without a legal answer earns none."""
+    """Fields and sets give partial credit; a row without a legal answer earns none."""
     answers = [tuple(SCALE.answer_of({"kind": k, "size": s}) for k, s in row) for row in rows]
     pairs: list[tuple[str, str | None]] = [(truth, label) for truth, label in answers]
     found = counted(SCALE, pairs + [(answers[0][0], None)] * broken)

@@ -1,4 +1,4 @@
-"""How often the intervals of an accuracy hold the truth, by exact enumeration of all outcomes."""
+"""Coverage of the intervals of an accuracy, by exact enumeration of all outcomes."""
 
 from __future__ import annotations
 

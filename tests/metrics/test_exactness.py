@@ -82,7 +82,7 @@ def test_ranking_metrics_equal_their_definitions(kind: str, seed: int) -> None:
 
 
 def test_a_perfect_ranking_has_no_excess() -> None:
-    """And neither has one of rows that are all right or all wrong."""
+    """Rows that are all right or all wrong have no excess, either."""
     p, y = rows("random", 0)
     assert excess_aurc(y, y) == pytest.approx(0.0, **EXACT)
     assert excess_aurc(p, np.ones_like(p)) == 0.0
@@ -149,7 +149,7 @@ def test_classification_equals_scikit_learn(seed: int) -> None:
 
 
 def test_mcnemar_equals_the_sum_of_binomial_terms() -> None:
-    """Twice the smaller tail of a fair coin, summed as fractions."""
+    """The p-value is twice the smaller tail of a fair coin, summed as fractions."""
     for only_a, only_b in [(0, 1), (3, 9), (20, 20), (7, 40)]:
         a, b = [1] * only_a + [0] * only_b + [1, 0], [0] * only_a + [1] * only_b + [1, 0]
         n = only_a + only_b
@@ -179,7 +179,7 @@ def test_holm_of_one_changes_nothing_and_never_passes_one() -> None:
 
 @pytest.mark.parametrize("values", [[], [math.nan], [0.1, -0.1], [1.1], [[0.1]]])
 def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
-    """Nothing, NaN, out of range, another shape."""
+    """No values, NaN, values out of range and other shapes are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         holm(values)
 
@@ -200,7 +200,7 @@ def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
     ],
 )
 def test_bad_rows_are_refused(metric: object, p: list[float], y: list[float]) -> None:
-    """No rows, other lengths, NaN, out of range, no correctness."""
+    """No rows, different lengths, NaN, values out of range and non-binary correctness are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         metric(p, y)  # type: ignore[operator]
 
@@ -232,6 +232,6 @@ def test_rounding_above_one_is_taken_for_one() -> None:
     ],
 )
 def test_bad_distributions_are_refused(metric: object, p: object, answers: object) -> None:
-    """Other shapes, NaN, rows that are no distribution, positions out of range."""
+    """Other shapes, NaN, rows that are no distribution and positions out of range are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         metric(p, answers)  # type: ignore[operator]

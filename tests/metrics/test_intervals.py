@@ -62,7 +62,7 @@ def test_wilson_touches_zero_and_one_exactly() -> None:
     ],
 )
 def test_wilson_rejects_impossible_counts_and_levels(successes: int, n: int, level: float) -> None:
-    """No data above all: there is no interval for nothing."""
+    """Without data there is no interval."""
     with pytest.raises(ConfigurationError, match="Expected"):
         wilson_interval(successes, n, level)
 
@@ -149,7 +149,7 @@ def test_bootstrap_of_a_million_binary_rows_needs_no_row_draws() -> None:
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 @pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0, 0]])
 def test_values_that_do_not_vary_give_a_point(method: str, values: list[float]) -> None:
-    """No spread to resample."""
+    """Equal values leave no spread to resample."""
     found = bootstrap_interval(values, method=method)  # type: ignore[arg-type]
     assert found == Interval(
         lower=values[0], upper=values[0], level=0.95, estimate=values[0], median=values[0]
@@ -171,7 +171,7 @@ def test_values_that_do_not_vary_give_a_point(method: str, values: list[float]) 
     ],
 )
 def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, object]) -> None:
-    """Empty, not finite, unknown method, parameter out of range."""
+    """Empty or infinite values, an unknown method and parameters out of range are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         bootstrap_interval(values, **options)  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def test_groups_without_variation_give_a_point() -> None:
     ],
 )
 def test_paired_mean_rejects_bad_input(values: list[float], groups: list[str] | None, level: float) -> None:
-    """Fewer than two rows in a stratum, other lengths, NaN."""
+    """Fewer than two rows in a stratum, different lengths and NaN are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         paired_mean_interval(values, groups, level)
 

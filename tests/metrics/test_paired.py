@@ -77,13 +77,13 @@ def test_positive_differences_favour_the_second() -> None:
 
 @pytest.mark.parametrize("table", [(10, 0, 0, 0), (0, 0, 0, 10), (6, 0, 0, 4), (0, 10, 0, 0), (1, 0, 0, 0)])
 def test_degenerate_tables_give_intervals_inside_the_range(table: tuple[int, int, int, int]) -> None:
-    """All right, all wrong, no disagreement, total disagreement, one row."""
+    """Limits stay in [-1, 1] for extreme counts and one row."""
     found = paired_comparison(*_table(*table))
     assert -1.0 <= found.interval.lower <= found.difference <= found.interval.upper <= 1.0
 
 
 def test_a_higher_level_gives_a_wider_interval() -> None:
-    """And it is recorded."""
+    """The interval records its level."""
     a, b = _table(50, 5, 9, 6)
     narrow, wide = paired_comparison(a, b, 0.8).interval, paired_comparison(a, b, 0.99).interval
     assert wide.lower < narrow.lower < narrow.upper < wide.upper
@@ -95,7 +95,7 @@ def test_a_higher_level_gives_a_wider_interval() -> None:
     [([], [], 0.95), ([1], [1, 0], 0.95), ([2], [1], 0.95), ([math.nan], [1], 0.95), ([1], [0], 0)],
 )
 def test_bad_input_is_an_error(a: list[float], b: list[float], level: float) -> None:
-    """No rows, other lengths, not 0 or 1."""
+    """No rows, different lengths and entries other than 0 and 1 are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         paired_comparison(a, b, level)
 

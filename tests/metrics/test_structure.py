@@ -103,7 +103,7 @@ def begun(label: str, level: int) -> str:
 
 
 def test_plain_labels_and_no_rows_have_no_such_numbers() -> None:
-    """Nothing is said about nothing."""
+    """Plain labels and no rows give None."""
     assert structure_metrics(LabelSet(SCALE.labels), *counted([(0, 0)])) is None
     assert structure_metrics(SCALE, *counted([])) is None
     assert structure_metrics(TREE, *counted([])) is None
@@ -168,7 +168,7 @@ def test_in_large_samples_the_interval_of_a_mean_is_the_normal_one() -> None:
 
 
 def test_the_interval_of_a_mean_keeps_its_promise() -> None:
-    """Over samples of partial credits, near the ends as well; 3 standard errors of 2,000 samples allowed."""
+    """Samples of partial credits, near the ends as well, are covered within 3 standard errors of 2,000 samples."""
     rng = np.random.default_rng(0)
     values = np.linspace(0.0, 1.0, 5)
     for weights in ([0.05, 0.05, 0.1, 0.3, 0.5], [0.0, 0.0, 0.05, 0.15, 0.8], [0.2, 0.2, 0.2, 0.2, 0.2]):

@@ -63,7 +63,7 @@ def test_a_correct_answer_without_log_probability_scores_one(strategy: ScoringSt
 def test_vanishing_probabilities_earn_the_floor(
     strategy: ScoringStrategy, expected: float, logprob: float
 ) -> None:
-    """No underflow, overflow or warning down to -inf."""
+    """Log-probabilities down to -inf cause no underflow, overflow or warning."""
     assert strategy.score(True, logprob) == pytest.approx(expected, abs=1e-15)
 
 
@@ -98,7 +98,7 @@ def test_sigmoid_is_stable_for_extreme_steepness(steepness: float) -> None:
 def test_nan_and_positive_log_probabilities_are_errors(
     strategy: LinearBlendScoring, is_correct: bool, logprob: float
 ) -> None:
-    """Also for wrong answers."""
+    """Wrong answers are checked, too."""
     with pytest.raises(ConfigurationError, match="log-probability"):
         strategy.score(is_correct, logprob)
 
@@ -114,7 +114,7 @@ BAD_UNIT = [0.0, -0.1, 1.1, math.nan, math.inf, -math.inf, True, "0.5", None]
 
 @pytest.mark.parametrize("value", BAD_UNIT)
 def test_thresholds_outside_their_range_are_rejected(value: object) -> None:
-    """(0, 1], numbers only, and the message names parameter and value."""
+    """Thresholds are numbers in (0, 1]; the message names parameter and value."""
     with pytest.raises(ConfigurationError, match=r"Expected low_confidence_threshold .*\(0, 1\]"):
         LinearBlendScoring(value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Expected threshold"):
@@ -123,21 +123,21 @@ def test_thresholds_outside_their_range_are_rejected(value: object) -> None:
 
 @pytest.mark.parametrize("value", [1.0, -0.1, math.nan, False, "0"])
 def test_min_score_outside_its_range_is_rejected(value: object) -> None:
-    """[0, 1), numbers only."""
+    """The score of a correct answer of probability 0 is a number in [0, 1)."""
     with pytest.raises(ConfigurationError, match="min_score_on_correct"):
         LinearBlendScoring(0.5, value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [*BAD_UNIT, 1.0])
 def test_midpoint_outside_its_range_is_rejected(value: object) -> None:
-    """(0, 1), numbers only."""
+    """The midpoint is a number in (0, 1)."""
     with pytest.raises(ConfigurationError, match="midpoint"):
         SigmoidScoring(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, True, "10"])
 def test_steepness_must_be_positive_and_finite(value: object) -> None:
-    """(0, inf), numbers only."""
+    """The steepness is a number in (0, inf)."""
     with pytest.raises(ConfigurationError, match="steepness"):
         SigmoidScoring(0.5, value)  # type: ignore[arg-type]
 
@@ -159,7 +159,7 @@ def test_fields_are_the_saved_configuration(strategy: ScoringStrategy) -> None:
 
 
 def test_numpy_parameters_become_plain_floats() -> None:
-    """So that the saved configuration and the repr do not depend on who made the number."""
+    """The saved configuration and the repr do not depend on the number's type."""
     assert repr(ThresholdScoring(np.float64(0.9))) == "ThresholdScoring(threshold=0.9)"
 
 

@@ -65,7 +65,7 @@ def test_without_a_distribution_right_scores_one_and_wrong_zero(strategy: Scorin
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_answer_is_matched_without_case_and_surrounding_space(strategy: ScoringStrategy) -> None:
-    """The same rule as for correctness."""
+    """Labels compare as they do for correctness."""
     found = distribution([0.7, 0.2, 0.1])
     exact = strategy.score(False, None, distribution=found, answer="Sci/Tech")
     assert strategy.score(False, None, distribution=found, answer="  sci/tech\n") == exact
@@ -76,7 +76,7 @@ def test_the_answer_is_matched_without_case_and_surrounding_space(strategy: Scor
 def test_a_distribution_needs_an_answer_among_its_labels(
     strategy: ScoringStrategy, answer: str | None
 ) -> None:
-    """Nothing is guessed."""
+    """A missing or unknown true label is an error."""
     with pytest.raises(ConfigurationError, match="label"):
         strategy.score(True, None, distribution=distribution([0.7, 0.2, 0.1]), answer=answer)
 
@@ -93,7 +93,7 @@ def test_an_invalid_log_probability_is_an_error_although_unused(
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, math.nan, True, "0.1"])
 def test_the_floor_of_the_log_score_must_lie_inside_zero_and_one(value: object) -> None:
-    """(0, 1), numbers only."""
+    """The floor is a number in (0, 1)."""
     with pytest.raises(ConfigurationError, match="min_probability"):
         LogScoring(value)  # type: ignore[arg-type]
 

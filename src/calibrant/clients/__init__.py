@@ -1,4 +1,4 @@
-"""Whoever answers, behind one seam: one request in, one response out, every failure a `ProviderError`."""
+"""Clients of models behind one interface: one request in, one response out, every failure a `ProviderError`."""
 
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from calibrant.clients._batch_api import BatchApi, RemoteBatch
     from calibrant.clients._callable import CallableClient
     from calibrant.clients._constraint import (
-        Choice,
-        Choices,
         Constraint,
         LabelArray,
+        SchemaChoice,
+        SchemaChoices,
         array_for,
         choices_for,
         constraint_for,
@@ -44,7 +44,7 @@ else:
         {
             "._batch_api": "BatchApi RemoteBatch",
             "._callable": "CallableClient",
-            "._constraint": "Choice Choices Constraint LabelArray array_for choices_for constraint_for",
+            "._constraint": "SchemaChoice SchemaChoices Constraint LabelArray array_for choices_for constraint_for",
             "._forms": "NameForm name_forms",
             "._litellm": "LiteLLMClient",
             "._litellm_embedder": "LiteLLMEmbedder embedding_matrix",
@@ -66,8 +66,6 @@ else:
 __all__ = [
     "BatchApi",
     "CallableClient",
-    "Choice",
-    "Choices",
     "Constraint",
     "JsonService",
     "LabelArray",
@@ -81,6 +79,8 @@ __all__ = [
     "RateState",
     "RemoteBatch",
     "RetryPolicy",
+    "SchemaChoice",
+    "SchemaChoices",
     "array_for",
     "choices_for",
     "constraint_for",

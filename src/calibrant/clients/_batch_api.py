@@ -1,4 +1,4 @@
-"""The batch interface of OpenAI-compatible servers: files up, batches made and watched, files down."""
+"""Client of the batch interface of OpenAI-compatible servers: uploads, creates, polls, downloads."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WINDOW: Final = "24h"
 _OPENAI: Final = "openai/"
 _OPENAI_BASE: Final = "https://api.openai.com/v1"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
-# What belongs to an HTTP call, not to its body, and may hold credentials.
+# Options that belong to an HTTP call, not to its body, and may hold credentials.
 _OF_A_CALL: Final = ("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "stream")
-# What is never sent.
+# Options of the client itself, which are never sent.
 _OF_A_CLIENT: Final = ("api_key", "api_base", "base_url", "organization")
 _PAGE: Final = 100
-# A made batch must have had the time to appear in the list that is searched for it.
+# A new batch may take some seconds to appear in the provider's list.
 _SECONDS_TO_APPEAR: Final = 5.0
 # The server's clock and ours may differ.
 _CLOCKS_DIFFER_SECONDS: Final = 86_400.0
@@ -41,7 +41,7 @@ _SLOWEST_BYTES_PER_SECOND: Final = 100_000
 _CHUNK: Final = 1 << 20
 _LONGEST_NAME: Final = 200
 _LONGEST_MESSAGE: Final = 1000
-# Unix seconds of a year that a date can hold.
+# Upper bound for Unix seconds that `datetime` can represent.
 _LATEST: Final = 1e11
 
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteBatch:
-    """A batch, as the provider describes it.
+    """Batch in the provider's own description.
 
     Attributes
     ----------
@@ -57,17 +57,17 @@ class RemoteBatch:
         The provider's name for it.
     status : str
         ``validating``, ``in_progress``, ``finalizing``, ``completed``, ``failed``, ``expired``,
-        ``cancelling``, ``cancelled``, or what else the provider says.
+        ``cancelling``, ``cancelled``, or another word of the provider.
     output_file, error_file : str or None
         Files with the answers, and with the requests that failed.
     total, completed, failed : int
-        Requests.
+        Numbers of requests.
     errors : tuple of str
-        Why the batch failed as a whole, without credentials.
+        Reasons for the failure of the batch as a whole, without credentials.
     created : float or None
-        Unix seconds.
+        Time of creation in Unix seconds.
     metadata : mapping
-        What it was made with.
+        The metadata it was created with.
     """
 
     id: str
@@ -83,12 +83,12 @@ class RemoteBatch:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """True once the batch has reached a final status."""
         return self.status in _ENDED
 
 
 class BatchApi:
-    """The batch interface of one server.
+    """Client of the batch interface of one server.
 
     Parameters
     ----------
@@ -102,14 +102,14 @@ class BatchApi:
         By default ``OPENAI_API_KEY``, for ``hosted_vllm/NAME`` ``HOSTED_VLLM_API_KEY``. Never shown or
         written.
     timeout : float, default 60
-        Seconds a call may take; files take what their size needs besides.
+        Time limit of a call, in seconds; an upload gets more in proportion to its size.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy for transient faults.
 
     Raises
     ------
     ConfigurationError
-        There is no such interface for this model, or the address holds credentials.
+        The model has no batch interface, or the address holds credentials.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class BatchApi:
         self._drafts = Drafts(endpoint.model, {}, hide=self._http.hide)
 
     def line(self, custom_id: str, request: CompletionRequest) -> str:
-        """Return the line of a request file: what a live call would send, under a name.
+        """Return the line of a request file: a custom id and the body of a live call.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class BatchApi:
         Raises
         ------
         ProviderError
-            It was not taken.
+            The upload failed.
         """
         seconds = self._timeout + os.path.getsize(path) / _SLOWEST_BYTES_PER_SECOND  # noqa: ASYNC240, PTH202
         answer = await self._insist(lambda: self._upload(path, seconds))
@@ -168,48 +168,48 @@ class BatchApi:
     async def create(
         self, file_id: str, *, metadata: Mapping[str, str], since: float, look_first: bool
     ) -> RemoteBatch:
-        """Make a batch, once, however often the call fails: a batch is paid for.
+        """Create a batch exactly once, also over retries: every batch is paid for.
 
-        A call that got no answer may have made a batch all the same, so before every further call the
-        batch with the same metadata is looked for.
+        The endpoint has no idempotency key, and a call without an answer may still have created the batch. So
+        before every retry the provider's list is searched for a batch with the same metadata.
 
         Parameters
         ----------
         file_id : str
             The request file.
         metadata : mapping of str to str
-            Tells this batch from all others.
+            Metadata that no other batch has.
         since : float
-            Unix seconds; it cannot be older.
+            Earliest possible time of its creation, in Unix seconds.
         look_first : bool
-            Whether an earlier process may have made it.
+            Whether an earlier process may have created it.
 
         Raises
         ------
         ProviderError
-            It was not made, or nobody knows.
+            The batch was not created, or its creation is unknown.
         """
-        asked = look_first
+        may_exist = look_first
 
         async def attempt() -> RemoteBatch:
-            nonlocal asked
-            if asked:
+            nonlocal may_exist
+            if may_exist:
                 await self._retry.sleep(_SECONDS_TO_APPEAR)
-                found = await self._search(metadata, since)
-                if found is not None:
-                    return found
-            asked = True
+                batch = await self._search(metadata, since)
+                if batch is not None:
+                    return batch
+            may_exist = True
             return await self._create(file_id, metadata)
 
         return await self._insist(attempt)
 
     async def look(self, batch_id: str) -> RemoteBatch:
-        """Return a batch as it is now.
+        """Return the current state of a batch.
 
         Raises
         ------
         ProviderError
-            The server does not say.
+            The call failed.
         """
 
         async def ask() -> RemoteBatch:
@@ -219,17 +219,17 @@ class BatchApi:
         return await self._insist(ask)
 
     async def download(self, file_id: str, target: Path) -> None:
-        """Put a file of the provider's in place, whole or not at all; our key is hidden wherever it occurs.
+        """Download a file of the provider atomically, with the API key redacted.
 
         Raises
         ------
         ProviderError
-            It could not be fetched.
+            The download failed.
         """
         await self._insist(lambda: self._download(file_id, target))
 
     def refusal(self, status: int, body: object) -> ProviderError:
-        """Return the error that a live call would have met with this status and body."""
+        """Return the error of a live call with this status and body."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
         try:
@@ -254,7 +254,7 @@ class BatchApi:
         return self._batch(await self._http.call("/v1/batches", {**body, "metadata": dict(metadata)}))
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
-        """Return the batch with this metadata; the list begins with the newest."""
+        """Return the batch with this metadata, or None; the provider lists the newest first."""
         after: str | None = None
         while True:
             query = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
@@ -352,8 +352,8 @@ class BatchApi:
         return RemoteBatch(
             id=self._text(record, "id"),
             status=self._text(record, "status"),
-            output_file=_named(record.get("output_file_id")),
-            error_file=_named(record.get("error_file_id")),
+            output_file=_clean_name(record.get("output_file_id")),
+            error_file=_clean_name(record.get("error_file_id")),
             total=bounded_count(counts.get("total")),
             completed=bounded_count(counts.get("completed")),
             failed=bounded_count(counts.get("failed")),
@@ -366,9 +366,9 @@ class BatchApi:
         )
 
     def _text(self, record: Mapping[str, Any], name: str) -> str:
-        found = record.get(name)
-        if isinstance(found, str) and found:
-            return clean_line(found, limit=_LONGEST_NAME)
+        value = record.get(name)
+        if isinstance(value, str) and value:
+            return clean_line(value, limit=_LONGEST_NAME)
         raise ProviderError(
             f"Expected an object with {name!r}, got one without: the answer is broken.",
             provider=self.name,
@@ -404,19 +404,19 @@ def _address(model: str, api_base: str | None) -> str:
     return api_base
 
 
-def _named(value: object) -> str | None:
+def _clean_name(value: object) -> str | None:
     return clean_line(value, limit=_LONGEST_NAME) if isinstance(value, str) and value else None
 
 
 def _messages(errors: object) -> list[str]:
-    """Return what is wrong with a batch as a whole, one line each."""
+    """Return the errors of a batch as a whole, one line each."""
     entries = errors.get("data") if isinstance(errors, Mapping) else errors
-    found = []
+    messages = []
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, Mapping):
-            found.append(str(entry))
+            messages.append(str(entry))
             continue
         line = "" if entry.get("line") is None else f"line {entry['line']}: "
-        said = [str(entry[name]) for name in ("code", "message") if entry.get(name)]
-        found.append(line + ": ".join(said))
-    return found
+        parts = [str(entry[name]) for name in ("code", "message") if entry.get(name)]
+        messages.append(line + ": ".join(parts))
+    return messages

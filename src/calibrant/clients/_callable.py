@@ -1,4 +1,4 @@
-"""A function `messages -> response` as a client."""
+"""Client for a function `messages -> response`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CallableClient"]
 
 
 class CallableClient:
-    """A client around the user's own function.
+    """Client that calls the user's own function.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class CallableClient:
     name : str, optional
         Shown in messages and results; by default the function's name.
     space : LogprobSpace or str, default "masked"
-        What the log-probabilities in the responses are probabilities of.
+        Log-probability space of the responses.
     max_workers : int, default 10
         Calls of an ordinary function that run at the same time.
 
@@ -62,7 +62,7 @@ class CallableClient:
         )
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return what the function returns for the request's messages.
+        """Call the function with the request's messages and return its response.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class CallableClient:
         return result
 
     def close(self) -> None:
-        """Let running calls end and start no others."""
+        """Wait for running calls and cancel the queued ones."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -111,7 +111,7 @@ def parse_space(space: LogprobSpace | str) -> LogprobSpace:
 
 @dataclass(frozen=True)
 class _Raised:
-    """An exception on its way out of a thread: a future cannot carry StopIteration."""
+    """Wrapper of an exception raised in a thread, as a future cannot carry StopIteration."""
 
     error: Exception
 

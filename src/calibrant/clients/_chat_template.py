@@ -1,4 +1,4 @@
-"""Chat messages -> prompt, by a template in the language of ``tokenizer_config.json``."""
+"""Chat templates: prompts from messages, in the Jinja dialect of ``tokenizer_config.json``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ChatTemplate"]
 
 
 class ChatTemplate:
-    """A chat template.
+    """Chat template of a model.
 
     It is rendered in a sandbox with ``messages``, ``add_generation_prompt`` true, and ``bos_token`` and
     ``eos_token`` empty: the server adds the token that begins a text itself.
@@ -38,7 +38,7 @@ class ChatTemplate:
         self._template = _compiled(source)
 
     def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-        """Return the prompt, up to where the answer begins.
+        """Return the prompt up to the beginning of the answer.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ def _compiled(source: str) -> jinja2.Template:
     from jinja2 import TemplateError  # noqa: PLC0415 (keeps `import calibrant` light)
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-    # What templates of tokenizer_config.json are written for.
+    # The settings that templates of tokenizer_config.json assume.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -87,7 +87,7 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
-    # Jinja's own filter escapes what HTML would take for markup.
+    # Jinja's own filter escapes characters that are markup in HTML.
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

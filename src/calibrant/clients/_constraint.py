@@ -1,4 +1,4 @@
-"""Turns a JSON schema into what llama.cpp decodes fastest: a fixed beginning and a small grammar."""
+"""Conversion of a JSON schema into a fixed beginning and a small grammar, which llama.cpp decodes fastest."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from calibrant.core import ConfigurationError, SchemaNode
 
 __all__ = [
     "MAX_ENUM_BYTES",
-    "Choice",
-    "Choices",
     "Constraint",
     "LabelArray",
+    "SchemaChoice",
+    "SchemaChoices",
     "array_for",
     "choices_for",
     "constraint_for",
     "json_grammar",
 ]
 
-# 50,000 labels with 5,000,000 bytes were obeyed; what lies beyond was not measured.
+# 50,000 labels with 5,000,000 bytes were obeyed; larger enums were not measured.
 MAX_ENUM_BYTES = 5_000_000
 
 _MAX_DEPTH = 32
-# Elements of arrays are objects of a few enums; a schema that holds itself has no end.
+# Depth of the search for enums in an element: a few objects suffice, and a recursive schema has no end.
 _ENUM_DEPTH = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """A schema that leaves the model one choice.
+    """Schema that leaves the model one choice.
 
     The answer is ``prefix + value + suffix``, with `value` from `values`.
 
@@ -56,7 +56,7 @@ class Constraint:
         return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
 
     def answer(self, value: str) -> str:
-        """Return the JSON that gives `value`, as it is outside JSON."""
+        """Return the JSON answer with `value`, given unescaped."""
         return self.prefix + _inside(value) + self.suffix
 
     def answers(self) -> Iterator[str]:
@@ -65,19 +65,19 @@ class Constraint:
 
 
 def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
-    """Return the single choice a ``json_schema`` format leaves, or None where it leaves more.
+    """Return the single choice of a ``json_schema`` format, or None where it leaves more open.
 
     Raises
     ------
     ConfigurationError
-        The enum is larger than the engine was seen to obey.
+        The enum is larger than `MAX_ENUM_BYTES`.
     """
-    return _only(choices_for(response_format))
+    return _single_choice(choices_for(response_format))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One text that a schema leaves open.
+class SchemaChoice:
+    """One text field that a schema leaves open.
 
     Attributes
     ----------
@@ -95,39 +95,39 @@ class Choice:
     values: tuple[str, ...]
 
     def take(self, text: str, value: str) -> str:
-        """Return an answer that has come as far as `text` with `value`, as it is outside JSON, as this choice."""
+        """Return the partial answer `text`, extended by `value` (unescaped) for this choice."""
         return text + self.before + _inside(value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """A schema that leaves nothing open but some texts.
+class SchemaChoices:
+    """Schema that leaves nothing open but some text fields.
 
     Attributes
     ----------
-    choices : tuple of Choice
-        At least one, in the order they are written.
+    choices : tuple of SchemaChoice
+        At least one, in the order of the answer.
     behind : str
         JSON from the last one's closing quote on.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[SchemaChoice, ...]
     behind: str
 
 
-def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
-    """Return the choices a ``json_schema`` format leaves, in order, or None where it leaves other things open.
+def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | None:
+    """Return the choices of a ``json_schema`` format, in order, or None where it leaves anything else open.
 
     Raises
     ------
     ConfigurationError
-        An enum is larger than the engine was seen to obey.
+        An enum is larger than `MAX_ENUM_BYTES`.
     """
     schema = _schema(response_format)
-    found = None if schema is None else _choices(_pieces(schema))
-    if found is None:
+    choices = None if schema is None else _choices(_pieces(schema))
+    if choices is None:
         return None
-    for choice in found.choices:
+    for choice in choices.choices:
         size = sum(len(value.encode()) for value in choice.values)
         if size > MAX_ENUM_BYTES:
             msg = (
@@ -136,12 +136,12 @@ def choices_for(response_format: Mapping[str, Any] | None) -> Choices | None:
                 "Shorten the labels, or classify in two steps."
             )
             raise ConfigurationError(msg)
-    return found
+    return choices
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelArray:
-    """A schema that leaves nothing open but one array, of any length, whose elements hold one text each.
+    """Schema that leaves nothing open but one array, of any length, whose elements hold one text each.
 
     Attributes
     ----------
@@ -158,18 +158,18 @@ class LabelArray:
     behind: str
 
     def beginning(self, values: Sequence[str]) -> str:
-        """Return the beginning of an answer that holds `values`, as they are outside JSON, up to the last element."""
+        """Return the beginning of an answer with `values` (unescaped), up to the end of the last element."""
         return self.opening + ", ".join(map(self.element.answer, values))
 
     def separator(self, values: Sequence[str]) -> str:
-        """Return what follows such a beginning where another element does, up to its value's opening quote."""
+        """Return the JSON between `beginning(values)` and a further element's value, its opening quote included."""
         return f"{', ' if values else ''}{self.element.prefix}"
 
 
 def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
     """Return the array that a ``json_schema`` format leaves open, or None where it leaves anything else open.
 
-    An array with a least or a largest number of elements is None as well.
+    None as well for an array with a minimum or maximum number of elements.
     """
     schema = _schema(response_format)
     parts = (None if schema is None else _pieces(schema)) or []
@@ -178,17 +178,17 @@ def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
         return None
     (element,) = arrays
     place = parts.index(element)
-    before, behind = _given(parts[:place]), _given(parts[place + 1 :])
+    before, behind = _fixed_json(parts[:place]), _fixed_json(parts[place + 1 :])
     if before is None or behind is None:
         return None
     return LabelArray(opening=f"{before}[", element=element, behind=f"]{behind}")
 
 
 def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
-    """Return a llguidance grammar of JSON on one line, or None where there is no schema.
+    """Return a llguidance grammar of JSON on one line, or None without a schema.
 
-    White space anywhere would double the tokens. An array of enums without a
-    limit gets one: a weak model may never end it.
+    White space anywhere would double the tokens. An array of enums without a limit gets at most as many elements as
+    its largest enum has values: a small model repeated one label until its tokens ran out.
     """
     schema = _schema(response_format)
     if schema is None and response_format is not None and response_format.get("type") == "json_object":
@@ -208,24 +208,24 @@ def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | No
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A text that a schema leaves open: the keys that lead to it, and what it may be."""
+class _OpenText:
+    """Text that a schema leaves open: the keys that lead to it, and its legal values."""
 
     path: tuple[str, ...]
     values: tuple[str, ...]
 
 
-# The pieces of an answer: JSON as it is, a text, the elements of an array of any length.
-_Parts: TypeAlias = list[str | _Open | Constraint]
+# The pieces of an answer: literal JSON, an open text, the element of an array of any length.
+_Parts: TypeAlias = list[str | _OpenText | Constraint]
 
 
-def _given(parts: _Parts) -> str | None:
-    """Return the JSON of pieces that leave nothing open; None where one of them does."""
+def _fixed_json(parts: _Parts) -> str | None:
+    """Return the JSON of pieces that leave nothing open; None if one of them is open."""
     text = ""
     for part in parts:
         if isinstance(part, str):
             text += part
-        elif isinstance(part, _Open) and len(part.values) == 1:
+        elif isinstance(part, _OpenText) and len(part.values) == 1:
             text += part.values[0]
         else:
             return None
@@ -233,19 +233,19 @@ def _given(parts: _Parts) -> str | None:
 
 
 def _pieces(schema: Mapping[str, Any]) -> _Parts | None:
-    """Return the pieces of the answers that a schema allows, or None where it leaves more open."""
+    """Return the pieces of a schema's answers, or None where it leaves more open than texts and arrays."""
     try:
         return _parts(SchemaNode.of(schema), ())
     except ConfigurationError:
         return None  # a schema that cannot be followed is left to the engine
 
 
-def _choices(parts: _Parts | None) -> Choices | None:
-    """Return the choices among the pieces of an answer, of which no array is one."""
+def _choices(parts: _Parts | None) -> SchemaChoices | None:
+    """Return the choices among the pieces of an answer; None if one of the pieces is an array."""
     if parts is None:
         return None
-    most = max((len(part.values) for part in parts if isinstance(part, _Open)), default=0)
-    found: list[Choice] = []
+    most = max((len(part.values) for part in parts if isinstance(part, _OpenText)), default=0)
+    choices: list[SchemaChoice] = []
     text = ""
     for part in parts:
         if isinstance(part, Constraint):
@@ -253,15 +253,15 @@ def _choices(parts: _Parts | None) -> Choices | None:
         if isinstance(part, str):
             text += part
         elif most > 1 and len(part.values) == 1:
-            text += part.values[0]  # beside real choices, what is given is no choice
+            text += part.values[0]  # beside real choices, an enum of one value is literal JSON
         else:
-            found.append(Choice(path=part.path, before=text, values=part.values))
+            choices.append(SchemaChoice(path=part.path, before=text, values=part.values))
             text = ""
-    return Choices(choices=tuple(found), behind=text) if found else None
+    return SchemaChoices(choices=tuple(choices), behind=text) if choices else None
 
 
-def _only(choices: Choices | None) -> Constraint | None:
-    """Return the only choice of some, or None where there are more."""
+def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
+    """Return the only choice as a `Constraint`, or None where there are more."""
     if choices is None or len(choices.choices) != 1:
         return None
     (only,) = choices.choices
@@ -269,55 +269,55 @@ def _only(choices: Choices | None) -> Constraint | None:
 
 
 def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
-    """Return the JSON of the values a node allows, in pieces; None where it leaves more open than texts and arrays."""
-    if len(path) > _MAX_DEPTH:  # a schema may hold itself
+    """Return the pieces of a node's values; None where it leaves more open than texts and arrays."""
+    if len(path) > _MAX_DEPTH:  # a schema may be recursive
         return None
     if node.is_closed:
         values = node.values
         if values and all(isinstance(value, str) for value in values):
-            return ['"', _Open(path, tuple(dict.fromkeys(map(_inside, values)))), '"']
+            return ['"', _OpenText(path, tuple(dict.fromkeys(map(_inside, values)))), '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
         element = _element(node, path)
         return None if element is None else [element]
-    found: _Parts = ["{"]
+    parts: _Parts = ["{"]
     for name in node.names:
         child = node.child(name)
         inner = None if child is None else _parts(child, (*path, name))
         if inner is None:
             return None
-        comma = ", " if len(found) > 1 else ""
-        found += [f"{comma}{json.dumps(name, ensure_ascii=False)}: ", *inner]
-    return [*found, "}"]
+        comma = ", " if len(parts) > 1 else ""
+        parts += [f"{comma}{json.dumps(name, ensure_ascii=False)}: ", *inner]
+    return [*parts, "}"]
 
 
-# An array that says nothing else may have any length, and any elements of its kind.
+# An array with no other keywords than these may have any length and any elements of its kind.
 _FREE_ARRAY = frozenset({"type", "items", "uniqueItems", "title", "description", "default", "examples"})
 
 
 def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
-    """Return what every element of an array of any length may be; None where a node is none, or leaves more open."""
+    """Return the constraint of an array's elements; None for other nodes, bounded arrays and open elements."""
     if len(node.alternatives) != 1:
         return None
     (only,) = node.alternatives
     items = node.child(0)
     if items is None or only.get("type") != "array" or not only.keys() <= _FREE_ARRAY:
         return None
-    return _only(_choices(_parts(items, (*path, "[]"))))
+    return _single_choice(_choices(_parts(items, (*path, "[]"))))
 
 
-# What stands under these keys are values, which may look like schemas, or schemas by name.
+# Under the first keys are values, which may look like schemas; under the second, schemas by name.
 _NOT_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
 _BY_NAME = frozenset({"properties", "$defs", "definitions"})
 
 
 def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part of a schema)
-    """Return the schema with a limit for every array of enums that has none: the values of its largest enum."""
+    """Return the schema with ``maxItems`` for every array of enums without it: the size of its largest enum."""
     if isinstance(node, list):
         return [_bounded(part, root) for part in node]
     if not isinstance(node, Mapping):
         return node
-    found = {
+    bounded = {
         name: part
         if name in _NOT_SCHEMAS
         else {key: _bounded(child, root) for key, child in part.items()}
@@ -328,12 +328,12 @@ def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part 
     if node.get("type") == "array" and "maxItems" not in node:
         most = _largest_enum(SchemaNode.of(node.get("items"), root))
         if most:
-            found["maxItems"] = most
-    return found
+            bounded["maxItems"] = most
+    return bounded
 
 
 def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
-    """Return how many values the largest enum has, in an element or a few objects down; 0 where there is none."""
+    """Return the size of the largest enum in a node or up to `_ENUM_DEPTH` levels below it; 0 without any."""
     if depth == _ENUM_DEPTH:
         return len(node.values)
     below = [node.child(0), *map(node.child, node.names)]

@@ -1,11 +1,11 @@
-"""What a provider's refusal of a call means: an answer after all, or advice."""
+"""Interpretation of refused calls: content-policy refusals, unsupported parameters, missing access."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from calibrant.clients._translate import told
+from calibrant.clients._translate import message_and_code
 from calibrant.core import LogprobsUnsupportedError, ProviderError
 
 __all__ = ["advised", "declined", "refusal", "without_access"]
@@ -19,9 +19,9 @@ _REFUSALS = frozenset(
     }
 )
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-# Not as a key of JSON: a server that quotes the whole request says nothing about them.
+# Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
 _NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
-# litellm says of its own accord, often with status 500, that there is no key, or no library of the provider's.
+# litellm's own messages for a missing key or library, often with status 500.
 _NO_ACCESS = re.compile(
     r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
     r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
@@ -33,23 +33,23 @@ _NO_PARAMETER = "Leave out what the model does not accept: options={'temperature
 
 
 def declined(error: Exception, found: ProviderError) -> bool:
-    """Return whether the provider's content policy answered instead of the model."""
+    """Return whether the provider's content policy blocked the call."""
     if type(error).__name__ in _REFUSALS:
         return True
-    return found.status == 400 and any(word in told(error) for word in _BLOCKED)
+    return found.status == 400 and any(word in message_and_code(error) for word in _BLOCKED)
 
 
 def refusal(error: ProviderError, model: str) -> dict[str, Any]:
-    """Return the answer of a content policy in OpenAI's shape."""
+    """Return a content-policy block as an OpenAI-shaped refusal."""
     message = {"role": "assistant", "content": None, "refusal": str(error)}
     choice = {"index": 0, "finish_reason": "content_filter", "message": message, "logprobs": None}
     return {"object": "chat.completion", "model": model, "choices": [choice]}
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` with what the user can do, where it names a parameter the model does not accept.
+    """Return `found` with advice to the user, where it names a parameter the model does not accept.
 
-    Without log-probabilities every other call would fail alike.
+    Missing support for log-probabilities is systemic: every other call would fail alike.
     """
     message = str(found)
     refused_by_litellm = (
@@ -65,9 +65,9 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
 
 
 def without_access(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` as a fault that every call would meet, where litellm says that it cannot call at all.
+    """Return `found` as a systemic fault where litellm lacks a key or a library.
 
-    Its own word for a missing key is an error of the server's with status 500, which would be tried again.
+    litellm reports a missing key as a server error with status 500, which would be retried.
     """
     denied = type(error).__name__ in {"AuthenticationError", "PermissionDeniedError"}
     if not denied and _NO_ACCESS.search(str(found)) is None:
@@ -88,6 +88,6 @@ def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> Pro
 
 
 def _words(found: ProviderError) -> str:
-    """Return an error's message without the provider, and without litellm's switches, which nobody here can set."""
+    """Return an error's message without the provider, and without litellm's advice on its own settings."""
     message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
     return message

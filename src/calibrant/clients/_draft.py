@@ -1,4 +1,4 @@
-"""The body of a chat request, whose constant part is written once."""
+"""Bodies of chat requests, with their constant parts cached as JSON."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from calibrant.core import CompletionRequest, ConfigurationError, Message
 
 __all__ = ["Draft", "Drafts", "check_seconds"]
 
-# What a client is set up with, under calibrant's and litellm's names.
+# Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
     {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
-    # Calls are repeated elsewhere, and no parameter is dropped, whatever these say.
+    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
     | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
 )
 _NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
 _BUILT: Final = frozenset({"messages", "response_format"})
 _EXTRAS: Final = ("headers", "extra_headers", "extra_body")
-# Drafts kept; there are as many as there are different options and schemas, which is one or a few.
+# Cached drafts at most. A run has one or a few, one for each set of options and schema.
 _MOST_KEPT: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """What the calls with one set of options have in common.
+    """Constant part of the calls with one set of options.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Draft:
     headers : dict or None
         Headers beyond the session's.
     timeout : float or None
-        Seconds a call may take, where it is not the client's own number.
+        Time limit of a call in seconds, if it differs from the client's.
     price : Price or None
-        Named among the options.
+        Price set by the options.
     """
 
     head: str
@@ -52,10 +52,10 @@ class Draft:
 
 
 class Drafts:
-    """Writes bodies of chat requests.
+    """Writer of chat requests' bodies.
 
-    Schema, options and system prompt are the same for all rows of a run, so their JSON is kept. What is
-    kept is compared with what is asked for, so that a schema may be changed in place.
+    Schema, options and system prompt are the same for all rows of a run, so their JSON is cached. A cached
+    schema is compared with the request's, so that a schema may be changed in place.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Drafts:
     options : mapping
         Sent with every call, unless the request has others.
     hide : function
-        Told what is never to be shown.
+        Receives secrets that must never be shown.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Drafts:
         self._messages: dict[tuple[str, str], str] = {}
 
     def draft(self, request: CompletionRequest) -> Draft:
-        """Return what the calls with a request's options have in common.
+        """Return the constant part of the calls with a request's options.
 
         Raises
         ------
@@ -86,21 +86,22 @@ class Drafts:
             An option is out of range or no JSON.
         """
         key = (repr(request.options), request.top_logprobs)
-        found = self._drafts.get(key)
-        if found is None:
-            found = self._drafted({**self._options, **request.options}, request.top_logprobs)
-            _keep(self._drafts, key, found)
-        return found
+        draft = self._drafts.get(key)
+        if draft is None:
+            draft = self._new_draft({**self._options, **request.options}, request.top_logprobs)
+            _keep(self._drafts, key, draft)
+        return draft
 
     def body(self, draft: Draft, request: CompletionRequest) -> bytes:
         """Return the body of a request."""
         schema = "" if request.response_format is None else self._schema(request.response_format)
         messages = request.messages
-        told = [self._constant(message) for message in messages[:-1]]
-        told += [_dumps(dict(message)) for message in messages[-1:]]
-        return f'{draft.head}{schema}, "messages": [{", ".join(told)}]}}'.encode()
+        # Only the last message differs from row to row.
+        texts = [self._constant(message) for message in messages[:-1]]
+        texts += [_dumps(dict(message)) for message in messages[-1:]]
+        return f'{draft.head}{schema}, "messages": [{", ".join(texts)}]}}'.encode()
 
-    def _drafted(self, options: Mapping[str, Any], top_logprobs: int) -> Draft:
+    def _new_draft(self, options: Mapping[str, Any], top_logprobs: int) -> Draft:
         body: dict[str, Any] = {"temperature": 0}
         body |= {name: value for name, value in options.items() if name not in {*_NOT_SENT, *_EXTRAS}}
         body["model"] = self._model
@@ -142,12 +143,12 @@ class Drafts:
 
 
 def check_seconds(value: object) -> None:
-    """Refuse what is no number of seconds above 0.
+    """Check that a timeout is a number of seconds above 0.
 
     Raises
     ------
     ConfigurationError
-        It is not.
+        It is no number, or not above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")
@@ -160,13 +161,13 @@ def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
 
 
 def _headers(options: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     organization = options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
     if organization:
-        found["OpenAI-Organization"] = str(organization)
+        headers["OpenAI-Organization"] = str(organization)
     for name in ("headers", "extra_headers"):
-        found |= {str(header): str(value) for header, value in _mapping(options, name).items()}
-    return found
+        headers |= {str(header): str(value) for header, value in _mapping(options, name).items()}
+    return headers
 
 
 def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:

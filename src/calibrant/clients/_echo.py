@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, as servers of ``/v1/completions`` send them back (``echo``)."""
+"""Reader of the prompts' log-probabilities that servers of ``/v1/completions`` return (``echo``)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _LEAST: Final = -1e9
 
 
 class EchoError(Exception):
-    """An answer cannot be used; says what came."""
+    """Unusable answer; the message describes it."""
 
 
 class NoEchoError(EchoError):
-    """An answer does not hold the log-probabilities of its prompts' tokens; says what came."""
+    """Answer without the log-probabilities of its prompts' tokens; the message describes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    """One prompt.
+    """Tokens of one prompt with their log-probabilities.
 
     Attributes
     ----------
     tokens : tuple of str
         Its tokens as the server shows them; different ones may look the same.
     logprobs : tuple of float
-        Natural logarithms of their probabilities; 0 for the first one, which nothing stands before.
+        Natural logarithms of their probabilities; 0 for the first token, which has no context.
     """
 
     tokens: tuple[str, ...]
@@ -41,37 +41,36 @@ class Echoed:
 
 
 def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoed]:
-    """Return the prompts of a request, of each of which one more token may have been written.
+    """Return the echoed prompts of a request, without a token that the server may have generated behind each.
 
     Parameters
     ----------
     answer : mapping
         The server's answer.
     prompts : sequence of str, length P
-        What was sent.
+        The prompts that were sent.
 
     Raises
     ------
     NoEchoError
-        It holds no log-probabilities, or not those of the prompts' tokens.
+        The answer holds no log-probabilities, or not those of the prompts' tokens.
     EchoError
-        Choices are missing, or a log-probability is none.
+        Choices are missing, or a log-probability is invalid.
     """
-    found = [_lists(choice) for choice in _choices(answer, len(prompts))]
-    written = _written([tokens for tokens, _ in found], prompts, answer)
+    lists = [_lists(choice) for choice in _choices(answer, len(prompts))]
+    added = _tokens_added([tokens for tokens, _ in lists], prompts, answer)
     return [
-        Echoed(tuple(tokens[: len(tokens) - written]), _checked(logprobs[: len(tokens) - written]))
-        for tokens, logprobs in found
+        Echoed(tuple(tokens[: len(tokens) - added]), _valid_logprobs(logprobs[: len(tokens) - added]))
+        for tokens, logprobs in lists
     ]
 
 
 def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
-    """Return how probable each continuation of a beginning is.
+    """Return the log-probability of each continuation of a beginning.
 
-    From the first token on in which any of the prompts differs from the beginning, log-probabilities are added
-    up; what stands before it is the same for all. Mostly that is where the beginning ends. Where a token holds the
-    end of the beginning and more, the sums are divided by the probability of the ways seen to write that end, which
-    is at most that of all ways.
+    Log-probabilities are added up from the first token that differs between any prompt and the beginning; the tokens
+    before it are the same for all. Mostly that is the end of the beginning. Where a token spans that end, the sums are
+    divided by the probability of the end in all tokenisations seen, which is at most its probability in all of them.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
     Raises
     ------
     EchoError
-        A prompt has no tokens of its own, or shares none with the beginning.
+        A prompt has no tokens of its own, or shares no token with the beginning.
     """
     lists = [begun.tokens, *(one.tokens for one in continued)]
     columns = zip(*lists, strict=False)
@@ -111,8 +110,8 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
 
 def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
     """Return the choices in the order of the prompts."""
-    found = answer.get("choices")
-    choices = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    entries = answer.get("choices")
+    choices = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
     places = [one.get("index", place) for place, one in enumerate(choices)]
     if any(not isinstance(place, int) for place in places) or sorted(places) != list(range(count)):
         raise EchoError(f"{len(choices)} choices for {count} prompts")
@@ -131,34 +130,34 @@ def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
     return tokens, logprobs
 
 
-def _written(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
-    """Return how many tokens stand behind each prompt: 1, or 0 where the server writes none.
+def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
+    """Return the number of tokens generated behind each prompt: 1, or 0 where the server generates none.
 
-    The count of the prompts' tokens tells; where it is not reported, the text of the tokens.
+    It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.
     """
     usage = answer.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     total = sum(map(len, lists))
-    for written in (1, 0):
+    for added in (1, 0):
         if isinstance(counted, int):
-            if total - counted == written * len(lists):
-                return written
+            if total - counted == added * len(lists):
+                return added
         elif all(
-            "".join(tokens[: len(tokens) - written]).endswith(prompt)
+            "".join(tokens[: len(tokens) - added]).endswith(prompt)
             for tokens, prompt in zip(lists, prompts, strict=True)
         ):
-            return written
-    asked = f"{bounded_count(counted)} tokens" if isinstance(counted, int) else f"{len(prompts)} prompts"
-    raise NoEchoError(f"{total} for {asked}")
+            return added
+    expected = f"{bounded_count(counted)} tokens" if isinstance(counted, int) else f"{len(prompts)} prompts"
+    raise NoEchoError(f"{total} for {expected}")
 
 
-def _checked(logprobs: Sequence[object]) -> tuple[float, ...]:
-    found: list[float] = []
+def _valid_logprobs(logprobs: Sequence[object]) -> tuple[float, ...]:
+    valid: list[float] = []
     for place, value in enumerate(logprobs):
         if place == 0 and value is None:
-            found.append(0.0)
+            valid.append(0.0)
         elif isinstance(value, int | float) and _LEAST <= value <= _ROUNDING:  # never true of NaN
-            found.append(min(float(value), 0.0))
+            valid.append(min(float(value), 0.0))
         else:
             raise EchoError(f"{str(value)[:40]} for a log-probability")
-    return tuple(found)
+    return tuple(valid)

@@ -1,4 +1,4 @@
-"""Where a model of an OpenAI-compatible server is, what it is called there, and with which key."""
+"""Endpoints of OpenAI-compatible servers: address, model name and key."""
 
 from __future__ import annotations
 
@@ -26,47 +26,49 @@ __all__ = [
 
 _OPENAI: Final = "https://api.openai.com/v1"
 _CHAT: Final = "/chat/completions"
-# What is written where a server wants no key.
+# Placeholders for the key of a server that needs none.
 _NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-needed"})
 _LOG = logging.getLogger("calibrant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where the environment says that a kind of server is; litellm reads the same variables."""
+class _ServerVariables:
+    """Environment variables for the address and key of a kind of server; litellm reads the same ones."""
 
     bases: tuple[str, ...] = ()
     key: str | None = None
     default: str | None = None
 
 
-_PLACES: Final = {
-    "openai/": _Place(bases=("OPENAI_BASE_URL", "OPENAI_API_BASE"), key="OPENAI_API_KEY", default=_OPENAI),
-    "hosted_vllm/": _Place(bases=("HOSTED_VLLM_API_BASE",), key="HOSTED_VLLM_API_KEY"),
-    "llamafile/": _Place(
+_VARIABLES: Final = {
+    "openai/": _ServerVariables(
+        bases=("OPENAI_BASE_URL", "OPENAI_API_BASE"), key="OPENAI_API_KEY", default=_OPENAI
+    ),
+    "hosted_vllm/": _ServerVariables(bases=("HOSTED_VLLM_API_BASE",), key="HOSTED_VLLM_API_KEY"),
+    "llamafile/": _ServerVariables(
         bases=("LLAMAFILE_API_BASE",), key="LLAMAFILE_API_KEY", default="http://127.0.0.1:8080/v1"
     ),
-    "lm_studio/": _Place(bases=("LM_STUDIO_API_BASE",), key="LM_STUDIO_API_KEY"),
-    "text-completion-openai/": _Place(),
+    "lm_studio/": _ServerVariables(bases=("LM_STUDIO_API_BASE",), key="LM_STUDIO_API_KEY"),
+    "text-completion-openai/": _ServerVariables(),
     # A name without one of the prefixes, with an api_base.
-    "": _Place(key="OPENAI_API_KEY"),
+    "": _ServerVariables(key="OPENAI_API_KEY"),
 }
 
-KNOWN_PREFIXES: Final = tuple(prefix for prefix in _PLACES if prefix)
+KNOWN_PREFIXES: Final = tuple(prefix for prefix in _VARIABLES if prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A server, as far as its address and the environment say.
+    """Server of a model, from its address and the environment.
 
     Attributes
     ----------
     model : str
-        The model's name there.
+        The model's name at the server.
     root : str
         The address without ``/v1``, credentials and query.
     query : str
-        What every address ends with: empty, or ``?...``.
+        The end of every address: empty, or ``?...``.
     chat : tuple of str
         Addresses that chat requests may go to, the likeliest first.
     shown : str
@@ -76,11 +78,11 @@ class Endpoint:
     key : str or None
         The key.
     authorization : str or None
-        The header of that name.
+        Value of the ``Authorization`` header.
     secrets : tuple of str
-        Never to be shown.
-    own : bool
-        Whether it is OpenAI's own.
+        Texts that must never be shown.
+    is_openai : bool
+        True for OpenAI's own server.
     """
 
     model: str
@@ -92,43 +94,43 @@ class Endpoint:
     key: str | None
     authorization: str | None
     secrets: tuple[str, ...]
-    own: bool
+    is_openai: bool
 
 
 def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None = None) -> Endpoint:
-    """Return where `model` is.
+    """Return the endpoint of `model`.
 
     Parameters
     ----------
     model : str
         The model's name, with one of `KNOWN_PREFIXES` or without.
     api_base : str, optional
-        Address of the server, with or without ``/v1``; by default what the environment names, and for
+        Address of the server, with or without ``/v1``; by default the address in the environment, and for
         ``openai/...`` OpenAI's own.
     api_key : str, optional
-        By default the variable of the prefix.
+        By default the environment variable of the prefix.
 
     Raises
     ------
     ConfigurationError
-        There is no address, it is no HTTP address, no model's name, or no key for OpenAI's own server.
+        The address is missing or no HTTP address, the model has no name, or OpenAI's own server gets no key.
     """
     prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
-    place = _PLACES[prefix]
+    variables = _VARIABLES[prefix]
     name = model.removeprefix(prefix)
     if not name:
         raise ConfigurationError(f"Expected a model's name behind {prefix!r}, got {model!r}.")
     if api_base is None:
-        api_base = _from_environment(place, prefix)
+        api_base = _from_environment(variables, prefix)
     parts = _parts(api_base)
     root, chat = _routes(parts)
     query = f"?{parts.query}" if parts.query else ""
     host = parts.hostname or ""
-    own = host == "api.openai.com" or host.endswith(".api.openai.com")
-    key = (api_key or os.environ.get(place.key or "", "")).strip()
+    is_openai = host == "api.openai.com" or host.endswith(".api.openai.com")
+    key = (api_key or os.environ.get(variables.key or "", "")).strip()
     authorization, secrets = _authorization(parts, key)
-    if own and authorization is None:
-        variable = place.key or "OPENAI_API_KEY"
+    if is_openai and authorization is None:
+        variable = variables.key or "OPENAI_API_KEY"
         raise ConfigurationError(f"Expected a key for {model}: set {variable}, or the option api_key.")
     return Endpoint(
         model=name,
@@ -140,26 +142,26 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
         key=key or None,
         authorization=authorization,
         secrets=secrets,
-        own=own,
+        is_openai=is_openai,
     )
 
 
 def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
-    """Return the address litellm would use for `model`, without credentials, where one is set."""
+    """Return the address litellm would use for `model`, without credentials; None if none is set."""
     prefix = model.partition("/")[0] if "/" in model else "openai"
-    named = prefix.upper().replace("-", "_")
-    given = (
+    provider = prefix.upper().replace("-", "_")
+    candidates = (
         options.get("api_base"),
         options.get("base_url"),
-        os.environ.get(f"{named}_BASE_URL"),
-        os.environ.get(f"{named}_API_BASE"),
+        os.environ.get(f"{provider}_BASE_URL"),
+        os.environ.get(f"{provider}_API_BASE"),
     )
-    found = next((str(address) for address in given if address), None)
-    return None if found is None else identifying_address(found)
+    address = next((str(candidate) for candidate in candidates if candidate), None)
+    return None if address is None else identifying_address(address)
 
 
 def warn_of_plain_http(address: str, secrets: Iterable[object]) -> None:
-    """Warn once for each server that gets something secret over a connection anybody on the way can read."""
+    """Warn once for each server that gets a secret over unencrypted HTTP."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -181,7 +183,7 @@ def _warn_of_plain_http(host: str) -> None:
 
 
 def is_loopback(url: str) -> bool:
-    """Return True where an address is one of this machine's own."""
+    """Return True for an address of this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -189,12 +191,12 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _from_environment(place: _Place, prefix: str) -> str:
-    found = next((os.environ[name] for name in place.bases if os.environ.get(name)), place.default)
-    if found is not None:
-        return found
-    variables = " or ".join(["the option api_base", *place.bases])
-    raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {variables}.")
+def _from_environment(variables: _ServerVariables, prefix: str) -> str:
+    address = next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
+    if address is not None:
+        return address
+    names = " or ".join(["the option api_base", *variables.bases])
+    raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
 
 
 def _parts(api_base: object) -> SplitResult:
@@ -213,15 +215,15 @@ def _parts(api_base: object) -> SplitResult:
 
 
 def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
-    """Return the address without ``/v1``, and where chat requests may go.
+    """Return the address without ``/v1``, and the possible addresses of chat requests, the likeliest first.
 
-    Servers, and litellm, differ in whether an address without ``/v1`` lacks it: where there is no path
-    at all it nearly always does, and behind another path it may.
+    Servers, and litellm, treat an address without ``/v1`` differently: without any path the ``/v1`` is nearly
+    always missing, behind another path it may be.
     """
     path = parts.path.rstrip("/").removesuffix(_CHAT).rstrip("/")
     host = parts.netloc.rpartition("@")[2]
-    given = urlunsplit((parts.scheme, host, path, "", ""))
-    root = given.removesuffix("/v1").rstrip("/")
+    address = urlunsplit((parts.scheme, host, path, "", ""))
+    root = address.removesuffix("/v1").rstrip("/")
     if path.endswith("/v1"):
         return root, (root + "/v1" + _CHAT,)
     both = (root + "/v1" + _CHAT, root + _CHAT)
@@ -229,7 +231,7 @@ def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
 
 
 def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str, ...]]:
-    """Return the header and what is secret; user and password in the address come first."""
+    """Return the header and the secrets; user and password in the address take precedence over the key."""
     secrets = [key, *secret_texts({"api_base": urlunsplit(parts)})]
     if parts.username is None:
         return (f"Bearer {key}" if key else None), tuple(filter(None, secrets))

@@ -1,4 +1,8 @@
-"""llama.cpp inside this process: a model, its memory of tokens, and the thread that computes."""
+"""Embedded llama.cpp engine: a model, its memory of tokens, and the thread that computes.
+
+It calls llama.cpp's C interface instead of its server: a row's prompt is computed once, and every beginning of a label
+is a branch that shares the prompt's tokens.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ import numpy as np
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._generate import Grammars
 from calibrant.clients._llama import llama
-from calibrant.clients._places import BATCH, SEQUENCES, Job, Place, Segment, TooLongError
+from calibrant.clients._places import BATCH, SEQUENCES, EnginePlace, Job, Segment, TooLongError
 from calibrant.core import ConfigurationError, Vocabulary
 
 __all__ = [
@@ -49,7 +53,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What distinguishes one engine from another.
+    """Settings of an engine; clients with equal settings share one.
 
     Attributes
     ----------
@@ -71,12 +75,12 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A chat as the model reads it.
+    """Chat as the model reads it.
 
     Attributes
     ----------
     tokens : list of int
-        Up to the last control token.
+        Tokens up to the last control token.
     tail : str
         The text behind it, where the answer begins.
     """
@@ -86,24 +90,25 @@ class Prompt:
 
 
 class Engine:
-    """A loaded model.
+    """Loaded model with its compute thread.
 
-    Rows take one of `n_parallel` places, first come, first served. What they ask is computed by one thread, in
-    batches of what all of them ask at a moment. A row that is alone has the same results, to the last bit, whatever was
-    computed before. (Seen with quantised weights; llama.cpp multiplies those of 16 and 32 bits in ways that depend on
-    the batch.) Rows computed together may differ by rounding, as their tokens stand in memory in another order.
+    Rows take one of `n_parallel` places, first come, first served. One thread computes the pending texts of all rows in
+    common batches. A row computed alone has the same results, to the last bit, whatever was computed before.
+    (Measured with quantised weights; with 16 and 32 bits llama.cpp's matrix products depend on the batch.) Rows
+    computed together may differ by rounding, as their tokens have another order in memory; that flips a few answers in
+    a hundred, so `n_parallel` is 1 by default.
 
     Attributes
     ----------
     vocabulary : Vocabulary
         The model's tokens.
     holders : dict of int to weakref.finalize
-        The clients that use it, by identity, and what lets go of them.
+        Finalizers of the clients that use it, by the client's identity.
 
     Parameters
     ----------
     settings : EngineSettings
-        What to load, and how.
+        Weights file, context and threads.
 
     Raises
     ------
@@ -127,11 +132,11 @@ class Engine:
         bos = self._llama.vocab_bos(self._tokens)
         self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
         self._places = [
-            Place.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
+            EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
             for number in range(settings.n_parallel)
         ]
         self._idle = list(reversed(self._places))
-        self._waiting: deque[Future[Place]] = deque()
+        self._waiting: deque[Future[EnginePlace]] = deque()
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._running: list[Job] = []
@@ -170,24 +175,24 @@ class Engine:
         return model, context
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
-        """Return a chat as the model reads it."""
+        """Render a chat by the model's template and tokenise it."""
         text = self._template.render(messages, {})
         end = max((match.end() for match in self._control.finditer(text)), default=0)
         tokens = [*self._begin, *self.tokenize(text[:end], special=True)]
         return Prompt(tokens=tokens, tail=text[end:])
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Return the tokens of `text`; `special` says whether control tokens are recognised in it."""
+        """Return the tokens of `text`; with `special`, control tokens in it are recognised."""
         return self._llama.tokens_of(self._tokens, text, special=special)
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends an answer."""
         return bool(self._llama.vocab_is_eog(self._tokens, token))
 
-    def enter(self) -> Future[Place]:
+    def enter(self) -> Future[EnginePlace]:
         """Take a place; the future has it as soon as one is free."""
         self._check_process()
-        future: Future[Place] = Future()
+        future: Future[EnginePlace] = Future()
         with self._lock:
             if self._idle:
                 future.set_result(self._idle.pop())
@@ -195,7 +200,7 @@ class Engine:
                 self._waiting.append(future)
         return future
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: EnginePlace) -> None:
         """Give a place back."""
         place.is_begun = False
         with self._lock:
@@ -208,7 +213,7 @@ class Engine:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """Compiles what schemas allow."""
+        """Compiler of grammars for this model's tokens."""
         end = self._llama.vocab_eos(self._tokens)
         ends = [token for token in range(len(self.vocabulary)) if self.is_end(token)]
         controls = [token for token, piece in enumerate(self.vocabulary.pieces) if not piece]
@@ -218,11 +223,11 @@ class Engine:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it was loaded by this process, and not closed."""
+        """True in the process that loaded the engine, until it is closed."""
         return os.getpid() == self._process and self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Compute a job; its future says when it is done."""
+        """Queue a job; its future gets the result."""
         self._check_process()
         with self._lock:
             if self._is_closed:
@@ -230,18 +235,18 @@ class Engine:
             self._jobs.put(job)
 
     def abandon(self, job: Job) -> None:
-        """Stop computing a job that nobody waits for any more."""
+        """Cancel a job; the batch being computed is aborted once all its jobs are cancelled."""
         job.is_abandoned = True
         with self._lock:
             if self._running and all(one.is_abandoned for one in self._running):
                 self._abort.value = b"\1"
 
     def wake(self) -> None:
-        """Let the thread see whether anybody still needs the model."""
+        """Wake the compute thread, which ends if no client holds the engine."""
         self._jobs.put(None)
 
     def close(self) -> None:
-        """Free the model, once what is being computed has ended."""
+        """Free the model after the batch being computed has ended."""
         if self.is_usable:
             with self._lock:
                 self._is_closed = True
@@ -255,7 +260,7 @@ class Engine:
                 "none of its threads: open the classifier in the new process, or start it with 'spawn'."
             )
 
-    # What follows runs in the engine's thread.
+    # The methods below run in the engine's thread.
 
     def _work(self) -> None:
         while True:
@@ -283,7 +288,7 @@ class Engine:
         while left:
             try:
                 self._step(left)
-            except Exception as error:  # noqa: BLE001 (whoever waits hears of it)
+            except Exception as error:  # noqa: BLE001 (it is set on the futures of all jobs)
                 self._fail(left, error)
                 return
             left = [job for job in left if not job.future.done() and not job.is_abandoned]
@@ -299,15 +304,15 @@ class Engine:
                 self._fail([job], error)
         if not segments:
             return
-        wanted = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
+        has_logits = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
         ends = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
-        wanted[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1
+        has_logits[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1
         code = self._llama.decode_tokens(
             self._context,
             np.concatenate([np.array(segment.tokens, dtype=np.int32) for segment in segments]),
             np.concatenate([segment.positions for segment in segments]),
             [sequences for segment in segments for sequences in segment.sequences],
-            wanted,
+            has_logits,
         )
         if code:
             raise EngineError(
@@ -325,7 +330,7 @@ class Engine:
             job.future.set_exception(error)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Let a sequence begin with the tokens of another."""
+        """Copy the first tokens of one sequence into another."""
         if tokens:
             self._llama.memory_seq_cp(self._memory, source, target, 0, tokens)
 
@@ -334,7 +339,7 @@ class Engine:
         self._llama.memory_seq_rm(self._memory, sequence, tokens, -1)
 
 
-# An engine lives as long as a client holds it, which is let go when it is closed or forgotten.
+# Shared engines. Each is freed when its last client is closed or garbage-collected.
 _open: dict[EngineSettings, Engine] = {}
 _lock = threading.Lock()
 
@@ -351,7 +356,7 @@ def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
 
 
 def release_engine(engine: Engine, *, holder: object) -> None:
-    """Note that `holder` will not use `engine` again; the last one frees it."""
+    """Release a client's hold on `engine`; the last release frees it."""
     finalizer = engine.holders.pop(id(holder), None)
     if finalizer is not None:
         finalizer.detach()
@@ -360,13 +365,13 @@ def release_engine(engine: Engine, *, holder: object) -> None:
 
 
 def _forget(engine: Engine, holder: int) -> None:
-    # Garbage is collected at any moment, in any thread, whatever locks it holds: this takes none and waits for none.
+    # A finalizer may run in any thread while that thread holds any lock: so this one takes no lock.
     engine.holders.pop(holder, None)
     engine.wake()
 
 
 def _retire(engine: Engine) -> bool:
-    """Return whether nobody holds `engine` any more; nobody is given it then."""
+    """Withdraw `engine` from sharing if no client holds it; return whether it was withdrawn."""
     with _lock:
         if engine.holders:
             return False

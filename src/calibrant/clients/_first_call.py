@@ -1,4 +1,4 @@
-"""The first call of a client goes ahead of the others."""
+"""Head start for the first call of a client, so that a systemic fault fails one call and not all."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ __all__ = ["FirstCall"]
 
 _T = TypeVar("_T")
 
-# How long other calls wait for the first one. A missing key or a parameter that the model does not take is noticed in
-# milliseconds; 64 calls at once would all fail, and litellm leaves coroutines behind that nobody awaits when they are
-# cancelled.
+# Time that other calls wait for the first one. A missing key or an unsupported parameter is noticed in milliseconds; 64
+# calls at once would all fail, and litellm leaves unawaited coroutines behind when they are cancelled.
 _HEAD_START_SECONDS: Final = 1.0
 
 
 class FirstCall:
-    """Lets the first call of every event loop go ahead of the others, for a second at most.
+    """Gate that gives the first call of every event loop a head start of at most one second.
 
-    Where it fails as every call would, those that wait for it fail like it, and the next call goes ahead again.
+    If it fails with a systemic fault, the waiting calls fail with an equal error, and the next call is a first call
+    again.
     """
 
     def __init__(self) -> None:
-        # While it is under way; its result is what every call would fail with. None once it has ended.
+        # By event loop: the first call under way, whose result is its systemic fault, if any. None once it has ended.
         self._first: WeakKeyDictionary[
             asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
         ] = WeakKeyDictionary()
 
     async def then(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `call` returns, made first or after the first one.
+        """Await `call` and return its result, after the head start of the first call.
 
         Raises
         ------
         ProviderError
-            The call failed, or the first one failed as every call would.
+            The call failed, or the first call failed with a systemic fault.
         """
         loop = asyncio.get_running_loop()
         if loop not in self._first:
@@ -61,12 +61,12 @@ class FirstCall:
         finally:
             self._first[loop] = None
             if failure is not None:
-                del self._first[loop]  # the next call finds out anew
+                del self._first[loop]  # the next call is a first call again
             first.set_result(failure)
 
 
 def _like(error: ProviderError) -> ProviderError:
-    """Return an equal error for another call: callers write their number of attempts into theirs."""
-    own = type(error).__new__(type(error), *error.args)
-    vars(own).update(vars(error), attempts=1)
-    return own
+    """Return a copy of an error for another call: every caller sets `attempts` on its own."""
+    copy = type(error).__new__(type(error), *error.args)
+    vars(copy).update(vars(error), attempts=1)
+    return copy

@@ -1,4 +1,4 @@
-"""The forms that a model's name can have, and what is missing here to use each."""
+"""Forms of model names, and the missing requirements of each in this environment."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _OPENAI_KEY = "OPENAI_API_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class NameForm:
-    """A form of model names.
+    """Form of model names.
 
     Attributes
     ----------
     name : str
-        The form, with what varies in capitals: ``openai/NAME``.
+        The form, with its variable part in capitals: ``openai/NAME``.
     description : str
-        What such a model is.
+        The kind of model.
     needs : str
-        What is missing here to use one; empty if nothing is.
+        The missing requirement; empty if there is none.
     ready : str
-        What was found, where nothing is missing.
+        The fulfilled requirements, shown where none is missing.
     """
 
     name: str
@@ -38,7 +38,7 @@ class NameForm:
 
 
 def name_forms() -> list[NameForm]:
-    """Return the forms of names besides those of `local_models`; loads nothing and asks nobody."""
+    """Return the forms of names besides those of `local_models`, without loading a model or calling a server."""
     has_engine = importlib.util.find_spec("xllamacpp") is not None
     keys = sorted(name for name, value in os.environ.items() if name.endswith(_KEY) and value.strip())
     others = [name for name in keys if name != _OPENAI_KEY]

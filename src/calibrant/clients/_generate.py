@@ -1,4 +1,4 @@
-"""Free text from an embedded model: which token comes next, and what a schema allows."""
+"""Text generation with an embedded model: sampling of tokens, and grammars."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.clients._constraint import Constraint
 from calibrant.core import ConfigurationError, TokenLogprobs, Vocabulary, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SAMPLING_OPTIONS", "Grammar", "Grammars", "Sampler", "chosen_record", "token_record"]
+__all__ = [
+    "SAMPLING_OPTIONS",
+    "Grammar",
+    "Grammars",
+    "Sampler",
+    "chosen_record",
+    "complete_json",
+    "completion_record",
+    "token_record",
+]
 
 _NUMBERS: Final = {
     "temperature": (0.0, float("inf"), 0.0),
@@ -24,11 +34,11 @@ _NUMBERS: Final = {
     "presence_penalty": (-2.0, 2.0, 0.0),
 }
 SAMPLING_OPTIONS: Final = frozenset({*_NUMBERS, "top_k", "seed"})
-"""Options that say how tokens are drawn."""
+"""Options of `Sampler`."""
 
 
 class Sampler:
-    """Draws tokens.
+    """Sampler of next tokens.
 
     Parameters
     ----------
@@ -52,35 +62,35 @@ class Sampler:
 
     @property
     def takes_the_best(self) -> bool:
-        """Whether nothing is left to chance or to what was written before."""
+        """True for greedy decoding without penalties: each token depends on its logits alone."""
         return not any(
             self._values[name] for name in ("temperature", "frequency_penalty", "presence_penalty")
         )
 
     def plan(self, tokens: Sequence[int]) -> None:
-        """Draw these tokens first."""
+        """Queue tokens that `draw` returns before any sampled one."""
         self._planned.extend(tokens)
 
     def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
-        """Return a token, one of those allowed."""
+        """Return the next token, one of those allowed."""
         if self._planned:
             return self._planned.popleft()
-        found = np.array(logits, dtype=np.float64)
+        scores = np.array(logits, dtype=np.float64)
         for token, count in self._seen.items():
-            found[token] -= count * self._values["frequency_penalty"] + self._values["presence_penalty"]
+            scores[token] -= count * self._values["frequency_penalty"] + self._values["presence_penalty"]
         if allowed is not None:
-            found[~allowed] = -np.inf
-        token = int(found.argmax()) if not self._values["temperature"] else self._drawn(found)
+            scores[~allowed] = -np.inf
+        token = int(scores.argmax()) if not self._values["temperature"] else self._sampled(scores)
         self._seen[token] = self._seen.get(token, 0) + 1
         return token
 
-    def _drawn(self, logits: NDArray[np.float64]) -> int:
+    def _sampled(self, logits: NDArray[np.float64]) -> int:
         order = np.argsort(-logits, kind="stable")
         if self._top_k:
             order = order[: self._top_k]
         weights = np.exp(logits[order] - logits[order[0]])
         weights /= weights.sum()
-        # The token that takes the sum beyond top_p is the last one.
+        # The token whose probability takes the sum beyond top_p is the last one kept.
         kept = (np.cumsum(weights) - weights < self._values["top_p"]) & (
             weights >= self._values["min_p"] * weights[0]
         )
@@ -99,7 +109,7 @@ def _number(name: str, value: object, least: float, most: float, default: float)
 
 
 class Grammars:
-    """Compiles grammars for a vocabulary, by llguidance.
+    """Compiler of grammars for a vocabulary, by llguidance.
 
     Parameters
     ----------
@@ -171,12 +181,12 @@ class Grammars:
 
 
 class Grammar:
-    """What may still be written.
+    """State of a grammar during the generation of one answer.
 
     Parameters
     ----------
     matcher : llguidance.LLMatcher
-        The grammar, and how far it has come.
+        The grammar with its position.
     size : int
         Number of tokens.
     """
@@ -187,20 +197,20 @@ class Grammar:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more may be written."""
+        """True once the answer is complete."""
         return bool(self._matcher.is_stopped())
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return which tokens may come next, shape (V,)."""
+        """Return a mask of the tokens that may come next, shape (V,)."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        found = np.zeros(self._size, dtype=np.bool_)
+        allowed = np.zeros(self._size, dtype=np.bool_)
         mask = np.unpackbits(bits, bitorder="little")[: self._size]
-        found[: len(mask)] = mask
-        return found
+        allowed[: len(mask)] = mask
+        return allowed
 
     def accept(self, token: int) -> None:
-        """Take the token that was written."""
+        """Advance by a generated token."""
         self._matcher.consume_token(token)
         self._check()
 
@@ -212,7 +222,7 @@ class Grammar:
 
 
 class _Tokens:
-    """A tokeniser as llguidance asks for it."""
+    """Adapter of a tokeniser to llguidance's interface."""
 
     def __init__(
         self,
@@ -224,7 +234,7 @@ class _Tokens:
         self.eos_token_id = end
         self.bos_token_id = None
         self.special_token_ids = sorted({end, *controls})
-        # A token without bytes of its own must have some that no text has.
+        # llguidance needs bytes for every token: those without any get bytes that no text holds.
         self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(vocabulary.pieces)]
         self._tokenize = tokenize
 
@@ -233,7 +243,7 @@ class _Tokens:
 
 
 def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]] = ()) -> dict[str, Any]:
-    """Return a token as OpenAI's log-probabilities show it."""
+    """Return a token in the format of OpenAI's log-probabilities."""
     return {
         "token": piece.decode("utf-8", "replace"),
         "bytes": list(piece),
@@ -246,6 +256,34 @@ def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]
 
 
 def chosen_record(found: TokenLogprobs, token: int, *, alternatives: int) -> dict[str, Any]:
-    """Return a token that was chosen, with the most probable ones beside it."""
+    """Return the record of a chosen token, with the most probable alternatives."""
     top = found.most_probable(alternatives) if alternatives else ()
     return token_record(found.vocabulary.pieces[token], float(found.at(np.array([token]))[0]), top)
+
+
+def completion_record(
+    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
+) -> dict[str, Any]:
+    """Return an OpenAI-shaped response."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": reason,
+        "logprobs": None if records is None else {"content": records},
+    }
+    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+
+
+def complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
+    """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
+    first = answer["choices"][0]
+    ended = first.get("finish_reason") != "length"
+    tail = choice.suffix[1:] if ended else ""
+    first["message"]["content"] += tail
+    reported = first.get("logprobs")
+    if reported and reported.get("content"):
+        reported["content"] = [
+            token_record(choice.prefix.encode(), 0.0),
+            *(token for token in reported["content"] if token["bytes"]),
+            *([token_record(tail.encode(), 0.0)] if tail else []),
+        ]

@@ -1,4 +1,4 @@
-"""JSON over HTTP: one session per event loop, and every fault a `ProviderError`."""
+"""Transport of JSON over HTTP: one session per event loop, and every fault a `ProviderError`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPStatusError", "JsonHttp", "Reply"]
 
-# Calls under way per event loop, where nobody says how many; the others wait before their time starts to
-# run. Each has a socket, of which a process may usually have 1,024.
+# Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
+# socket, of which a process may usually have 1,024.
 _CALLS: Final = 256
-# Names of servers change seldom.
+# Lifetime of DNS entries: addresses of servers change seldom.
 _SECONDS_OF_A_NAME: Final = 300
-# The longest answer that is read. A thousand tokens with 20 alternatives each take 2 MB.
+# Size limit of an answer. A thousand tokens with 20 alternatives each take 2 MB.
 _MOST_BYTES: Final = 16 * 2**20
-# Servers close idle connections after 5 seconds; one they are just closing must not be used again.
+# Servers close idle connections after 5 seconds; a connection must not be reused while the server closes it.
 _IDLE_SECONDS: Final = 4.0
 _SECONDS_TO_CLOSE: Final = 5.0
 _SHOWN: Final = 2000
@@ -50,7 +50,7 @@ _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a lon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What a server sent.
+    """Response of a server.
 
     Attributes
     ----------
@@ -76,38 +76,37 @@ class Reply:
 
     @property
     def fine(self) -> bool:
-        """Whether the server did what was asked."""
+        """True for a status of success (2xx)."""
         return 200 <= self.status < 300
 
     @property
     def absent(self) -> bool:
-        """Whether the server has no such route."""
+        """True if the server lacks the route."""
         return self.status in _ABSENT
 
     @property
     def passing(self) -> bool:
-        """Whether the refusal says something about the moment, not about the call."""
+        """True if the refusal is transient: the same call may succeed later."""
         return self.status in {408, 425, 429} or (self.status >= 500 and not self.absent)
 
     @property
     def words(self) -> str:
-        """What the server says about a call it refused, on one line that can be shown."""
+        """The server's error message on one line, cleaned for display."""
         data = self.data or {}
         error = data.get("error")
         if isinstance(error, Mapping):
-            said = " / ".join(str(error[name]) for name in ("message", "type", "code") if error.get(name))
+            message = " / ".join(str(error[name]) for name in ("message", "type", "code") if error.get(name))
         else:
-            said = str(error or data.get("message") or data.get("detail") or self.text)
-        return clean_line(said, limit=_SHOWN)
+            message = str(error or data.get("message") or data.get("detail") or self.text)
+        return clean_line(message, limit=_SHOWN)
 
 
 class JsonHttp:
-    """Calls to one server.
+    """Transport for the calls to one server.
 
-    Sessions belong to the event loop they were opened in. Each is held by an asynchronous generator,
-    because those are what a loop finishes when it ends, and what it is told of when they are collected:
-    a session is closed by `close`, by the end of its loop (`asyncio.run`) or with its client, whichever
-    comes first.
+    Sessions belong to the event loop they were opened in. Each is held by an asynchronous generator, as
+    an event loop finishes its generators when it ends or when they are garbage-collected. So a session is
+    closed by `close`, by the end of its loop (`asyncio.run`) or with its client, whichever comes first.
 
     Parameters
     ----------
@@ -116,11 +115,11 @@ class JsonHttp:
     endpoint : Endpoint
         The server; its credentials are never shown.
     timeout : float
-        Seconds one call may take.
+        Time limit of one call, in seconds.
     calls : int, optional
-        Calls under way at most, per event loop; by default 256.
+        Concurrent calls at most, per event loop; by default 256.
     most_bytes : int, default 16 MiB
-        The longest answer that is read.
+        Size limit of an answer.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class JsonHttp:
         self._timeout = timeout
         self._calls = calls or _CALLS
         self._most_bytes = most_bytes
-        self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         _open_clients.add(self)
@@ -150,21 +149,21 @@ class JsonHttp:
         return self.endpoint.shown
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Take note of more that is never to be shown."""
-        found = [spelling for secret in secrets for spelling in spellings(secret)]
-        self._secrets = self._secrets.union(text for text in found if len(text) > 3)
+        """Add secrets that must never be shown."""
+        texts = [spelling for secret in secrets for spelling in spellings(secret)]
+        self._secrets = self._secrets.union(text for text in texts if len(text) > 3)
         warn_of_plain_http(self.endpoint.root, self._secrets)
 
     def redacted(self, text: str) -> str:
-        """Return a message without what is secret, or looks like it."""
+        """Return a message without secrets and texts that look like one."""
         return redact(text, secrets=self._secrets)
 
     def hidden(self, text: str) -> str:
-        """Return a text without what is known to be secret."""
+        """Return a text without the known secrets."""
         return hide(text, self._secrets)
 
     async def call(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST `body` and return the JSON object that comes back.
+        """POST `body` and return the JSON object of the answer.
 
         Raises
         ------
@@ -174,12 +173,12 @@ class JsonHttp:
         return self.checked(await self.exchange(route, body))
 
     async def exchange(self, route: str, body: Mapping[str, Any] | None = None) -> Reply:
-        """POST `body`, or GET where there is none, and return what comes back, whatever its status.
+        """POST `body`, or GET without one, and return the reply of any status.
 
         Raises
         ------
         ProviderError
-            Nothing came back, or only a part.
+            A transport error: no answer, or only a part of it.
         """
         data = None if body is None else json.dumps(body).encode()
         query = self.endpoint.query
@@ -195,7 +194,7 @@ class JsonHttp:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
     ) -> Reply:
-        """POST bytes of JSON, or GET where there are none, and return what comes back.
+        """POST bytes of JSON, or GET without any, and return the reply of any status.
 
         Parameters
         ----------
@@ -206,19 +205,19 @@ class JsonHttp:
         headers : mapping, optional
             Headers of this call alone.
         timeout : float, optional
-            Seconds this call may take.
+            Time limit of this call, in seconds.
 
         Raises
         ------
         ProviderError
-            Nothing came back, only a part, or too much.
+            A transport error: no answer, only a part of it, or one above the size limit.
         """
-        line = self._lines.get(asyncio.get_running_loop()) or await self._line()
-        if line.scarce and line.gate.locked():
-            say_that_calls_wait(line.calls)
-        async with line.gate:
+        connections = self._connections.get(asyncio.get_running_loop()) or await self._connect()
+        if connections.scarce and connections.gate.locked():
+            say_that_calls_wait(connections.calls)
+        async with connections.gate:
             try:
-                return await self._exchange(line.session, url, data, headers, timeout)
+                return await self._exchange(connections.session, url, data, headers, timeout)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = self._failure(error, self._timeout if timeout is None else timeout)
         raise failure from None  # the cause may hold a key
@@ -242,17 +241,17 @@ class JsonHttp:
             )
 
     async def through(self, work: Callable[[aiohttp.ClientSession, str], Awaitable[_T]]) -> _T:
-        """Do with the session, and the server's address, what is no call with JSON: files sent and fetched.
+        """Run `work` with the session and the server's address, for calls without JSON such as file transfers.
 
         Raises
         ------
         ProviderError
             `work` failed.
         """
-        line = await self._line()
-        async with line.gate:
+        connections = await self._connect()
+        async with connections.gate:
             try:
-                return await work(line.session, self.endpoint.root)
+                return await work(connections.session, self.endpoint.root)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = self._failure(error, self._timeout)
         raise failure from None  # the cause may hold a key
@@ -270,7 +269,7 @@ class JsonHttp:
         raise self.refused(reply)
 
     def refused(self, reply: Reply) -> ProviderError:
-        """Return the error that a reply amounts to."""
+        """Return the error for a refused or unreadable reply."""
         return self._broken(reply) if reply.fine else self.refusal(HTTPStatusError(reply))
 
     def _broken(self, reply: Reply) -> ProviderError:
@@ -284,43 +283,45 @@ class JsonHttp:
         )
 
     def close(self) -> None:
-        """Close every session, from whatever thread; calls under way fail."""
+        """Close every session, from any thread; calls under way fail."""
         _open_clients.discard(self)
         with self._lock:
-            lines, self._lines = self._lines, {}
-        for loop, line in lines.items():
-            self._end(loop, line)
+            by_loop, self._connections = self._connections, {}
+        for loop, connections in by_loop.items():
+            self._end(loop, connections)
 
-    def _end(self, loop: asyncio.AbstractEventLoop, line: _Line) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop, connections: _LoopConnections) -> None:
         if loop.is_closed():
-            _forget(line.session)
+            _forget(connections.session)
             return
         here = _running_loop()
         if here is loop:
-            task = loop.create_task(_finish(line.keeper))
+            task = loop.create_task(_finish(connections.keeper))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         elif loop.is_running():
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_finish(line.keeper), loop).result(_SECONDS_TO_CLOSE)
+                asyncio.run_coroutine_threadsafe(_finish(connections.keeper), loop).result(_SECONDS_TO_CLOSE)
         elif here is None:
-            loop.run_until_complete(_finish(line.keeper))
+            loop.run_until_complete(_finish(connections.keeper))
 
-    async def _line(self) -> _Line:
+    async def _connect(self) -> _LoopConnections:
         loop = asyncio.get_running_loop()
         with self._lock:
-            found = self._lines.get(loop)
-        if found is not None:
-            return found
+            connections = self._connections.get(loop)
+        if connections is not None:
+            return connections
         session = self._session()
         calls = calls_that_fit(self._calls, clients=len(_open_clients))
-        line = _Line(session=session, keeper=_keep(session), calls=calls, scarce=calls < self._calls)
+        connections = _LoopConnections(
+            session=session, keeper=_keep(session), calls=calls, scarce=calls < self._calls
+        )
         with self._lock:
-            for other in [other for other in self._lines if other.is_closed()]:
-                _forget(self._lines.pop(other).session)
-            self._lines[loop] = line
-        await anext(line.keeper)  # never suspends: no other task of this loop comes in between
-        return line
+            for other in [other for other in self._connections if other.is_closed()]:
+                _forget(self._connections.pop(other).session)
+            self._connections[loop] = connections
+        await anext(connections.keeper)  # never suspends: no other task of this loop comes in between
+        return connections
 
     def _session(self) -> aiohttp.ClientSession:
         import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
@@ -335,7 +336,7 @@ class JsonHttp:
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Once: trust_env would ask the environment and ~/.netrc in a thread for every call.
+            # Read once: trust_env would read the environment and ~/.netrc in a thread for every call.
             proxy=_proxy(self.endpoint.root),
         )
 
@@ -348,34 +349,34 @@ class JsonHttp:
             )
         if isinstance(error, _TooLongError):
             return ProviderError(str(error), provider=self._provider, retryable=True)
-        found = translate(error, provider=self._provider, secrets=self._secrets)
-        told = str(found).removeprefix(f"{self._provider}: ")
+        failure = translate(error, provider=self._provider, secrets=self._secrets)
+        message = str(failure).removeprefix(f"{self._provider}: ")
         kind = type(error).__name__
         if kind == "ClientPayloadError":
-            return ProviderError(f"The answer broke off: {told}", provider=self._provider, retryable=True)
-        if kind == "ClientResponseError":  # its status is aiohttp's word for "no HTTP"
-            return ProviderError(f"The answer is broken: {told}", provider=self._provider, retryable=True)
+            return ProviderError(f"The answer broke off: {message}", provider=self._provider, retryable=True)
+        if kind == "ClientResponseError":  # with a status made up by aiohttp: the answer is no HTTP
+            return ProviderError(f"The answer is broken: {message}", provider=self._provider, retryable=True)
         if "Certificate" in kind:
-            return ProviderError(told, provider=self._provider)
-        return found
+            return ProviderError(message, provider=self._provider)
+        return failure
 
     def refusal(self, error: HTTPStatusError) -> ProviderError:
-        """Return the error that a status amounts to."""
-        found = translate(error, provider=self._provider, secrets=self._secrets)
-        told = str(error).lower()
-        if error.status in {400, 413, 422} and any(mark in told for mark in _TOO_LONG):
-            message = str(found).removeprefix(f"{self._provider}: ")
+        """Return the error for a status that is not 2xx."""
+        failure = translate(error, provider=self._provider, secrets=self._secrets)
+        text = str(error).lower()
+        if error.status in {400, 413, 422} and any(mark in text for mark in _TOO_LONG):
+            message = str(failure).removeprefix(f"{self._provider}: ")
             return ContextLengthError(message, provider=self._provider, status=error.status, hint=_SHORTEN)
-        return found
+        return failure
 
 
-# Clients that are not closed: they share what the process may open, and are closed when it ends.
+# Clients that are not closed. They share the process's limit of open files, and are closed when it ends.
 _open_clients: WeakSet[JsonHttp] = WeakSet()
 
 
 @atexit.register
 def _close_left_open() -> None:
-    """Close what a program leaves open: an event loop that it runs itself does not do so when it ends."""
+    """Close the remaining clients at exit: an event loop closes no sessions unless `asyncio.run` ran it."""
     for client in list(_open_clients):
         client.close()
 
@@ -389,12 +390,12 @@ def _forget(session: aiohttp.ClientSession) -> None:
 
 
 class HTTPStatusError(Exception):
-    """A status that is not 2xx, on its way to translation.
+    """HTTP status that is not 2xx, before translation to a `ProviderError`.
 
     Parameters
     ----------
     reply : Reply
-        What the server sent.
+        The server's response.
     status : int, optional
         By default the reply's.
     """
@@ -403,13 +404,13 @@ class HTTPStatusError(Exception):
         self.status = status or reply.status
         self.headers = reply.headers
         moved = reply.headers.get("Location") if 300 <= reply.status < 400 else None
-        said = reply.words if moved is None else f"moved to {moved}: set api_base to the new address"
-        super().__init__(f"{self.status} {said}")
+        message = reply.words if moved is None else f"moved to {moved}: set api_base to the new address"
+        super().__init__(f"{self.status} {message}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
-    """What one event loop has.
+class _LoopConnections:
+    """Session and concurrency limit of one event loop.
 
     Attributes
     ----------
@@ -418,11 +419,11 @@ class _Line:
     keeper : asynchronous generator
         Closes the session when it is finished.
     calls : int
-        Calls under way at most.
+        Concurrent calls at most.
     scarce : bool
-        True where only the limit of open files keeps them so few.
+        True where the process's limit of open files lowered `calls`.
     gate : asyncio.Semaphore
-        Bounds the calls under way.
+        Bounds the concurrent calls.
     """
 
     session: aiohttp.ClientSession
@@ -448,11 +449,11 @@ async def _finish(keeper: AsyncGenerator[None]) -> None:
 
 
 class _TooLongError(Exception):
-    """An answer is longer than what is read."""
+    """Answer above the size limit."""
 
 
 async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return the body, as long as it is not too long; a compressed one may grow."""
+    """Return the body, up to the size limit; the length of a compressed body does not tell its size."""
     length = response.content_length
     if length is not None and length <= most and "Content-Encoding" not in response.headers:
         return await response.read()
@@ -475,21 +476,21 @@ async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _proxy(root: str) -> str | None:
-    """Return the proxy the environment names for an address, but none for this machine's own."""
+    """Return the environment's proxy for an address; None for addresses of this machine."""
     parts = urlsplit(root)
     if is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
-    found = urllib.request.getproxies().get(parts.scheme)
-    if found is None or "://" in found:
-        return found
-    return f"http://{found}"
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if proxy is None or "://" in proxy:
+        return proxy
+    return f"http://{proxy}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

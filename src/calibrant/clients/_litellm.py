@@ -1,4 +1,4 @@
-"""Any provider litellm knows, behind the client seam."""
+"""Client for every provider that litellm knows."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 __all__ = ["LiteLLMClient", "litellm_failure"]
 
-# Calls under way per event loop, where nobody says how many; each has a socket.
+# Default for concurrent calls per event loop; each has a socket.
 _CALLS: Final = 256
 
 
 class LiteLLMClient:
-    """A client for every model name litellm understands.
+    """Client for every model name litellm understands.
 
     Parameters
     ----------
     model : str
         A litellm model name (``gpt-4.1-mini``, ``anthropic/...``, ``openai/...`` with ``api_base``).
     timeout : float, default 60
-        Seconds one call may take.
+        Time limit of one call, in seconds.
     max_concurrency : int, optional
         Calls in flight at the same time, per event loop; by default 256. Fewer where the process may not open that
         many files.
     space : LogprobSpace or str, default "masked"
-        What this provider's log-probabilities are probabilities of.
+        Log-probability space of the provider.
     **options
         Handed to ``litellm.acompletion`` (``api_base``, ``api_key``, ``seed``, ...). Temperature is 0
         unless it is named here; None leaves it out.
@@ -107,13 +107,13 @@ class LiteLLMClient:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
-        found = litellm_failure(failure, provider=self.name, options=self._options)
-        if declined(failure, found):
-            return refusal(found, self.name)
-        raise found from None  # the cause may hold a key
+        translated = litellm_failure(failure, provider=self.name, options=self._options)
+        if declined(failure, translated):
+            return refusal(translated, self.name)
+        raise translated from None  # the cause may hold a key
 
     def hidden(self, text: str) -> str:
-        """Return a text of the provider's without what the client was given to keep secret."""
+        """Return a text of the provider without the client's secrets."""
         return hide(text, self._secrets)
 
     def close(self) -> None:
@@ -138,18 +138,18 @@ class LiteLLMClient:
         return {name: value for name, value in arguments.items() if value is not None}
 
     def _gate(self) -> AbstractAsyncContextManager[object]:
-        wanted = self._limit or _CALLS
-        calls = calls_that_fit(wanted)
+        limit = self._limit or _CALLS
+        calls = calls_that_fit(limit)
         gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(calls))
-        if calls < wanted and gate.locked():
+        if calls < limit and gate.locked():
             say_that_calls_wait(calls)
         return gate
 
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
-    """Return what litellm raised for a call with `options` as a `ProviderError` that shows no key."""
-    found = translate(error, provider=provider, secrets=_secrets(options))
-    return advised(error, without_access(error, found))
+    """Translate litellm's exception for a call with `options` into a `ProviderError` that shows no key."""
+    failure = translate(error, provider=provider, secrets=_secrets(options))
+    return advised(error, without_access(error, failure))
 
 
 def _secrets(options: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Embeddings of any provider litellm knows."""
+"""Embeddings by every provider that litellm knows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OPENAI: Final = "openai/"
 
 
 class LiteLLMEmbedder:
-    """Texts become vectors at a provider's embedding interface.
+    """Embedder of texts by a provider's embedding interface.
 
     Parameters
     ----------
     model : str
-        A litellm model name (``text-embedding-3-small``, ``voyage/...``). With ``api_base``, a name of no
-        provider litellm knows is that of a server that speaks OpenAI's protocol, with or without
-        ``openai/``; it needs no key.
+        A litellm model name (``text-embedding-3-small``, ``voyage/...``). With ``api_base``, a name without
+        a provider that litellm knows means an OpenAI-compatible server, with or without ``openai/``; it
+        needs no key.
     timeout : float, default 60
-        Seconds one try may take; litellm tries servers that speak OpenAI's protocol three times.
+        Time limit of one attempt, in seconds; litellm makes three attempts with OpenAI-compatible servers.
     **options
         Handed to ``litellm.aembedding`` (``api_base``, ``api_key``, ``dimensions``, ...).
 
@@ -58,7 +58,7 @@ class LiteLLMEmbedder:
         if options.get("base_url") and not options.get("api_base"):
             options["api_base"] = options.pop("base_url")
         self.name = model
-        self._model = _known(model, options)
+        self._model = _litellm_name(model, options)
         self._timeout = timeout
         self._options = options
         if _keyless(self._model, options):
@@ -88,12 +88,12 @@ class LiteLLMEmbedder:
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:
-    """Return what is meant to be one vector per text, shape (`count`, d).
+    """Return the vectors of an answer as a matrix, shape (`count`, d).
 
     Raises
     ------
     ProviderError
-        It has another shape, or holds something else than numbers.
+        The answer has another shape, or holds something else than numbers.
     """
     try:
         matrix = np.asarray(rows, dtype=np.float64)
@@ -108,8 +108,8 @@ def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> ND
     return matrix
 
 
-def _known(model: str, options: Mapping[str, Any]) -> str:
-    """Return the name under which litellm finds a provider; ConfigurationError where it finds none."""
+def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
+    """Return the name under which litellm knows the model; raise ConfigurationError if it knows none."""
     base = options.get("api_base")
     try:
         _litellm().get_llm_provider(

@@ -1,4 +1,4 @@
-"""llama.cpp's C interface, as the engine's package exports it."""
+"""Bindings of llama.cpp's C interface by ctypes, from the library that the engine's package exports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPINS = "1000"
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int32
 
-# The structures are longer than what is known of them: llama.cpp reads from the front, and new versions append.
+# Room beyond the known fields: llama.cpp reads a structure from the front, and new versions append fields.
 _SPARE: Final = 512
 
 
@@ -124,7 +124,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_token_to_piece": (_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
 }
 
-# What `llama_context_default_params` holds in every version whose structure is laid out as above.
+# Values of `llama_context_default_params` in every version whose structure is laid out as above.
 _DEFAULTS: Final = {
     "n_ctx": 512,
     "n_batch": 2048,
@@ -138,8 +138,8 @@ _DEFAULTS: Final = {
     "offload_kqv": True,
     "kv_unified": False,
 }
-# Attention has faster ways for many tokens at once than for one where keys and values are stored alike, which round
-# otherwise: with values in bfloat16 a token's result does not depend on those beside it.
+# Where keys and values have the same type, attention uses faster kernels for many tokens than for one, which round
+# differently. With values in bfloat16 a token's result does not depend on the tokens beside it.
 _BF16: Final = 30
 _DEFAULT_TYPES: Final = (0, -1, -1, -1, -1)  # of context, RoPE scaling, pooling, attention, flash attention
 
@@ -175,7 +175,7 @@ class Llama:
         return getattr(self._library, f"llama_{name}")
 
     def _check_layout(self) -> None:
-        """Refuse a version of which the structures are not known: values would land in other fields."""
+        """Check the structures of this version: in an unknown layout, values would land in other fields."""
         params = self._library.llama_context_default_params()
         found = {name: getattr(params, name) for name in _DEFAULTS}
         types = tuple(params._types)  # noqa: SLF001 (a field)
@@ -201,7 +201,7 @@ class Llama:
         Raises
         ------
         ConfigurationError
-            The context is not what was asked for: the settings are laid out in another way.
+            The context has other settings than requested: the structure has another layout.
         """
         params = self._library.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, n_seq_max, True
@@ -226,7 +226,7 @@ class Llama:
         return context
 
     def abortable(self, context: int) -> Any:  # noqa: ANN401 (a buffer of characters)
-        """Return a text: while it is not empty, the context gives up what it computes.
+        """Return a buffer that aborts the context's computation while it is not empty.
 
         llama.cpp asks a function between two steps of a computation, from its own threads. The C library's ``strlen``
         is one, and needs no lock of Python's.
@@ -267,7 +267,7 @@ class Llama:
         return np.ctypeslib.as_array(pointer, shape=(size,))
 
     def tokens_of(self, vocabulary: int, text: str, *, special: bool) -> list[int]:
-        """Return the tokens of `text`; `special` says whether special tokens are recognised in it."""
+        """Return the tokens of `text`; with `special`, special tokens in it are recognised."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8  # no tokeniser was seen to write more tokens than bytes
         while True:
@@ -282,21 +282,21 @@ class Llama:
     def pieces(self, vocabulary: int) -> tuple[bytes, ...]:
         """Return the bytes of every token; empty for control tokens."""
         buffer = ctypes.create_string_buffer(1024)
-        found = []
+        pieces = []
         for token in range(self.vocab_n_tokens(vocabulary)):
             size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, False)  # noqa: FBT003
-            found.append(buffer.raw[:size] if size > 0 else b"")
-        return tuple(found)
+            pieces.append(buffer.raw[:size] if size > 0 else b"")
+        return tuple(pieces)
 
     def control_texts(self, vocabulary: int) -> Sequence[str]:
-        """Return how the control tokens are written in a prompt."""
+        """Return the texts of the control tokens in a prompt."""
         buffer = ctypes.create_string_buffer(1024)
-        found = []
+        texts = []
         for token in range(self.vocab_n_tokens(vocabulary)):
             if self.vocab_is_control(vocabulary, token):
                 size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, True)  # noqa: FBT003
-                found.append(buffer.raw[: max(size, 0)].decode("utf-8", "replace"))
-        return [text for text in found if text]
+                texts.append(buffer.raw[: max(size, 0)].decode("utf-8", "replace"))
+        return [text for text in texts if text]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A model that runs inside this process: llama.cpp, without a server or a key."""
+"""Client for a model inside this process: llama.cpp, without a server or a key."""
 
 from __future__ import annotations
 
@@ -25,9 +25,16 @@ from calibrant.clients._engine import (
     open_engine,
     release_engine,
 )
-from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, chosen_record, token_record
+from calibrant.clients._generate import (
+    SAMPLING_OPTIONS,
+    Grammar,
+    Sampler,
+    chosen_record,
+    complete_json,
+    completion_record,
+)
 from calibrant.clients._llama import engine_module
-from calibrant.clients._places import MOST_PLACES, Job, Place, TooLongError
+from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core import (
     CompletionRequest,
@@ -54,10 +61,10 @@ _OPTIONS = SAMPLING_OPTIONS | {"max_tokens", "stop", "grammar", "n"}
 
 
 class LlamaCppClient:
-    """A client for a GGUF file, run by llama.cpp inside this process.
+    """Client for a GGUF file, run by llama.cpp inside this process.
 
-    Labels are scored by what the model would write next (`continuing`): the beginning of a prompt that rows share is
-    computed once, and all beginnings of labels that are asked about at a moment in one batch.
+    Labels are scored by next-token probabilities (`continuing`). The beginning of a prompt that rows share is computed
+    once, and all pending beginnings of labels in one batch.
 
     `complete` writes text. A schema that leaves one choice (an enum, however deep in objects of one field) is decoded
     from the choice on: the JSON before it is given to the model as the beginning of its answer, so a label costs two
@@ -76,7 +83,7 @@ class LlamaCppClient:
     n_ctx : int, default 4096
         Longest prompt with its answer, in tokens. Memory grows with ``n_ctx * n_parallel``.
     n_parallel : int, default 1
-        Rows computed at the same time. Answers are the same to the last bit only with 1.
+        Rows computed at the same time. Answers are reproducible to the last bit only with 1.
     n_threads : int, optional
         Threads that compute; by default one per available core.
 
@@ -87,7 +94,7 @@ class LlamaCppClient:
     in_process : bool
         Always True: its calls cost this machine's time and nothing else.
     default_tolerance : float
-        How far exact scoring goes by default, as a total variation: a node costs no more than one token here.
+        Tolerance of exact scoring by default, as a total variation: a node costs no more than one token here.
     endpoint : str
         The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
         alone.
@@ -127,8 +134,8 @@ class LlamaCppClient:
         self._settings = EngineSettings(
             path=file.resolve(), n_ctx=n_ctx, n_parallel=n_parallel, n_threads=threads
         )
-        known = file.stat()
-        self.endpoint = f"{file.resolve()} ({known.st_size} bytes, {known.st_mtime_ns})"
+        stat = file.stat()
+        self.endpoint = f"{file.resolve()} ({stat.st_size} bytes, {stat.st_mtime_ns})"
         self._lock = threading.Lock()
         self._loading: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._engine: Engine | None = None
@@ -151,9 +158,9 @@ class LlamaCppClient:
             Engine or weights are not installed (the message holds the command), or damaged.
         """
         engine_module()
-        found = cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
-        found.endpoint = model  # the same weights wherever they are installed: their hash is pinned
-        return found
+        client = cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
+        client.endpoint = model  # the weights' hash is pinned, so their path does not matter
+        return client
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return an OpenAI-shaped response.
@@ -163,29 +170,29 @@ class LlamaCppClient:
         Raises
         ------
         ProviderError
-            The engine refused this request, for instance because the text is longer than the context.
+            The engine refused this request, such as a text longer than the context.
         ConfigurationError
             The schema cannot be enforced, an option is unknown, or the engine cannot load the file.
         """
-        wanted = _Wanted.of(request)
+        decoding = _Decoding.of(request)
         async with self._row(request) as row:
-            answer = await self._written(row, wanted)
-        if wanted.choice is not None:
-            _complete_json(wanted.choice, answer)
+            answer = await self._decode(row, decoding)
+        if decoding.choice is not None:
+            complete_json(decoding.choice, answer)
         return answer
 
     def check_schema(self, response_format: Mapping[str, Any]) -> None:
-        """Refuse a schema the engine would not enforce.
+        """Check that the engine enforces a schema.
 
         Raises
         ------
         ConfigurationError
-            The label set is larger than the engine was seen to obey.
+            The label set is larger than the measured limit of the engine.
         """
         constraint_for(response_format)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Refuse labels whose tokens do not spell them, or that the context cannot hold.
+        """Check that the model's tokens spell the labels, and that the context can hold them.
 
         Raises
         ------
@@ -216,26 +223,26 @@ class LlamaCppClient:
         return self._row(request)
 
     @asynccontextmanager
-    async def _row(self, request: CompletionRequest) -> AsyncIterator[_Row]:
+    async def _row(self, request: CompletionRequest) -> AsyncIterator[_EngineRow]:
         engine = await self._loaded()
         messages = [dict(message) for message in request.messages]
         begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""
         prompt = engine.prompt(messages)
-        place = await _entered(engine)
+        place = await _take_place(engine)
         try:
-            yield _Row(self, engine, place, prompt, begun=begun, listed=request.top_logprobs)
+            yield _EngineRow(self, engine, place, prompt, begun=begun, listed=request.top_logprobs)
         finally:
             engine.leave(place)
 
     def close(self) -> None:
-        """Free the model unless another client uses it; what is being computed is given up."""
+        """Free the model unless another client uses it; computations under way are aborted."""
         with self._lock:
             engine, self._engine, self._closed = self._engine, None, True
         if engine is not None:
             release_engine(engine, holder=self)
 
     async def _loaded(self) -> Engine:
-        # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
+        # Every row takes the lock, also when the engine is loaded: a lock keeps the order of its waiters.
         async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if self._engine is None:
                 return await asyncio.to_thread(self._load)
@@ -249,49 +256,26 @@ class LlamaCppClient:
                 self._engine = open_engine(self._settings, holder=self)
             return self._engine
 
-    async def _written(self, row: _Row, wanted: _Wanted) -> dict[str, Any]:
-        """Return what the model writes."""
-        engine = row.engine
+    async def _decode(self, row: _EngineRow, decoding: _Decoding) -> dict[str, Any]:
+        """Generate the model's answer."""
         grammar = None
-        if wanted.grammar is not None:
-            grammar = await asyncio.to_thread(self._grammar, engine, wanted.grammar)
-        prefix = "" if wanted.choice is None else wanted.choice.prefix
-        tokens = row.tokens(prefix)
-        begun = len(tokens)
-        prompt_size = len(row.prompt.tokens) + begun
-        if prompt_size >= self._settings.n_ctx:
+        if decoding.grammar is not None:
+            grammar = await asyncio.to_thread(self._grammar, row.engine, decoding.grammar)
+        prefix = "" if decoding.choice is None else decoding.choice.prefix
+        begun = row.tokens(prefix)
+        prompt_size = len(row.prompt.tokens) + len(begun)
+        room = self._settings.n_ctx - prompt_size
+        if room <= 0:
             raise self._failure(TooLongError(prompt_size))
-        sampler = await _sampler(row, wanted, tokens)
-        data, records, reason = (row.begun + prefix).encode(), [], "length"
-        room = self._settings.n_ctx - len(row.prompt.tokens)
-        while len(tokens) - begun < wanted.max_tokens and len(tokens) < room:
-            allowed = None
-            if grammar is not None:
-                if grammar.is_over:
-                    reason = "stop"
-                    break
-                allowed = grammar.allowed()
-            (found,) = await row.next_logprobs([tokens])
-            token = sampler.draw(found.logits, allowed)
-            if engine.is_end(token):
-                reason = "stop"
-                break
-            if grammar is not None:
-                grammar.accept(token)
-            tokens = (*tokens, token)
-            data += engine.vocabulary.pieces[token]
-            if wanted.alternatives:
-                records.append(chosen_record(found, token, alternatives=wanted.alternatives))
-            cut = wanted.stops_at(data)
-            if cut is not None:
-                data, reason = data[:cut], "stop"
-                break
-        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(tokens) - begun}
-        return _completion(
+        sampler = await _sampler(row, decoding, begun)
+        text = _GeneratedText((row.begun + prefix).encode(), begun)
+        await _generate(row, decoding, sampler, grammar, text, limit=min(decoding.max_tokens, room))
+        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(text.tokens) - len(begun)}
+        return completion_record(
             self._settings.path.name,
-            data.decode("utf-8", "replace"),
-            reason,
-            records if wanted.alternatives else None,
+            text.data.decode("utf-8", "replace"),
+            text.reason,
+            text.records if decoding.alternatives else None,
             {**usage, "total_tokens": sum(usage.values())},
         )
 
@@ -316,17 +300,17 @@ class LlamaCppClient:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """What a request asks to be written.
+class _Decoding:
+    """Decoding parameters of a request.
 
     Attributes
     ----------
     choice : Constraint or None
         The one choice that the schema leaves.
     grammar : str or None
-        What may be written.
+        Grammar of the generated text.
     alternatives : int
-        Tokens listed beside every one that is written.
+        Alternatives listed beside every generated token.
     """
 
     choice: Constraint | None
@@ -338,7 +322,7 @@ class _Wanted:
 
     @classmethod
     def of(cls, request: CompletionRequest) -> Self:
-        """Return what a request asks for.
+        """Return the decoding parameters of a request.
 
         Raises
         ------
@@ -369,41 +353,41 @@ class _Wanted:
         )
 
     def stops_at(self, data: bytes) -> int | None:
-        """Return where the first stop text begins; None where there is none."""
+        """Return the offset of the first stop text; None if none occurs."""
         return min((place for text in self.stop if (place := data.find(text)) >= 0), default=None)
 
 
 @dataclass(eq=False)
-class _Row:
-    """A row's place in the engine."""
+class _EngineRow:
+    """Continuation of one row's prompt, with the row's place in the engine."""
 
     client: LlamaCppClient
     engine: Engine
-    place: Place
+    place: EnginePlace
     prompt: Prompt
     begun: str
     listed: int
-    _asked: int = 0
+    _scored_texts: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the prompt, and one for every text that was asked about."""
-        return Usage(prompt_tokens=len(self.prompt.tokens), completion_tokens=self._asked)
+        """Tokens of the prompt, and one completion token per scored text."""
+        return Usage(prompt_tokens=len(self.prompt.tokens), completion_tokens=self._scored_texts)
 
     @property
     def model(self) -> str:
-        """The weights' file name."""
+        """File name of the weights."""
         return self.client._settings.path.name  # noqa: SLF001 (a part of the client)
 
     @property
     def serial(self) -> bool:
-        """Texts are asked about together."""
+        """False: texts are computed in one batch."""
         return False
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens."""
+        """Tokens of the model."""
         return self.engine.vocabulary
 
     def tokens(self, text: str) -> tuple[int, ...]:
@@ -413,9 +397,10 @@ class _Row:
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:  # noqa: ARG002 (all are known)
         """Return the most probable tokens after `text`."""
         tokens = self.tokens(text)
-        (found,) = await self.next_logprobs([tokens])
+        (logprobs,) = await self.next_logprobs([tokens])
+        top = logprobs.most_probable(self.listed or _NEXT_TOKENS)
         return NextTokens(
-            top=tuple((data, logprob) for data, logprob in found.most_probable(self.listed or _NEXT_TOKENS)),
+            top=tuple((data, logprob) for data, logprob in top),
             usage=Usage(prompt_tokens=len(self.prompt.tokens) + len(tokens), completion_tokens=1),
             model=self.model,
         )
@@ -428,50 +413,79 @@ class _Row:
         ProviderError
             A text is too long, or llama.cpp could not compute it.
         """
-        self._asked += len(texts)
+        self._scored_texts += len(texts)
         async with self._turn:
             job = Job(self.place, self.prompt.tokens, [tuple(text) for text in texts])
             try:
                 self.engine.submit(job)
-                found = await asyncio.wrap_future(job.future)
+                logits_by_text = await asyncio.wrap_future(job.future)
             except asyncio.CancelledError:
                 self.engine.abandon(job)
                 raise
             except (EngineError, TooLongError) as error:
                 raise self.client._failure(error) from error  # noqa: SLF001
-        return [TokenLogprobs(self.engine.vocabulary, logits) for logits in found]
+        return [TokenLogprobs(self.engine.vocabulary, logits) for logits in logits_by_text]
 
 
-async def _sampler(row: _Row, wanted: _Wanted, begun: Sequence[int]) -> Sampler:
-    """Return what draws the tokens behind `begun`: of one choice the best, where nothing is left to chance."""
-    sampler = Sampler(wanted.options)
-    if wanted.choice is not None and sampler.takes_the_best:
+async def _sampler(row: _EngineRow, decoding: _Decoding, begun: Sequence[int]) -> Sampler:
+    """Return the sampler of the tokens behind `begun`; for one choice without sampling it has the best value queued."""
+    sampler = Sampler(decoding.options)
+    if decoding.choice is not None and sampler.takes_the_best:
         from calibrant.clients._best_value import best_value  # noqa: PLC0415 (few answers are one choice)
 
-        sampler.plan(await best_value(row, wanted.choice, begun))
+        sampler.plan(await best_value(row, decoding.choice, begun))
     return sampler
 
 
-def _completion(
-    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
-) -> dict[str, Any]:
-    """Return an OpenAI-shaped response."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": reason,
-        "logprobs": None if records is None else {"content": records},
-    }
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+@dataclass
+class _GeneratedText:
+    """Text under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
+
+    data: bytes
+    tokens: tuple[int, ...]
+    records: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = "length"
 
 
-async def _entered(engine: Engine) -> Place:
-    """Take a place in the engine."""
+async def _generate(
+    row: _EngineRow,
+    decoding: _Decoding,
+    sampler: Sampler,
+    grammar: Grammar | None,
+    text: _GeneratedText,
+    *,
+    limit: int,
+) -> None:
+    """Extend a text by at most `limit` tokens, until the model, the grammar or a stop text ends it."""
+    for _ in range(limit):
+        if grammar is not None and grammar.is_over:
+            text.reason = "stop"
+            return
+        allowed = None if grammar is None else grammar.allowed()
+        (logprobs,) = await row.next_logprobs([text.tokens])
+        token = sampler.draw(logprobs.logits, allowed)
+        if row.engine.is_end(token):
+            text.reason = "stop"
+            return
+        if grammar is not None:
+            grammar.accept(token)
+        text.tokens = (*text.tokens, token)
+        text.data += row.vocabulary.pieces[token]
+        if decoding.alternatives:
+            text.records.append(chosen_record(logprobs, token, alternatives=decoding.alternatives))
+        cut = decoding.stops_at(text.data)
+        if cut is not None:
+            text.data, text.reason = text.data[:cut], "stop"
+            return
+
+
+async def _take_place(engine: Engine) -> EnginePlace:
+    """Wait for a place in the engine."""
     future = engine.enter()
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        if not future.cancelled():  # it was given one at the same moment
+        if not future.cancelled():  # it got a place just before the cancellation
             engine.leave(future.result())
         raise
 
@@ -481,18 +495,3 @@ def _is_spelled(engine: Engine, text: str) -> bool:
     tokens = engine.tokenize(text, special=True)
     spelled = b"".join(engine.vocabulary.pieces[token] for token in tokens)
     return tokens == engine.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()
-
-
-def _complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
-    """Put the JSON the model did not write around what it wrote."""
-    first = answer["choices"][0]
-    ended = first.get("finish_reason") != "length"
-    tail = choice.suffix[1:] if ended else ""
-    first["message"]["content"] += tail
-    reported = first.get("logprobs")
-    if reported and reported.get("content"):
-        reported["content"] = [
-            token_record(choice.prefix.encode(), 0.0),
-            *(token for token in reported["content"] if token["bytes"]),
-            *([token_record(tail.encode(), 0.0)] if tail else []),
-        ]

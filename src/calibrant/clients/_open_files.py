@@ -1,4 +1,4 @@
-"""How many calls at a time the process's limit of open files leaves room for."""
+"""Limit of concurrent calls from the process's limit of open files."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import Final
 __all__ = ["calls_that_fit", "say_that_calls_wait"]
 
 _LOG = logging.getLogger("calibrant")
-# Files beside the calls' sockets: caches and journals with what SQLite keeps beside them (6), run files (4), look-ups
-# of names (4), modules imported late (2).
+# Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
+# modules imported late (2).
 _RESERVED: Final = 16
 
 
 def calls_that_fit(wanted: int, *, clients: int = 1) -> int:
-    """Return how many calls one of several clients may make at a time, each with a socket of its own.
+    """Return the number of concurrent calls for one of several clients, each call with a socket of its own.
 
     Parameters
     ----------
     wanted : int
-        Calls, at least 1; never more are returned.
+        Upper limit of the result, at least 1.
     clients : int, default 1
-        Clients that share what the process may open.
+        Clients that share the process's limit of open files.
 
     Returns
     -------
     int
-        At least 1: with less room than that, calls fail, and are tried again, one at a time.
+        At least 1: without room even for one socket, calls fail and are retried one at a time.
     """
-    limit = _limit()
+    limit = _open_file_limit()
     if limit is None:
         return wanted
-    return max(1, min(wanted, _spare(limit) // max(1, clients)))
+    return max(1, min(wanted, _free_sockets(limit) // max(1, clients)))
 
 
 @functools.cache
 def say_that_calls_wait(calls: int) -> None:
-    """Warn once that calls wait for others, because the process may not open more files."""
+    """Warn once that calls wait because of the process's limit of open files."""
     _LOG.warning(
         "This process may open only %d files (ulimit -n), so at most %d calls are made at a time and the others wait: "
         "raise the limit, such as with ulimit -n 1024, for more.",
-        _limit(),
+        _open_file_limit(),
         calls,
     )
 
 
-def _limit() -> int | None:
-    """Return how many files the process may have open; None where nothing says so."""
+def _open_file_limit() -> int | None:
+    """Return the process's limit of open files; None where it is unknown or infinite."""
     try:
         import resource  # noqa: PLC0415 (not on Windows)
     except ImportError:
@@ -58,8 +58,8 @@ def _limit() -> int | None:
 
 
 @functools.cache
-def _spare(limit: int) -> int:
-    """Return how many sockets a limit leaves; counted once, before the first of them is there."""
+def _free_sockets(limit: int) -> int:
+    """Return the number of sockets under a limit; cached, so that open sockets are not counted as other files."""
     try:
         others = len(os.listdir("/dev/fd"))  # noqa: PTH208 (names only)
     except OSError:

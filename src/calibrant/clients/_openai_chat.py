@@ -1,4 +1,4 @@
-"""Chat completions of OpenAI-compatible servers, without a library in between."""
+"""Client for chat completions of OpenAI-compatible servers, without litellm."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _STATUS: Final = re.compile("[0-9]{3}")
 
 
 class OpenAIChatClient:
-    """A client for any server of ``/v1/chat/completions``.
+    """Client for any server of ``/v1/chat/completions``.
 
-    The server's JSON is returned as it came, so a call costs little more than its bytes. Cost and rate
+    The server's JSON is returned unchanged, so a call costs little CPU (litellm takes milliseconds). Cost and rate
     limits are added under the keys litellm uses: ``_hidden_params["response_cost"]`` (US dollars) and
     ``_hidden_params["additional_headers"]``, which `rate_state` reads. OpenAI's own prices are looked up
     for OpenAI's own server only; elsewhere name ``input_cost_per_token`` and ``output_cost_per_token``.
@@ -44,13 +44,13 @@ class OpenAIChatClient:
         Sent as a bearer token; by default the value of ``OPENAI_API_KEY``, or for the other prefixes of
         ``HOSTED_VLLM_API_KEY``, ``LLAMAFILE_API_KEY`` and ``LM_STUDIO_API_KEY``.
     space : LogprobSpace or str, default "masked"
-        What the log-probabilities are probabilities of.
+        Log-probability space of the server.
     timeout : float, default 60
-        Seconds one call may take, from its beginning to the last byte of its answer.
+        Time limit of one call in seconds, from its beginning to the last byte of its answer.
     max_concurrency : int, optional
         Calls in flight at the same time, per event loop; by default 256.
     **options
-        Sent with every call (``seed``, ``max_tokens``, ...); those of a request come before them.
+        Sent with every call (``seed``, ``max_tokens``, ...); a request's own options override them.
         Temperature is 0 unless it is named; None leaves it out. ``extra_headers``, ``extra_body`` and
         ``organization`` mean what they mean to litellm.
 
@@ -62,7 +62,7 @@ class OpenAIChatClient:
     Raises
     ------
     ConfigurationError
-        A parameter is out of range, or there is no address or no key for OpenAI's own server.
+        A parameter is out of range, the address is missing, or OpenAI's own server gets no key.
     """
 
     PREFIXES: ClassVar[tuple[str, ...]] = KNOWN_PREFIXES
@@ -83,19 +83,19 @@ class OpenAIChatClient:
             raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
         self.name = model
         self.space = parse_space(space)
-        found = resolve_endpoint(model, api_base=api_base, api_key=api_key)
-        self.endpoint = found.identity
-        self._model = found.model
-        self._addresses = found.chat
+        endpoint = resolve_endpoint(model, api_base=api_base, api_key=api_key)
+        self.endpoint = endpoint.identity
+        self._model = endpoint.model
+        self._addresses = endpoint.chat
         self._first = FirstCall()
-        self._http = JsonHttp(provider=model, endpoint=found, timeout=timeout, calls=max_concurrency)
-        self._drafts = Drafts(found.model, options, hide=self._http.hide)
-        self._drafts.draft(CompletionRequest(messages=()))  # refuses what cannot be sent
+        self._http = JsonHttp(provider=model, endpoint=endpoint, timeout=timeout, calls=max_concurrency)
+        self._drafts = Drafts(endpoint.model, options, hide=self._http.hide)
+        self._drafts.draft(CompletionRequest(messages=()))  # raises for options that cannot be sent
         self._listed: Price | None = None
-        self._looked_up = not found.own
+        self._looked_up = not endpoint.is_openai
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return the answer to a chat request, as the server sent it; a content-policy block is a refusal.
+        """Return the server's answer to a chat request, unread; a content-policy block is a refusal.
 
         Raises
         ------
@@ -118,11 +118,11 @@ class OpenAIChatClient:
         if hidden is not None:
             data[_HIDDEN] = hidden
         elif _HIDDEN in data:
-            del data[_HIDDEN]  # what a cost is, is not the server's to say
+            del data[_HIDDEN]  # a server must not set the cost
         return data
 
     def hidden(self, text: str) -> str:
-        """Return a text of the server's without what the client was given to keep secret."""
+        """Return a text of the server without the client's secrets."""
         return self._http.hidden(text)
 
     def close(self) -> None:
@@ -141,32 +141,32 @@ class OpenAIChatClient:
         return other
 
     def _refused(self, reply: Reply) -> dict[str, Any]:
-        """Return a refusal of the provider's content policy, and raise everything else."""
-        status = reply.status if not reply.fine else _told_status(reply)
+        """Return a content-policy block as a refusal, and raise every other failure."""
+        status = reply.status if not reply.fine else _status_in_body(reply)
         if status is None:
             raise self._empty(reply)
         error = HTTPStatusError(reply, status=status)
-        found = advised(error, self._http.refusal(error))
-        if declined(error, found):
-            return refusal(found, self.name)
-        raise found
+        failure = advised(error, self._http.refusal(error))
+        if declined(error, failure):
+            return refusal(failure, self.name)
+        raise failure
 
     def _empty(self, reply: Reply) -> ProviderError:
         if reply.data is None:
             return self._http.refused(reply)
-        told = "no choices"
+        content = "no choices"
         if "error" in reply.data:
-            told = f"the error {self._http.redacted(reply.words)[:200]!r}"
-        return ProviderError(f"Expected an answer, got {told}.", provider=self.name, retryable=True)
+            content = f"the error {self._http.redacted(reply.words)[:200]!r}"
+        return ProviderError(f"Expected an answer, got {content}.", provider=self.name, retryable=True)
 
 
-def _told_status(reply: Reply) -> int | None:
-    """Return the status a gateway names in the body of an answer with status 200."""
+def _status_in_body(reply: Reply) -> int | None:
+    """Return the error status in the body of an answer with HTTP status 200, as some gateways send."""
     error = (reply.data or {}).get("error")
     code = error.get("code") if isinstance(error, Mapping) else None
-    told = int(code) if isinstance(code, str) and _STATUS.fullmatch(code) else code
-    known = isinstance(told, int) and not isinstance(told, bool) and 400 <= told < 600
-    return told if known else None
+    status = int(code) if isinstance(code, str) and _STATUS.fullmatch(code) else code
+    is_error = isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600
+    return status if is_error else None
 
 
 def _hidden(

@@ -1,4 +1,4 @@
-"""A server that labels can be scored with over HTTP: llama.cpp's, or one of ``/v1/completions``."""
+"""Client that scores labels over HTTP: by llama.cpp's server, or one of ``/v1/completions``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._continuing import FEW_TOKENS, MANY_TOKENS
 from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
 from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._servers import CompletionsServer, LlamaCppServer, Server, smaller_count
-from calibrant.clients._slots import Slots
 from calibrant.core import (
     CalibrantError,
     CompletionRequest,
@@ -33,27 +31,31 @@ from calibrant.core import (
 
 __all__ = ["OpenAICompatibleClient"]
 
-# Calls that come back without log-probabilities are made again: about 1 in 300 of llama.cpp.
+# Attempts of a call that returns without log-probabilities, as about 1 in 300 of llama.cpp's do.
 _REPEATS: Final = 3
+# Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
+_MANY_TOKENS: Final = 1000
+# A short listing, where it will probably do: 800 more tokens cost as much time as computing half a token.
+_FEW_TOKENS: Final = 200
 _PROBE: Final = "Hello there"
 
 
 class OpenAICompatibleClient(OpenAIChatClient):
-    """A client for a server that says how probable labels are, over HTTP.
+    """Client for a server that reports probabilities of labels, over HTTP.
 
-    Two kinds of servers do, and which one answers is found out by the first call:
+    Two kinds of servers do; the first call detects the kind:
 
     - llama.cpp's server lists the next tokens (``/completion``). It computes as many rows side by side as it has
-      slots, and every call of a row goes to the slot that has the row's prompt cached. What is not listed widens
-      the distribution's ``error_bound``. Only this server notices a special token in a label.
+      slots, and every call of a row goes to the slot that has the row's prompt cached. Unlisted tokens widen
+      the distribution's ``error_bound``. Only this server detects a special token in a label.
     - vLLM and SGLang return the log-probabilities of a prompt's own tokens (``/v1/completions`` with ``echo``). The
       prompt is sent with every label behind it, in one request up to 127 labels and prompts of some thousand
       letters. Every label is scored to its end, in the tokens that the model's tokeniser writes it with, so how
       many next tokens the server lists (vLLM's ``--max-logprobs``) does not matter. But the server computes the
-      prompt once per label: these servers have no use for cached beginnings where log-probabilities are wanted.
+      prompt once per label, as it cannot use its prefix cache when it reports log-probabilities of a prompt.
 
     The server's own chat template turns messages into a prompt (``/apply-template``; ``/tokenize`` and
-    ``/detokenize``); SGLang does not tell its own, so there `chat_template` is needed.
+    ``/detokenize``). SGLang does not expose its template, so `chat_template` is needed there.
 
     Parameters
     ----------
@@ -65,15 +67,15 @@ class OpenAICompatibleClient(OpenAIChatClient):
         Sent as a bearer token; by default the value of ``OPENAI_API_KEY`` for ``openai/...`` and of
         ``HOSTED_VLLM_API_KEY`` for ``hosted_vllm/...``, where they are set.
     space : LogprobSpace or str, default "masked"
-        What the log-probabilities of `complete` are probabilities of.
+        Log-probability space of `complete`.
     timeout : float, default 60
-        Seconds one call may take.
+        Time limit of one call, in seconds.
     chat_template : str, optional
         A Jinja template as in ``tokenizer_config.json``, used instead of the server's own; the token
         that begins a text is left to the server.
     next_tokens : int, optional
-        How many next tokens llama.cpp's server is asked for; by default 1,000. A server that refuses that many is
-        asked for fewer from then on.
+        Number of next tokens requested from llama.cpp's server; by default 1,000. After a refusal the client requests
+        fewer from then on.
 
     Raises
     ------
@@ -109,20 +111,20 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._next_tokens = next_tokens
         self._ceiling: int | None = None
         self._server: Server | None = None
-        # Labels are checked, and rows are scored, by routes of their own: each has a first call.
+        # Checking labels and scoring rows use different routes, so each has its own first call.
         self._first_check = FirstCall()
         self._first_score = FirstCall()
-        self._legal: set[tuple[str, ...]] = set()  # labels that were checked
-        self._shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self._checked_labels: set[tuple[str, ...]] = set()  # labels that were checked
+        self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What can change its answers, besides the model and the request."""
-        own = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
-        return {name: value for name, value in own.items() if value is not None}
+        """Settings that can change its answers, besides the model and the request."""
+        settings = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
+        return {name: value for name, value in settings.items() if value is not None}
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Refuse labels whose tokens do not spell them, or that the context cannot hold.
+        """Check that the model's tokens spell the labels, and that the context can hold them.
 
         Raises
         ------
@@ -130,14 +132,14 @@ class OpenAICompatibleClient(OpenAIChatClient):
             A label holds a special token or unknown characters, or is longer than the context; or the
             server reports no probabilities for exact scoring.
         ProviderError
-            The server could not be asked.
+            The call failed.
         """
         await self._first_check.then(partial(self._check_labels, tuple(labels)))
 
     async def _check_labels(self, labels: tuple[str, ...]) -> None:
-        if labels in self._legal:
+        if labels in self._checked_labels:
             return
-        server = await self._found()
+        server = await self._detected_server()
         longest = max(labels, key=lambda label: len(label.encode()))
         size = await server.size(longest)
         if size is not None and size.limit is not None and size.tokens >= size.limit:
@@ -150,40 +152,40 @@ class OpenAICompatibleClient(OpenAIChatClient):
                 f"The tokens of {self.name} do not spell the label {await _misspelt(server, labels)!r:.80}: it "
                 "holds a special token of the model, or characters it does not know. Rename the label."
             )
-        self._legal.add(labels)
+        self._checked_labels.add(labels)
 
     def continuing(
         self, request: CompletionRequest
     ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
-        """Return a row's place in the server: of llama.cpp's, a slot of its own until the context ends."""
+        """Return a context manager for one row; with llama.cpp's server it holds a slot until the context ends."""
         return self._continuing(request)
 
     @asynccontextmanager
     async def _continuing(
         self, request: CompletionRequest
     ) -> AsyncIterator[Continuation | LabelContinuation]:
-        server = await self._found()
+        server = await self._detected_server()
         if isinstance(server, CompletionsServer):
             yield _LabelRow(self, request, self._first_score, server)
             return
-        async with self._here().slots_of(server.slots).one() as slot:
+        async with self._loop_state().slots_of(server.slots).one() as slot:
             yield _TokenRow(self, request, self._first_score, server, slot)
 
     async def render(self, request: CompletionRequest) -> str:
-        """Return the prompt of a row, up to where its answer begins.
+        """Return the prompt of a row, up to the beginning of its answer.
 
         Raises
         ------
         ConfigurationError
-            There is no chat template, or it does not take the messages.
+            The chat template is missing, or does not take the messages.
         ProviderError
-            The server could not be asked.
+            The call failed.
         """
-        given = request.options.get("chat_template_kwargs")
-        options = given if isinstance(given, Mapping) else {}
+        variables = request.options.get("chat_template_kwargs")
+        options = variables if isinstance(variables, Mapping) else {}
         if self._template is not None:
             return self._template.render(request.messages, options)
-        server = await self._found()
+        server = await self._detected_server()
         prompt = await server.render(request.messages, options)
         if prompt is None:
             raise ConfigurationError(
@@ -196,9 +198,9 @@ class OpenAICompatibleClient(OpenAIChatClient):
     async def next_tokens(
         self, server: LlamaCppServer, request: CompletionRequest, prompt: str, slot: int, *, few: bool = False
     ) -> NextTokens:
-        """Return what may follow `prompt`, computed in `slot`."""
-        most = self._count(request.top_logprobs or self._next_tokens or MANY_TOKENS)
-        count = min(most, FEW_TOKENS) if few and not request.top_logprobs else most
+        """Return the most probable next tokens after `prompt`, computed in `slot`."""
+        most = self._count(request.top_logprobs or self._next_tokens or _MANY_TOKENS)
+        count = min(most, _FEW_TOKENS) if few and not request.top_logprobs else most
         for _ in range(_REPEATS):
             reply = await self._ask(server, prompt, slot, count)
             answer = self._http.checked(reply)
@@ -214,14 +216,14 @@ class OpenAICompatibleClient(OpenAIChatClient):
             hint="Try again, or scoring='decode'.",
         )
 
-    def _count(self, wanted: int) -> int:
-        """Return how many next tokens to ask for: what is wanted, or the most the server was seen to list."""
-        return min(wanted, self._ceiling or wanted)
+    def _count(self, limit: int) -> int:
+        """Return the number of next tokens to request: `limit`, or the largest number the server accepts."""
+        return min(limit, self._ceiling or limit)
 
-    async def _ask(self, server: LlamaCppServer, prompt: str, slot: int | None, wanted: int) -> Reply:
-        """Ask for the next tokens, for fewer where the server refuses the number."""
+    async def _ask(self, server: LlamaCppServer, prompt: str, slot: int | None, limit: int) -> Reply:
+        """Request the next tokens, with a smaller number after each refusal of the number."""
         while True:
-            count = self._count(wanted)
+            count = self._count(limit)
             reply = await self._http.exchange(server.route, server.body(prompt, count=count, slot=slot))
             lower = smaller_count(reply, count)
             if lower is None:
@@ -231,7 +233,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
     async def label_logprobs(
         self, server: CompletionsServer, prompt: str, values: Sequence[str]
     ) -> LabelLogprobs:
-        """Return how probable each label and its closing quote are behind `prompt`."""
+        """Return the log-probability of each label with its closing quote behind `prompt`."""
         batches = server.batches((prompt, *(f'{prompt}{value}"' for value in values)))
         try:
             async with asyncio.TaskGroup() as group:
@@ -243,12 +245,12 @@ class OpenAICompatibleClient(OpenAIChatClient):
             raise errors.exceptions[0] from None
         except EchoError as error:
             raise self._unusable(error) from None
-        used = [server.usage(answer) for answer, _ in answers]
+        usages = [server.usage(answer) for answer, _ in answers]
         return LabelLogprobs(
             logprobs=logprobs,
             usage=Usage(
-                prompt_tokens=sum(one.prompt_tokens for one in used),
-                completion_tokens=sum(one.completion_tokens for one in used),
+                prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+                completion_tokens=sum(usage.completion_tokens for usage in usages),
             ),
             model=_model_of(answers[0][0]),
         )
@@ -271,44 +273,44 @@ class OpenAICompatibleClient(OpenAIChatClient):
             hint="Try again, or scoring='decode'.",
         )
 
-    def _here(self) -> _Shared:
-        return self._shared.setdefault(asyncio.get_running_loop(), _Shared())
+    def _loop_state(self) -> _LoopState:
+        return self._states.setdefault(asyncio.get_running_loop(), _LoopState())
 
-    async def _found(self) -> Server:
-        """Return the server, which one call of several at once finds out; they share its failure."""
+    async def _detected_server(self) -> Server:
+        """Return the server; one of several concurrent calls detects its kind, and they share a failure."""
         if self._server is not None:
             return self._server
-        shared = self._here()
-        seen = shared.searches
-        async with shared.lock:
+        state = self._loop_state()
+        searches_before = state.searches
+        async with state.lock:
             if self._server is None:
-                if shared.failure is not None and shared.searches > seen:
-                    raise shared.failure
-                shared.failure = None
+                if state.failure is not None and state.searches > searches_before:
+                    raise state.failure
+                state.failure = None
                 try:
-                    self._server = await self._find()
+                    self._server = await self._detect()
                 except CalibrantError as error:
-                    shared.failure = error
+                    state.failure = error
                     raise
                 finally:
-                    shared.searches += 1
+                    state.searches += 1
             return self._server
 
-    async def _find(self) -> Server:
+    async def _detect(self) -> Server:
         props = await self._http.exchange("/props")
         if props.passing:
-            self._http.checked(props)  # it is there, and not ready
+            self._http.checked(props)  # raises: the server exists, but is not ready
         server = LlamaCppServer.recognised(self._http, props)
         if server is None:
-            return await self._find_completions()
+            return await self._detect_completions()
         for _ in range(_REPEATS):
-            reply = await self._ask(server, _PROBE, None, self._next_tokens or MANY_TOKENS)
+            reply = await self._ask(server, _PROBE, None, self._next_tokens or _MANY_TOKENS)
             await self._check_ability(server, reply)
             if server.listing(self._http.checked(reply)) is not None:
                 return server
         raise self._unable(f"{server.route} answers without them")
 
-    async def _find_completions(self) -> CompletionsServer:
+    async def _detect_completions(self) -> CompletionsServer:
         server = CompletionsServer(http=self._http, model=self._model)
         reply = await self._http.exchange(server.route, server.body((_PROBE,), whole=False))
         words = reply.words.lower()
@@ -328,7 +330,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         return server
 
     async def _check_ability(self, server: Server, reply: Reply) -> None:
-        """Tell a server that reports no probabilities from an unknown model and a wrong address."""
+        """Raise if the server reports no probabilities; an unknown model or a wrong address passes."""
         words = reply.words.lower()
         if reply.status in {400, 422} and any(word in words for word in ("logprobs", "n_probs", "echo")):
             raise self._unable(f"{server.route} refuses them: {self._http.redacted(reply.words)[:200]}")
@@ -345,37 +347,65 @@ class OpenAICompatibleClient(OpenAIChatClient):
         )
 
 
+class _Slots:
+    """Slots of a server, first come, first served; for one event loop.
+
+    A semaphore keeps the order of the waiting rows. A queue of free slots would not: a row that ends and one that
+    begins in the same turn of the event loop pass the slot on between them, and the row that was woken for it goes to
+    the end of the line. With 64 rows in flight ten of them waited for 100 s.
+
+    Parameters
+    ----------
+    count : int
+        Number of slots, at least 1.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._turn = asyncio.Semaphore(count)
+        self._free = list(reversed(range(count)))
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[int]:
+        """Hold the slot that was freed last: it may have the same prompt cached."""
+        async with self._turn:
+            slot = self._free.pop()
+            try:
+                yield slot
+            finally:
+                self._free.append(slot)
+
+
 @dataclass
-class _Shared:
-    """What the calls of one event loop share.
+class _LoopState:
+    """State shared by the calls of one event loop.
 
     Attributes
     ----------
     lock : asyncio.Lock
-        Held by the call that finds out which server it is.
+        Held by the call that detects the kind of server.
     searches : int
-        How often that was tried.
+        Number of finished detections.
     failure : CalibrantError or None
-        What came of the last try.
-    slots : Slots or None
+        Error of the last detection.
+    slots : _Slots or None
         The server's slots, once their number is known.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     searches: int = 0
     failure: CalibrantError | None = None
-    slots: Slots | None = None
+    slots: _Slots | None = None
 
-    def slots_of(self, count: int) -> Slots:
+    def slots_of(self, count: int) -> _Slots:
         """Return the slots of a server that has `count` of them."""
         if self.slots is None:
-            self.slots = Slots(count)
+            self.slots = _Slots(count)
         return self.slots
 
 
 @dataclass
-class _Row:
-    """A row, its prompt, and which call of all rows goes first."""
+class _ServerRow:
+    """Row of a server: its request, its prompt, and the gate for the first call of all rows."""
 
     client: OpenAICompatibleClient
     request: CompletionRequest
@@ -392,15 +422,15 @@ class _Row:
 
 
 @dataclass
-class _TokenRow(_Row):
-    """A row of llama.cpp's server, and the slot it holds."""
+class _TokenRow(_ServerRow):
+    """Row of llama.cpp's server, with its slot."""
 
     server: LlamaCppServer
     slot: int
     serial: bool = field(default=True, init=False)  # a slot computes one call after the other
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return what may follow `text`."""
+        """Return the most probable next tokens after `text`."""
         return await self.first.then(partial(self._next_tokens, text, few=few))
 
     async def _next_tokens(self, text: str, *, few: bool) -> NextTokens:
@@ -409,13 +439,13 @@ class _TokenRow(_Row):
 
 
 @dataclass
-class _LabelRow(_Row):
-    """A row of a server that echoes prompts."""
+class _LabelRow(_ServerRow):
+    """Row of a server that echoes prompts."""
 
     server: CompletionsServer
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
-        """Return how probable each label is after `text`."""
+        """Return the log-probability of each label after `text`."""
         return await self.first.then(partial(self._label_logprobs, text, values))
 
     async def _label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:

@@ -1,4 +1,4 @@
-"""Where rows stand in an engine's memory, and what of them is to be computed next."""
+"""Memory of the embedded engine: places for rows, shared prefixes of sequences, and the next batch to compute."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BATCH", "MOST_PLACES", "SEQUENCES", "Job", "Memory", "Place", "Segment", "TooLongError"]
+__all__ = ["BATCH", "MOST_PLACES", "SEQUENCES", "EnginePlace", "Job", "Memory", "Segment", "TooLongError"]
 
 BATCH: Final = 256
-"""Tokens computed at once. More are no faster on a processor, and the memory for their results grows with them."""
+"""Tokens of a batch. More are no faster on a CPU, and the memory for their results grows with them."""
 
 SEQUENCES: Final = 256
-"""Sequences of a context, the most that llama.cpp has."""
+"""Sequences of a context: llama.cpp's maximum."""
 
 MOST_PLACES: Final = SEQUENCES // 4
-"""Rows computed at the same time, at most: each needs a few sequences for branches."""
+"""Largest number of rows computed at the same time: each needs a few sequences for branches."""
 
-_OUTPUTS: Final = 64  # tokens of a batch whose logits are wanted: 0.2 MB each for 49,152 tokens
+_OUTPUTS: Final = 64  # tokens of a batch with logits, at most: 0.2 MB each for a vocabulary of 49,152
 
 
 class TooLongError(Exception):
-    """A text does not fit into the context."""
+    """Text that does not fit into the context."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"{tokens} tokens")
@@ -33,10 +33,10 @@ class TooLongError(Exception):
 
 
 class Memory(Protocol):
-    """An engine's memory of the tokens of sequences."""
+    """Memory of an engine: the computed tokens of its sequences."""
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Let a sequence begin with the tokens of another."""
+        """Copy the first tokens of one sequence into another."""
         ...
 
     def cut(self, sequence: int, tokens: int) -> None:
@@ -51,11 +51,11 @@ class _Path:
     Attributes
     ----------
     length : int
-        How many.
+        Number of tokens.
     computed : int
-        How many have been computed; the others are part of the next batch.
+        Number of computed tokens; the others are part of the next batch.
     own : int
-        From which one on they belong to this path alone.
+        Position from which on the tokens belong to this path alone.
     """
 
     sequence: int
@@ -65,8 +65,8 @@ class _Path:
 
 
 @dataclass(eq=False)
-class Place:
-    """Room for one row.
+class EnginePlace:
+    """Place of one row in the engine's memory.
 
     Attributes
     ----------
@@ -75,15 +75,15 @@ class Place:
     free : list of int
         Sequences for branches.
     n_ctx : int
-        Tokens it has room for.
+        Its capacity, in tokens.
     tokens : list of int
-        Those of `prompt`.
+        Tokens of `prompt`.
     base : int
-        How many tokens come before the row's texts.
+        Number of tokens before the row's texts.
     branches : list of _Path
-        What was computed behind the prompt, or behind a beginning of it.
+        Computed continuations of the prompt, or of a beginning of it.
     is_begun : bool
-        Whether the prompt is that of the row that is here.
+        True once `prompt` belongs to the current row.
     """
 
     prompt: _Path
@@ -93,7 +93,7 @@ class Place:
     base: int = 0
     branches: list[_Path] = field(default_factory=list)
     is_begun: bool = False
-    # Which path holds the beginnings of texts.
+    # The path that holds each beginning of a text.
     _holders: dict[tuple[int, ...], _Path] = field(default_factory=dict)
 
     @classmethod
@@ -105,29 +105,29 @@ class Place:
 
     @property
     def cells(self) -> int:
-        """Tokens it holds."""
+        """Number of tokens it holds."""
         return self.prompt.length + sum(path.length - path.own for path in self.branches)
 
     def begin(self, prompt: Sequence[int], text: Sequence[int], *, memory: Memory) -> None:
-        """Take a row in; what was computed for the row before is kept as far as this one begins alike.
+        """Begin a row; computed tokens of the row before are kept up to the first difference.
 
         Parameters
         ----------
         prompt : sequence of int
-            What comes before the row's texts.
+            Tokens before the row's texts.
         text : sequence of int
-            The first of these.
+            The row's first text.
 
         Raises
         ------
         TooLongError
-            There is no room for them.
+            The tokens exceed the capacity.
         """
         tokens = [*prompt, *text]
         if len(tokens) >= self.n_ctx:
             raise TooLongError(len(tokens))
         self.drop_branches(memory)
-        kept = _shared(tokens, self.tokens[: self.prompt.computed])
+        kept = _common_prefix_length(tokens, self.tokens[: self.prompt.computed])
         memory.cut(self.prompt.sequence, kept)
         self.tokens, self.base = tokens, len(prompt)
         self.prompt.length = self.prompt.computed = kept
@@ -135,7 +135,7 @@ class Place:
         self.is_begun = True
 
     def drop_branches(self, memory: Memory) -> None:
-        """Forget what was computed behind the prompt."""
+        """Delete the branches, and keep the prompt."""
         for path in reversed(self.branches):
             memory.cut(path.sequence, 0)
             self.free.append(path.sequence)
@@ -143,14 +143,14 @@ class Place:
         self._holders = {text: path for text, path in self._holders.items() if path is self.prompt}
 
     def forget(self, memory: Memory) -> None:
-        """Forget all that was computed."""
+        """Delete all computed tokens."""
         self.drop_branches(memory)
         memory.cut(self.prompt.sequence, 0)
         self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
         self.is_begun = False
 
     def nearest(self, text: tuple[int, ...]) -> tuple[_Path, int]:
-        """Return the path that shares most of a text's beginning, and how many tokens it shares with its prompt."""
+        """Return the path with the longest common prefix with a text, and the prefix's length with the prompt."""
         end = len(text)
         while end and text[:end] not in self._holders:
             end -= 1
@@ -159,7 +159,7 @@ class Place:
         return self.prompt, min(self.base, self.prompt.length)
 
     def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
-        """Return a new path that begins with the first tokens of another."""
+        """Return a new path that shares the first tokens of another."""
         computed = min(shared, path.computed)
         branch = _Path(self.free.pop(), shared, computed=computed, own=shared)
         memory.copy(path.sequence, branch.sequence, computed)
@@ -167,12 +167,12 @@ class Place:
         return branch
 
     def extend(self, path: _Path, text: tuple[int, ...], end: int) -> None:
-        """Note that a path goes on with a text, up to a position."""
-        begun = max(path.length - self.base, 0)
-        for place in range(begun, end - self.base):
+        """Extend a path by a text up to a position; the tokens are computed later."""
+        start = max(path.length - self.base, 0)
+        for place in range(start, end - self.base):
             self._holders[text[: place + 1]] = path
         if path is self.prompt and end > self.base:
-            self.tokens[self.base + begun :] = text[begun : end - self.base]
+            self.tokens[self.base + start :] = text[start : end - self.base]
         path.length = end
 
 
@@ -185,9 +185,9 @@ class Segment:
     start : int
         Position of the first one.
     text : int or None
-        The text of the job whose next tokens are wanted, where it ends here.
+        The text of the job that ends here, whose logits are needed.
     shared : dict of int to int
-        Other sequences that begin with these tokens, and up to which position.
+        Other sequences that share these tokens, with the end position of each.
     """
 
     job: Job
@@ -211,13 +211,13 @@ class Segment:
         ]
 
     def share(self, path: _Path, branch: _Path, end: int) -> None:
-        """Let the tokens before a position that belong to a path belong to a branch of it, too."""
-        mine = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
-        if min(mine, end) > self.start:
-            self.shared[branch.sequence] = min(mine, end)
+        """Assign the tokens of a path before a position to a branch of it, too."""
+        path_end = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
+        if min(path_end, end) > self.start:
+            self.shared[branch.sequence] = min(path_end, end)
 
     def take(self, logits: NDArray[np.float32] | None) -> None:
-        """Note that the tokens were computed."""
+        """Mark the tokens as computed, and pass the logits on to the job."""
         self.path.computed = self.start + len(self.tokens)
         if self.text is not None and logits is not None:
             self.job.take(self.text, logits)
@@ -225,103 +225,103 @@ class Segment:
 
 @dataclass(eq=False)
 class Job:
-    """Texts of a row whose next tokens are wanted.
+    """Texts of a row to be computed, each with the logits behind it.
 
     Attributes
     ----------
-    place : Place
-        Where the row stands.
+    place : EnginePlace
+        The row's place.
     prompt : list of int
-        What comes before every text of the row.
+        Tokens before every text of the row.
     texts : list of tuple of int
         Tokens behind the prompt.
     future : Future of list of ndarray
         Gets the logits behind every text.
     is_abandoned : bool
-        Whether nobody waits for them any more.
+        True once the caller has cancelled it.
     """
 
-    place: Place
+    place: EnginePlace
     prompt: list[int]
     texts: list[tuple[int, ...]]
     future: Future[list[NDArray[np.float32]]] = field(default_factory=Future)
     is_abandoned: bool = False
-    _found: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    _logits: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
-        """Whether the logits of every text are there."""
-        return len(self._found) == len(self.texts)
+        """True once the logits of every text are computed."""
+        return len(self._logits) == len(self.texts)
 
     def begin(self, *, memory: Memory) -> None:
-        """Take the row in, where it is not there yet.
+        """Begin the row in its place, unless an earlier job did.
 
         Raises
         ------
         TooLongError
-            There is no room for its prompt.
+            Its prompt exceeds the capacity.
         """
         if not self.place.is_begun:
             self.place.begin(self.prompt, self.texts[0], memory=memory)
 
     def take(self, text: int, logits: NDArray[np.float32]) -> None:
-        """Take the logits behind a text."""
-        self._found[text] = logits
+        """Record the logits behind a text; the last one completes the future."""
+        self._logits[text] = logits
         if self.is_done:
-            self.future.set_result([self._found[place] for place in range(len(self.texts))])
+            self.future.set_result([self._logits[place] for place in range(len(self.texts))])
 
     def next_segments(self, batch: Sequence[Segment], *, memory: Memory) -> list[Segment]:
-        """Return what of the job goes into a batch that holds some segments of others already.
+        """Return the job's segments for a batch, beside the segments of other jobs in it.
 
         Raises
         ------
         TooLongError
-            There is no room for a text.
+            A text exceeds the capacity.
         """
         room = BATCH - sum(len(segment.tokens) for segment in batch)
         outputs = _OUTPUTS - sum(segment.text is not None for segment in batch)
-        found: list[Segment] = []
-        # Texts that begin alike stand side by side, the shorter ones first.
+        segments: list[Segment] = []
+        # Sorted, so that texts with a common prefix follow each other, the shorter ones first.
         for text in sorted(range(len(self.texts)), key=self.texts.__getitem__):
-            if text in self._found:
+            if text in self._logits:
                 continue
-            segment = self._segment(text, room, memory, found) if room and outputs else None
+            segment = self._segment(text, room, memory, segments) if room and outputs else None
             if segment is None:
                 break
-            found.append(segment)
+            segments.append(segment)
             room -= len(segment.tokens)
             outputs -= segment.text is not None
-        return found
+        return segments
 
-    def _segment(self, text: int, room: int, memory: Memory, found: Sequence[Segment]) -> Segment | None:
-        """Return what of a text comes next; None where it has to wait for the next batch."""
+    def _segment(self, text: int, room: int, memory: Memory, earlier: Sequence[Segment]) -> Segment | None:
+        """Return the next segment of a text; None where it has to wait for the next batch."""
         tokens, place = self.texts[text], self.place
         length = place.base + len(tokens)
         if length > place.n_ctx:
             raise TooLongError(length)
         path, shared = place.nearest(tokens)
-        shared = min(shared, length - 1)  # the last one is computed anyway: its logits are wanted
+        shared = min(shared, length - 1)  # the last token is always computed, for its logits
         end = min(length, shared + room)
         is_tip = shared == path.length
         if place.cells + end - shared > place.n_ctx or not (is_tip or place.free):
-            if found:
+            if earlier:
                 return None
             if not place.branches:
                 raise TooLongError(place.cells + end - shared)
             place.drop_branches(memory)
-            return self._segment(text, room, memory, found)
+            return self._segment(text, room, memory, earlier)
         behind = tokens[max(shared - place.base, 0) : max(end - place.base, 0)]
         new = [*place.tokens[shared : min(end, place.base)], *behind]
         if not is_tip:
             origin, path = path, place.branch(path, shared, memory)
-            for segment in found:
+            for segment in earlier:
                 segment.share(origin, path, shared)
         place.extend(path, tokens, end)
         return Segment(self, path, shared, new, text if end == length else None)
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two texts have in common at their beginnings."""
+def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the longest common prefix of two texts, in tokens."""
     least = min(len(one), len(other))
     if one[:least] == other[:least]:
         return least

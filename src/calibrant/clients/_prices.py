@@ -1,4 +1,4 @@
-"""What a call costs: the price list litellm brings along, read without importing it."""
+"""Prices of calls: litellm's price list, read without importing litellm, and prices in options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.core import ConfigurationError, bounded_count
 __all__ = ["PRICE_OPTIONS", "Price", "listed_price", "listed_provider", "price_of_options"]
 
 PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
-"""Options that say what a token costs, in US dollars, under litellm's names."""
+"""Options for the price of a token, in US dollars, under litellm's names."""
 
 _FILE: Final = "model_prices_and_context_window_backup.json"
 _FINE_TUNED: Final = re.compile(r"ft:[^:]+")
@@ -25,14 +25,14 @@ _FINE_TUNED: Final = re.compile(r"ft:[^:]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What tokens of a model cost, in US dollars.
+    """Price of a model's tokens, in US dollars.
 
     Attributes
     ----------
     prompt, answer : float
-        Of one token of the prompt, and of the answer.
+        Price of one token of the prompt, and of the answer.
     cached : float or None
-        Of one token of a prompt that the provider had cached; None where that costs as much as others.
+        Price of one prompt token in the provider's cache; None where there is no discount.
     """
 
     prompt: float
@@ -40,7 +40,7 @@ class Price:
     cached: float | None = None
 
     def cost(self, usage: object) -> float | None:
-        """Return what a call costs, by the ``usage`` of an OpenAI answer, or None where it says too little."""
+        """Return the cost of a call from the ``usage`` of an OpenAI answer; None without a count of prompt tokens."""
         if not isinstance(usage, Mapping):
             return None
         asked, answered = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
@@ -49,35 +49,35 @@ class Price:
         cost = asked * self.prompt + (answered or 0) * self.answer
         details = usage.get("prompt_tokens_details")
         if self.cached is not None and isinstance(details, Mapping):
-            known = min(asked, _count(details.get("cached_tokens")) or 0)
-            cost -= known * (self.prompt - self.cached)
+            cached_tokens = min(asked, _count(details.get("cached_tokens")) or 0)
+            cost -= cached_tokens * (self.prompt - self.cached)
         return cost
 
 
 def price_of_options(options: Mapping[str, Any]) -> Price | None:
-    """Return the price that is named among the options, or None.
+    """Return the price set by the options, or None.
 
     Raises
     ------
     ConfigurationError
-        A price is no number of dollars, or is named without the others.
+        A price is no number of dollars, or one of the prices is missing.
     """
-    found = {name: options[name] for name in PRICE_OPTIONS if options.get(name) is not None}
-    if not found:
+    prices = {name: options[name] for name in PRICE_OPTIONS if options.get(name) is not None}
+    if not prices:
         return None
-    for name, value in found.items():
+    for name, value in prices.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
             raise ConfigurationError(f"Expected {name} to be US dollars, 0 or more, got {value!r}.")
-    if not {"input_cost_per_token", "output_cost_per_token"} <= found.keys():
+    if not {"input_cost_per_token", "output_cost_per_token"} <= prices.keys():
         raise ConfigurationError(
-            f"Expected input_cost_per_token and output_cost_per_token together, got {' and '.join(found)} alone."
+            f"Expected input_cost_per_token and output_cost_per_token together, got {' and '.join(prices)} alone."
         )
-    return _price(found)
+    return _price(prices)
 
 
 def listed_price(model: str) -> Price | None:
-    """Return OpenAI's price of a model, as far as it is known.
+    """Return OpenAI's price of a model, or None where the list lacks it.
 
     Parameters
     ----------
@@ -86,20 +86,20 @@ def listed_price(model: str) -> Price | None:
     """
     tuned = _FINE_TUNED.match(model)
     for name in (model, f"openai/{model}", tuned and tuned.group()):
-        entry = _listed().get(name or "")
+        entry = _price_list().get(name or "")
         if entry is not None and entry[0] == "openai":
             return entry[1]
     return None
 
 
 def listed_provider(model: str) -> str | None:
-    """Return which provider litellm takes a name for, or None where it does not know it."""
-    entry = _listed().get(model)
+    """Return litellm's provider of a model name, or None for an unknown name."""
+    entry = _price_list().get(model)
     return None if entry is None else entry[0]
 
 
 @functools.cache
-def _listed() -> Mapping[str, tuple[str, Price | None]]:
+def _price_list() -> Mapping[str, tuple[str, Price | None]]:
     """Return provider and price by name; the file is large, so only these are kept."""
     spec = find_spec("litellm")
     if spec is None or spec.origin is None:
@@ -125,6 +125,6 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
 
 
 def _count(value: object) -> int | None:
-    """Return a number of tokens, as it will be counted; None where it is none."""
-    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return bounded_count(value) if known else None
+    """Return a number of tokens, bounded; None for anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return bounded_count(value) if is_count else None

@@ -1,4 +1,4 @@
-"""What a provider says is left of its rate limits."""
+"""Remaining rate limits of a provider, from the headers of its answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["RateState", "exhausted_seconds", "rate_headers", "rate_state"]
 
 @dataclass(frozen=True, kw_only=True)
 class RateState:
-    """What is left of a provider's rate limits, as it said with an answer.
+    """Remaining rate limits of a provider, as reported with an answer.
 
     Attributes
     ----------
     remaining_requests : int or None
-        Requests that may still be made; None where the provider does not say.
+        Remaining requests; None where the provider does not report them.
     reset_requests_seconds : float or None
-        Seconds until there are as many as at first, 0 or more.
+        Seconds until the limit of requests is reset, 0 or more.
     remaining_tokens : int or None
-        Tokens that may still be used; the fewest, where several kinds are counted.
+        Remaining tokens; the smallest number, where several kinds are counted.
     reset_tokens_seconds : float or None
-        Seconds until there are as many as at first, 0 or more.
+        Seconds until the limit of tokens is reset, 0 or more.
     """
 
     remaining_requests: int | None = None
@@ -36,7 +36,7 @@ class RateState:
 
     @property
     def spent_seconds(self) -> float | None:
-        """Seconds until an allowance that is used up comes back; None where none is."""
+        """Seconds until an exhausted limit is reset; None where no limit is exhausted."""
         waits = (
             (self.remaining_requests, self.reset_requests_seconds),
             (self.remaining_tokens, self.reset_tokens_seconds),
@@ -49,7 +49,7 @@ class _Names(NamedTuple):
     reset: str
 
 
-# OpenAI and those who follow it; Anthropic; servers that count requests only, by name and by standard.
+# Headers of OpenAI and compatible providers; of Anthropic; of servers that count requests only (two spellings).
 _REQUESTS: Final = (
     _Names("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     _Names("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
@@ -63,7 +63,7 @@ _TOKENS: Final = (
     _Names("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 )
 _KNOWN: Final = tuple(name for names in (*_REQUESTS, *_TOKENS) for name in names)
-_TELLING: Final = tuple(names.remaining for names in (*_REQUESTS, *_TOKENS))
+_REMAINING: Final = tuple(names.remaining for names in (*_REQUESTS, *_TOKENS))
 
 _HIDDEN: Final = "_hidden_params"
 _LITELLM: Final = "llm_provider-"
@@ -76,32 +76,32 @@ _MILLISECONDS: Final = 1e11
 
 
 def rate_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the headers `rate_state` reads, or None where there are none.
+    """Return the headers that `rate_state` reads, or None if none is present.
 
     Parameters
     ----------
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    for name in _TELLING:
+    for name in _REMAINING:
         if name in headers:
             return {known: headers[known] for known in _KNOWN if known in headers}
     return None
 
 
 def rate_state(response: object) -> RateState | None:
-    """Return what the provider said about its rate limits with an answer.
+    """Return the provider's remaining rate limits from an answer.
 
     Parameters
     ----------
     response : object
-        What `OpenAIChatClient.complete` or `LiteLLMClient.complete` returned; both carry the provider's
+        Response of `OpenAIChatClient.complete` or `LiteLLMClient.complete`; both carry the provider's
         headers under ``_hidden_params["additional_headers"]``.
 
     Returns
     -------
     RateState or None
-        None where the provider said nothing that can be read.
+        None without any readable header.
     """
     plain = response.get(_HIDDEN) if isinstance(response, dict) else None
     hidden = plain or getattr(response, _HIDDEN, None)
@@ -114,7 +114,7 @@ def rate_state(response: object) -> RateState | None:
 
 
 def exhausted_seconds(headers: Mapping[str, Any]) -> float | None:
-    """Return the seconds until an allowance that is used up comes back, or None where none is.
+    """Return the seconds until an exhausted limit is reset, or None where no limit is exhausted.
 
     Parameters
     ----------
@@ -144,13 +144,13 @@ def _state(headers: Mapping[str, Any]) -> RateState | None:
 def _least(
     headers: Mapping[str, Any], known: tuple[_Names, ...], now: float
 ) -> tuple[int, float | None] | None:
-    """Return the fewest remaining, with the seconds until that changes."""
-    found = []
+    """Return the smallest remaining number, with the seconds until its reset."""
+    limits = []
     for names in known:
         remaining = _count(_value(headers, names.remaining))
         if remaining is not None:
-            found.append((remaining, _seconds(_value(headers, names.reset), now)))
-    return min(found, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
+            limits.append((remaining, _seconds(_value(headers, names.reset), now)))
+    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
 
 
 def _value(headers: Mapping[str, Any], name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Keeps credentials out of every message a client lets through, and out of what is written down of its settings.
+"""Redaction of credentials in clients' messages and recorded settings.
 
-Which text is a credential cannot be told from the name it stands under. So the rule is the other way round: what is
-known to be harmless may be shown, and every other text in a header, an option or a parameter of an address is hidden.
+The name of a setting does not reveal whether its text is a credential. So redaction uses an allowlist: known harmless
+texts may be shown, and every other text in a header, an option or a parameter of an address is hidden.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HIDDEN: Final = "[redacted]"
 _HARMLESS_PARAMETERS: Final = frozenset(
     {"api-version", "api_version", "version", "deployment", "deployment-id", "model", "region", "location"}
 )
-# Options of OpenAI, vLLM, llama.cpp, OpenRouter and litellm whose texts say what is asked, not who asks.
+# Options of OpenAI, vLLM, llama.cpp, OpenRouter and litellm whose texts describe the request, not the account.
 _HARMLESS_OPTIONS: Final = frozenset(
     {
         "model",
@@ -59,11 +59,11 @@ _HARMLESS_OPTIONS: Final = frozenset(
     | {"custom_llm_provider", "api_type", "api_version", "aws_region_name", "region_name", "vertex_location"}
     | {"provider", "route", "transforms"}
 )
-# Short texts, numbers, dates and switches are no tokens, whatever they stand under.
+# Short texts, numbers, dates and switches are no tokens under any name.
 _HARMLESS_TEXT: Final = re.compile(
     r"(?is).{0,3}|[+-]?[0-9.]{1,6}|\d{4}-\d\d-\d\d(-preview)?|true|false|null|none"
 )
-# Names that say it themselves: a key that is renewed does not make another endpoint.
+# Parameters that clearly hold a secret are left out of an endpoint's identity: a renewed key is the same endpoint.
 _SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
 _HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
 _ADDRESSES: Final = frozenset({"api_base", "base_url"})
@@ -91,33 +91,33 @@ _PATTERNS: Final = (
 
 
 def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
-    """Return `text` with everything that looks like a credential replaced.
+    """Return `text` with credentials, and texts that look like one, replaced.
 
     Parameters
     ----------
     text : str
         A message from a library or a server.
     secrets : iterable, default ()
-        Values known to be secret; hidden wherever they occur, whatever they look like.
+        Values known to be secret; hidden wherever they occur.
     """
     text = hide(text, secrets)
     if "://" in text:
-        text = _URL.sub(lambda found: _without_parameters(found[0]), text)
+        text = _URL.sub(lambda match: _without_parameters(match[0]), text)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
 
 
 def hide(text: str, secrets: Iterable[object]) -> str:
-    """Return `text` without the values of `secrets`; those of up to three characters are none."""
-    found = [secret for secret in secrets if isinstance(secret, str) and len(secret) > 3 and secret in text]
-    for secret in sorted(found, key=len, reverse=True):  # one may be part of another
+    """Return `text` without the values of `secrets`; values of up to three characters are ignored."""
+    present = [secret for secret in secrets if isinstance(secret, str) and len(secret) > 3 and secret in text]
+    for secret in sorted(present, key=len, reverse=True):  # one may be part of another
         text = text.replace(secret, _HIDDEN)
     return text
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """Yield a secret as it may come back: as it is, in JSON, in a URL, and without ``Bearer`` before it."""
+    """Yield the spellings of a secret in messages: plain, in JSON, in a URL, and without a leading ``Bearer``."""
     scheme = _SCHEME.fullmatch(secret)
     for text in (secret,) if scheme is None else (secret, scheme[1]):
         yield from (text, json.dumps(text)[1:-1])
@@ -135,7 +135,7 @@ def public_address(address: str) -> str:
     Parameters
     ----------
     address : str
-        What is meant to be a URL; anything else comes back redacted.
+        A URL; any other text is returned redacted.
     """
     try:
         parts = urlsplit(address.strip())
@@ -147,7 +147,7 @@ def public_address(address: str) -> str:
 
 
 def hidden_in_address(address: str) -> list[str]:
-    """Return what `public_address` leaves out of a URL: the names of parameters, and ``password``."""
+    """Return the names of the parts that `public_address` leaves out of a URL: parameters, and ``password``."""
     try:
         parts = urlsplit(address.strip())
         pairs = parse_qsl(parts.query)
@@ -158,9 +158,9 @@ def hidden_in_address(address: str) -> list[str]:
 
 
 def identifying_address(address: str) -> str:
-    """Return a URL as `public_address` does, but with a digest in the place of every hidden parameter's value.
+    """Return a URL as `public_address` does, but with a digest of every hidden parameter's value.
 
-    Parameters whose name says that they hold a credential are left out: with another key it is the same endpoint.
+    Parameters that hold a credential by their name are left out: with another key it is the same endpoint.
     """
     try:
         parts = urlsplit(address.strip())
@@ -177,22 +177,22 @@ def identifying_address(address: str) -> str:
 
 
 def is_harmless(name: str, text: str) -> bool:
-    """Return True where the text of an option may be shown: it is known what it says, or too short for a secret."""
+    """Return True where the text of an option may be shown: a known harmless option, or too short for a secret."""
     if name in _HARMLESS_OPTIONS:
         return redact(text) == text
     return _HARMLESS_TEXT.fullmatch(text) is not None
 
 
 def name_inside(outer: str, inner: str) -> str:
-    """Return the name under which a text inside an option is judged: what stands in a known one is known as well.
+    """Return the name for `is_harmless` of a text nested in an option.
 
-    Unless it stands under a name that says otherwise.
+    Texts inside a harmless option are harmless, unless their own name is that of a credential.
     """
     return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
 
 
 def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every text in a model's options that may be a secret: headers, parameters, and what is not known."""
+    """Yield every text in a model's options that may be a secret: headers, parameters, unknown options."""
     for name, value in options.items():
         if name in _ADDRESSES and isinstance(value, str):
             yield from _secrets_of(value)
@@ -204,9 +204,9 @@ def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def digest_of(text: str) -> str:
-    """Return what stands for a hidden text where two settings must be told apart.
+    """Return a short digest of a hidden text, so that two settings can be told apart.
 
-    Slow to compute and short, so that a weak secret cannot be found by trying.
+    The digest is slow to compute and short, which protects a weak secret against guessing.
     """
     if is_digest(text):
         return text
@@ -214,17 +214,17 @@ def digest_of(text: str) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Return True for what `digest_of` returns."""
+    """Return True for a result of `digest_of`."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def _secret_texts(name: str, value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for inner, found in value.items():
-            yield from _secret_texts(name_inside(name, str(inner)), found)
+        for inner, nested in value.items():
+            yield from _secret_texts(name_inside(name, str(inner)), nested)
     elif isinstance(value, list | tuple):
-        for found in value:
-            yield from _secret_texts(name, found)
+        for nested in value:
+            yield from _secret_texts(name, nested)
     elif isinstance(value, str) and not is_harmless(name, value):
         yield value
 
@@ -239,14 +239,14 @@ def _secrets_of(address: str) -> list[str]:
     """Return the password and the parameters of an address that are not known to be harmless."""
     try:
         parts = urlsplit(address)
-        found = [value for name, value in parse_qsl(parts.query) if not _is_harmless_parameter(name, value)]
+        values = [value for name, value in parse_qsl(parts.query) if not _is_harmless_parameter(name, value)]
     except ValueError:
         return [address]
-    return found if parts.password is None else [*found, parts.password, unquote(parts.password)]
+    return values if parts.password is None else [*values, parts.password, unquote(parts.password)]
 
 
 def _without_parameters(url: str) -> str:
-    """Return a URL in which the values of parameters are hidden, save harmless ones."""
+    """Return a URL with the values of all but harmless parameters hidden."""
     head, mark, query = url.partition("?")
     if not mark:
         return url

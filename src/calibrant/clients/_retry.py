@@ -1,4 +1,4 @@
-"""Trying again, where that can help."""
+"""Retries of failed calls, with exponential backoff."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """When to try a failed call again, and how long to wait before.
+    """Policy for retries: number of attempts, and waits between them.
 
     The wait before attempt k + 1 is drawn evenly from the upper half of
     ``min(maximum_seconds, initial_seconds * 2 ** (k - 1))``; where the server names a time
@@ -35,13 +35,13 @@ class RetryPolicy:
     initial_seconds : float, default 0.5
         Longest wait after the first failure.
     maximum_seconds : float, default 20
-        Longest wait of our own choosing.
+        Longest wait without a ``Retry-After``.
     maximum_retry_after_seconds : float, default 60
-        A server that asks for more patience than this has failed.
+        Longest ``Retry-After`` to wait for; a longer one ends the retries.
     sleep : coroutine function, default asyncio.sleep
-        Takes seconds; tests replace it.
+        Function that waits some seconds; tests replace it.
     jitter : function, default random.random
-        Returns a number in [0, 1); tests replace it.
+        Function that returns a number in [0, 1); tests replace it.
 
     Raises
     ------
@@ -66,11 +66,11 @@ class RetryPolicy:
                 raise ConfigurationError(msg)
 
     def wait_seconds(self, failures: int, error: BaseException | None = None) -> float:
-        """Return how many seconds to wait after the given number of failures."""
+        """Return the wait after the given number of failures, in seconds."""
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** (failures - 1))
         wait = ceiling * (0.5 + 0.5 * self.jitter())
-        asked = error.retry_after if isinstance(error, ProviderError) else None
-        return wait if asked is None else max(wait, asked)
+        retry_after = error.retry_after if isinstance(error, ProviderError) else None
+        return wait if retry_after is None else max(wait, retry_after)
 
     def worth_retrying(self, error: BaseException) -> bool:
         """Return whether the same call may succeed soon."""
@@ -82,7 +82,7 @@ class RetryPolicy:
 async def with_retries(
     call: Callable[[], Awaitable[_T]], *, policy: RetryPolicy | None = None
 ) -> tuple[_T, int]:
-    """Call until there is an answer, or until trying again makes no sense.
+    """Call until an answer arrives, the attempts are used up, or a failure is not worth a retry.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ async def with_retries(
     Returns
     -------
     answer : object
-        What the call returned.
+        Result of the call.
     attempts : int
         Calls made.
 
@@ -103,12 +103,12 @@ async def with_retries(
     ProviderError
         The last failure; its attribute ``attempts`` holds the number of calls made.
     """
-    # Before the first call, not after it failed: once the process has opened all files it may, nothing can be loaded.
+    # Imported before the first call: at the process's limit of open files no module can be loaded any more.
     import tenacity  # noqa: F401, PLC0415 (keeps `import calibrant` light)
 
     policy = policy or RetryPolicy()
     try:
-        return await call(), 1  # nearly always all there is to it
+        return await call(), 1  # nearly every call ends here, without the cost of tenacity
     except ProviderError as error:
         error.attempts = 1
         if policy.attempts == 1 or not policy.worth_retrying(error):
@@ -119,7 +119,7 @@ async def with_retries(
 
 
 async def _again(call: Callable[[], Awaitable[_T]], policy: RetryPolicy) -> tuple[_T, int]:
-    """Make the second call, and those after it."""
+    """Make the second call and the later ones."""
     import tenacity  # noqa: PLC0415 (keeps `import calibrant` light)
 
     retrying = tenacity.AsyncRetrying(

@@ -1,4 +1,4 @@
-"""Somebody else's service that answers JSON with JSON."""
+"""Client for a third-party service with JSON requests and answers."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ _MOST_BYTES: Final = 2**20
 
 
 class JsonService:
-    """A service that is sent JSON objects by POST and answers with JSON objects.
+    """Client that POSTs JSON objects to a service and returns JSON objects.
 
-    What it sends is bounded, and what it sends with a status that is not 2xx is never shown, only its
-    size: an error page may hold anything. Passing faults (no connection, no answer in time, 408, 425, 429,
-    5xx, a body that is no JSON object) are tried again. Redirects are not followed. There is one session
-    per event loop.
+    The size of an answer is limited. An error page may hold anything, so of an answer with a status that is
+    not 2xx only the size is shown. Transient faults (no connection, timeout, 408, 425, 429, 5xx, a body that
+    is no JSON object) are retried. Redirects are not followed. Each event loop has one session.
 
     Parameters
     ----------
     url : str
-        Where to POST: http or https, with a host, without credentials, query, fragment and white space.
+        Address of the service: http or https, with a host, without credentials, query, fragment and white space.
     name : str
-        What it is called in messages.
+        Name of the service in messages.
     timeout_seconds : float
-        Seconds one call may take, above 0.
+        Time limit of one call in seconds, above 0.
     most_bytes : int, default 1 MiB
-        The longest answer that is read.
+        Size limit of an answer.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy for transient faults.
 
     Raises
     ------
@@ -68,14 +67,14 @@ class JsonService:
         *,
         on_object: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> tuple[dict[str, Any], int]:
-        """Send `body` and return the JSON object that comes back.
+        """POST `body` and return the JSON object of the answer.
 
         Parameters
         ----------
         body : mapping
             JSON values.
         on_object : callable, optional
-            Called with every JSON object that comes back, those of refused calls included.
+            Called with every JSON object received, those of refused calls included.
 
         Returns
         -------
@@ -87,7 +86,7 @@ class JsonService:
         Raises
         ------
         ProviderError
-            No such object came back, after retries; its ``attempts`` counts the calls made.
+            No JSON object arrived, after retries; its ``attempts`` counts the calls made.
         """
         data = json.dumps(body).encode()
 
@@ -123,22 +122,24 @@ class JsonService:
 
 
 def _checked(url: object, name: str) -> str:
-    wanted = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
+    expected = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
     if not isinstance(url, str) or not url:
-        raise ConfigurationError(f"{wanted}, got {url!r}.")
+        raise ConfigurationError(f"{expected}, got {url!r}.")
     if any(character.isspace() or not character.isprintable() for character in url):
-        raise ConfigurationError(f"{wanted}, got one with white space or control characters: leave them out.")
+        raise ConfigurationError(
+            f"{expected}, got one with white space or control characters: leave them out."
+        )
     if "@" in url:  # not shown: it may hold a password
-        raise ConfigurationError(f"{wanted}, got one with credentials: leave them out.")
+        raise ConfigurationError(f"{expected}, got one with credentials: leave them out.")
     if "?" in url or "#" in url:  # not shown either: queries hold keys
-        raise ConfigurationError(f"{wanted}, got one with a query or a fragment: leave it out.")
+        raise ConfigurationError(f"{expected}, got one with a query or a fragment: leave it out.")
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigurationError(f"{wanted} (http or https, a host, a port from 1 to 65535), got {url!r}.")
+        raise ConfigurationError(f"{expected} (http or https, a host, a port from 1 to 65535), got {url!r}.")
     return url
 
 
@@ -153,5 +154,5 @@ def _endpoint(url: str) -> Endpoint:
         key=None,
         authorization=None,
         secrets=tuple(secret_texts({"api_base": url})),
-        own=False,
+        is_openai=False,
     )

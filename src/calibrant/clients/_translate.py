@@ -1,4 +1,4 @@
-"""Turns any library's exception into a `ProviderError`, by what it carries rather than by its class."""
+"""Translation of any library's exception into a `ProviderError`, by its attributes and class names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
-__all__ = ["retry_after_seconds", "status_of", "told", "translate"]
+__all__ = ["message_and_code", "retry_after_seconds", "status_of", "translate"]
 
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
-# Some servers say with status 400 what others say with 401 or 404.
+# Messages of status 400 for faults that most servers report with 401 or 404.
 _WRONG_SETUP = ("model_not_found", "invalid_api_key", "api key not valid")
 _HINTS = {
     401: "Check the API key.",
@@ -30,7 +30,7 @@ _HINTS = {
 
 
 def translate(error: BaseException, *, provider: str, secrets: Iterable[object] = ()) -> ProviderError:
-    """Return the `ProviderError` that says what `error` says.
+    """Translate an exception into a `ProviderError`.
 
     HTTP status, ``Retry-After`` and the kind of failure (timeout, connection) are read from the
     attributes and class names that openai, httpx, aiohttp, requests and litellm share, so a
@@ -39,7 +39,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     Parameters
     ----------
     error : exception
-        What the library raised.
+        Exception of any library.
     provider : str
         Model or endpoint, as the user named it.
     secrets : iterable, default ()
@@ -54,7 +54,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return _rate_limit(error, message, provider)
     if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
-    if any("contextwindow" in name for name in names) or "context_length_exceeded" in told(error):
+    if any("contextwindow" in name for name in names) or "context_length_exceeded" in message_and_code(error):
         return ContextLengthError(message, provider=provider, status=status)
     return ProviderError(
         message,
@@ -63,7 +63,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         retryable=_retryable(status, names),
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
-        systemic=status == 400 and any(word in told(error) for word in _WRONG_SETUP),
+        systemic=status == 400 and any(word in message_and_code(error) for word in _WRONG_SETUP),
     )
 
 
@@ -79,7 +79,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def retry_after_seconds(error: BaseException) -> float | None:
-    """Return how many seconds the server asked to wait, or None where it did not say."""
+    """Return the seconds of the server's ``Retry-After`` header, or None without one."""
     for holder in (getattr(error, "response", None), error):
         for attribute in ("headers", "litellm_response_headers"):
             headers = getattr(holder, attribute, None)
@@ -89,8 +89,8 @@ def retry_after_seconds(error: BaseException) -> float | None:
     return None
 
 
-def told(error: BaseException) -> str:
-    """Return the message in lower case, with the server's code for it, which some libraries keep apart."""
+def message_and_code(error: BaseException) -> str:
+    """Return the message and the server's error code in lower case, as some libraries keep the code apart."""
     body = getattr(error, "body", None)
     code = body.get("code") if isinstance(body, Mapping) else None
     return f"{error} {code or ''}".lower()
@@ -105,10 +105,10 @@ def _as_status(value: object) -> int | None:
 
 
 def _from_headers(headers: Mapping[str, object]) -> float | None:
-    found = {str(name).lower(): str(value) for name, value in headers.items()}
-    if "retry-after-ms" in found:
-        return _seconds(found["retry-after-ms"], scale=1e-3)
-    return _seconds(found["retry-after"]) if "retry-after" in found else None
+    by_name = {str(name).lower(): str(value) for name, value in headers.items()}
+    if "retry-after-ms" in by_name:
+        return _seconds(by_name["retry-after-ms"], scale=1e-3)
+    return _seconds(by_name["retry-after"]) if "retry-after" in by_name else None
 
 
 def _seconds(text: str, *, scale: float = 1.0) -> float | None:
@@ -123,22 +123,22 @@ def _seconds(text: str, *, scale: float = 1.0) -> float | None:
 
 
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
-    spent = any(word in told(error) for word in _OUT_OF_CREDIT)
+    out_of_credit = any(word in message_and_code(error) for word in _OUT_OF_CREDIT)
     return RateLimitError(
         message,
         provider=provider,
         status=429,
-        retryable=not spent,
+        retryable=not out_of_credit,
         retry_after=_wait_seconds(error),
-        hint="Check the account's credit." if spent else None,
+        hint="Check the account's credit." if out_of_credit else None,
     )
 
 
 def _wait_seconds(error: BaseException) -> float | None:
-    """Return what the server asked for, or else when the allowance that is used up comes back."""
-    asked = retry_after_seconds(error)
-    if asked is not None:
-        return asked
+    """Return the seconds of ``Retry-After``, else those until an exhausted rate limit is reset, else None."""
+    retry_after = retry_after_seconds(error)
+    if retry_after is not None:
+        return retry_after
     for holder in (getattr(error, "response", None), error):
         headers = getattr(holder, "headers", None)
         if isinstance(headers, Mapping):

@@ -1,4 +1,4 @@
-"""Where the embedded models' weights are, and whether they are the right ones."""
+"""Weights of the embedded models: location and verification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAGIC = b"GGUF"
 
 @dataclass(frozen=True, kw_only=True)
 class _Package:
-    """A package that carries a weights file."""
+    """Python package that contains a weights file."""
 
     name: str
     version: str
@@ -47,7 +47,7 @@ _PACKAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """One embedded model, and whether it can be used here.
+    """Embedded model and its installation in this environment.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class LocalModel:
     path : Path or None
         The weights file; None where it is not installed.
     install_command : str
-        What installs whatever is missing; empty when nothing is.
+        Command that installs the missing parts; empty without any.
     size_bytes : int
         Size of the weights file.
     licence : str
@@ -76,11 +76,11 @@ class LocalModel:
 def local_models() -> list[LocalModel]:
     """Return the embedded models calibrant knows, installed or not; loads none of them."""
     has_engine = importlib.util.find_spec("xllamacpp") is not None
-    found = []
+    models = []
     for name, package in _PACKAGES.items():
-        path = _find(package)
+        path = _weights_path(package)
         missing = ([] if has_engine else [install_command("local")]) + ([] if path else [package.command])
-        found.append(
+        models.append(
             LocalModel(
                 name=name,
                 installed=not missing,
@@ -90,7 +90,7 @@ def local_models() -> list[LocalModel]:
                 licence=package.licence,
             )
         )
-    return found
+    return models
 
 
 def locate_weights(model: str) -> Path:
@@ -107,7 +107,7 @@ def locate_weights(model: str) -> Path:
     Raises
     ------
     ConfigurationError
-        No such model, its weights are not installed, or the file is not the one we know.
+        The model is unknown, its weights are not installed, or the file has another checksum.
     """
     package = _PACKAGES.get(model)
     if package is None:
@@ -115,7 +115,7 @@ def locate_weights(model: str) -> Path:
             f"Unknown embedded model {model!r}: expected one of {', '.join(_PACKAGES)}, or llamacpp:PATH.gguf"
         )
         raise ConfigurationError(msg)
-    path = _find(package)
+    path = _weights_path(package)
     if path is None:
         msg = f"The weights of {model} are not installed. Run: {package.command}"
         raise ConfigurationError(msg)
@@ -131,7 +131,7 @@ def locate_weights(model: str) -> Path:
 
 
 def check_weights(path: Path) -> None:
-    """Refuse a path that cannot be a GGUF file, before the engine sees it.
+    """Check that a path is a GGUF file, before the engine reads it.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def check_weights(path: Path) -> None:
         raise ConfigurationError(msg)
 
 
-def _find(package: _Package) -> Path | None:
+def _weights_path(package: _Package) -> Path | None:
     # Importing the package needs a library we do not want; its metadata is enough.
     try:
         located = metadata.distribution(package.name).locate_file(package.file)

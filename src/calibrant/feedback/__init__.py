@@ -1,4 +1,4 @@
-"""What a reflecting model reads about one row, graded by how bad the row is."""
+"""Feedback on one row for the model that rewrites the prompt, graded by severity."""
 
 from calibrant.feedback._composite import build_composite_feedback
 from calibrant.feedback._label import build_feedback

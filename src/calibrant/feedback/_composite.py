@@ -1,7 +1,7 @@
-"""What a reflecting model reads about an answer that holds several labels.
+"""Feedback on an answer that holds several labels.
 
-The first line is about all of it, and a line follows for every part that is wrong or unsure; the others are summed up
-in one. Labels that are missing from a set, or too many in it, are named with the probability that they belong to it.
+The first line is about the whole answer. A line follows for every part that is wrong or unsure; one line sums up the
+others. A label that is wrongly in a set or out of it is named with the probability that it belongs there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build_composite_feedback(
     -------
     str
         A line about the whole answer, one for every part that is wrong or unsure, one for the others, and the
-        additional context. Right and sure in every part is ``Correct.``
+        additional context. ``Correct.`` where every part is right and sure.
 
     Raises
     ------
@@ -65,41 +65,41 @@ def build_composite_feedback(
     context = context_lines(additional_context)
     is_set = isinstance(labels, MultiLabels)
     if prediction.outcome is not Outcome.OK or prediction.label is None:
-        wanted = "a list of labels, which may be empty," if is_set else "one label for every field, each"
-        did = no_label(
+        form = "a list of labels, which may be empty," if is_set else "one label for every field, each"
+        text = no_label(
             expected=answer,
             got=prediction.text,
             outcome=prediction.outcome,
             reason=prediction.reason,
-            wanted=wanted,
+            form=form,
         )
-        return did + context
+        return text + context
     truth = labels.values(answer)
-    known = {part.name: part for part in prediction.parts}
-    given = [known.get(n) or Part(name=n, label=v) for n, v in labels.values(prediction.label).items()]
-    lines, rest = (_set_lines if is_set else _field_lines)(given, truth, labels, (low, high))
+    by_name = {part.name: part for part in prediction.parts}
+    parts = [by_name.get(n) or Part(name=n, label=v) for n, v in labels.values(prediction.label).items()]
+    lines, rest = (_set_lines if is_set else _field_lines)(parts, truth, labels, (low, high))
     is_right = prediction.label == answer
     if is_right and not lines:
         return "Correct."
-    head = _set_head(prediction, answer, labels) if is_set else _field_head(given, truth, prediction)
+    head = _set_head(prediction, answer, labels) if is_set else _field_head(parts, truth, prediction)
     return "\n".join([head, *lines, *rest]) + ("" if is_right else context)
 
 
-def _field_head(given: Sequence[Part], truth: Mapping[str, str], prediction: Prediction) -> str:
-    right = sum(part.label == truth[part.name] for part in given)
+def _field_head(parts: Sequence[Part], truth: Mapping[str, str], prediction: Prediction) -> str:
+    right = sum(part.label == truth[part.name] for part in parts)
     how_sure = "" if prediction.confidence is None else f" ({percent(prediction.confidence)} probability)"
-    if right == len(given):
+    if right == len(parts):
         return f"Correct but uncertain{how_sure}."
-    return f"Wrong: {right} of {len(given)} fields right{how_sure}."
+    return f"Wrong: {right} of {len(parts)} fields right{how_sure}."
 
 
 def _field_lines(
-    given: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
+    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
 ) -> tuple[list[str], list[str]]:
     """Return a line for each field that is wrong or unsure, and one for the others."""
     low, high = limits
     lines, right = [], []
-    for part in given:
+    for part in parts:
         is_right = part.label == truth[part.name]
         if is_right and (part.confidence is None or part.confidence >= low - SLACK):
             right.append(part.name)
@@ -127,25 +127,25 @@ def _set_head(prediction: Prediction, answer: str, labels: CompositeLabels) -> s
     )
     if prediction.label == answer:
         return f"Correct but uncertain ({how_sure})."
-    expected, got = (_named(labels, text) for text in (answer, prediction.label or ""))
+    expected, got = (_label_list(labels, text) for text in (answer, prediction.label or ""))
     return f"Wrong set of labels ({how_sure}). Expected {expected}, got {got}."
 
 
-def _named(labels: CompositeLabels, answer: str) -> str:
-    held = labels.decisions(answer)
-    return ", ".join(quoted(label) for label in labels if label in held) or "no label"
+def _label_list(labels: CompositeLabels, answer: str) -> str:
+    chosen = labels.decisions(answer)
+    return ", ".join(quoted(label) for label in labels if label in chosen) or "no label"
 
 
 def _set_lines(
-    given: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
+    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
 ) -> tuple[list[str], list[str]]:
     """Return a line for each label that is missed, added or unsure, and one for the others."""
     low, high = limits
     no, _ = labels.labels_of("")
     lines: dict[str, list[str]] = {"missed": [], "added": [], "unsure": [], "nearly": []}
-    held: list[str] = []
+    right_labels: list[str] = []
     absent = 0
-    for part in sorted(given, key=lambda part: -_inclusion(part, no)):
+    for part in sorted(parts, key=lambda part: -_inclusion(part, no)):
         inside, is_right = part.label != no, part.label == truth[part.name]
         unsure = part.confidence is not None and part.confidence < low - SLACK
         if not is_right:
@@ -156,10 +156,10 @@ def _set_lines(
         elif unsure and len(lines["nearly"]) < MAX_ALTERNATIVES:
             lines["nearly"].append(f"{_with_inclusion(part, no)} was rightly left out, but not surely.")
         elif inside:
-            held.append(part.name)
+            right_labels.append(part.name)
         else:
             absent += 1
-    rest = [", ".join(map(quoted, held))] if held else []
+    rest = [", ".join(map(quoted, right_labels))] if right_labels else []
     rest += [f"{absent} {'label' if absent == 1 else 'labels'} left out"] if absent else []
     return [line for kind in lines.values() for line in kind], [f"Right: {'; '.join(rest)}."] if rest else []
 

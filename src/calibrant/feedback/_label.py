@@ -1,7 +1,7 @@
-"""What a reflecting model reads about one row, graded by how bad the row is.
+"""Feedback on one row with one label, graded by severity.
 
-A confident right answer needs one word; a confident wrong one needs a rule. What the row costs is
-said by how the text begins and by how much it holds:
+A confident right answer needs one word; a confident wrong one needs a rule. The worse the row, the stronger
+the first words and the longer the text:
 
 ===========================  ===============================================================
 row                          text
@@ -9,17 +9,17 @@ row                          text
 correct, sure or unknown     ``Correct.``
 correct, in between          ``Correct (95% probability).`` and close alternatives
 correct, unsure              ``Correct but uncertain (73% probability).``, alternatives, what it means
-wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, alternatives, that guidance could
-                             fix it
+wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, alternatives, the advice to add
+                             guidance
 wrong, in between            ``Wrong (95% probability).``, expected, got, alternatives
 wrong, sure                  ``WRONG``, how sure, expected, got, the true label's probability, other
                              alternatives, the demand for a rule
-refusal, unparsed            what the model did, expected, that one label must be answered
-error                        that the row says nothing about the prompt
+refusal, unparsed            the model's action, expected, the demand for exactly one label
+error                        a note that the row says nothing about the prompt
 ===========================  ===============================================================
 
-Where the labels have a structure, a sentence follows that says how near the answer came: how many steps on
-a scale, or which levels of a path are right. It is left out where one word is enough.
+Where the labels have a structure, a sentence follows about the distance to the true label: the steps on a
+scale, or the levels of a path that are right. It is left out where one word is enough.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from calibrant.feedback._words import (
 
 __all__ = ["build_feedback"]
 
-# An alternative below one percent is noise to whoever rewrites a prompt.
+# An alternative below one percent is noise to a model that rewrites the prompt.
 _MIN_ALTERNATIVE = 0.01
 
 
@@ -76,8 +76,8 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     expected : str
         The true label.
     got : str or None
-        The predicted label; with outcome ``refusal`` or ``unparsed`` what the model wrote, if
-        anything.
+        The predicted label; with outcome ``refusal`` or ``unparsed`` the model's text, if there is
+        any.
     confidence : float or None
         Confidence in the predicted label, in [0, 1]; None where it is unknown.
     distribution : LabelDistribution or None
@@ -86,17 +86,17 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     outcome : Outcome
         How the row ended. ``error`` is never presented as a wrong answer.
     labels : LabelSet, optional
-        `OrdinalLabels` and `HierarchicalLabels` add how near the answer came; `expected` and `got` are
-        then spelled as in them.
+        `OrdinalLabels` and `HierarchicalLabels` add the distance to the true label; `expected` and `got`
+        must then be spelled as in them.
     reason : str, default ""
-        Why the row did not end well.
+        Reason for the outcome, if it is not ``ok``.
     additional_context : mapping, str or None, default None
-        What the data file adds to the row; appended, as ``key: value`` lines, unless the answer
-        is right or the call failed.
+        Further columns of the row in the data file; appended, as ``key: value`` lines, unless the
+        answer is right or the call failed.
     high : float in (0, 1], default 0.99
-        At or above it the model is sure.
+        Confidence from which the model counts as sure.
     low : float in [0, 1], default 0.90
-        Below it the model is unsure.
+        Confidence below which the model counts as unsure.
 
     Returns
     -------
@@ -119,12 +119,13 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     shown = None if confidence is None else percent(confidence, limits=(low, high))
     if is_correct and (sure or shown is None):
         return "Correct."
-    near = _near(labels, Prediction(label=got, confidence=confidence, distribution=distribution), expected)
+    prediction = Prediction(label=got, confidence=confidence, distribution=distribution)
+    distance = _distance(labels, prediction, expected)
     if is_correct and shown is not None:
-        return _correct(got, shown, distribution, unsure=unsure) + near
+        return _correct(got, shown, distribution, unsure=unsure) + distance
     if sure and shown is not None:
-        return _wrong_and_sure(expected, got, shown, distribution) + near + context
-    return _wrong(expected, got, shown, distribution, unsure=unsure) + near + context
+        return _wrong_and_sure(expected, got, shown, distribution) + distance + context
+    return _wrong(expected, got, shown, distribution, unsure=unsure) + distance + context
 
 
 def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, unsure: bool) -> str:
@@ -166,8 +167,8 @@ def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDist
     )
 
 
-def _near(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
-    """Return how near an answer came, beginning with a space; nothing where the labels have no structure."""
+def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
+    """Return a sentence about the distance to the true label, after a space; empty for labels without structure."""
     if isinstance(labels, OrdinalLabels):
         return _steps(labels, prediction, expected)
     if isinstance(labels, HierarchicalLabels):
@@ -176,7 +177,7 @@ def _near(labels: LabelSet | None, prediction: Prediction, expected: str) -> str
 
 
 def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
-    """Say how far the answer is from the true label, and how much of the probability lies on that side of it."""
+    """Return a sentence on the steps between answer and true label, and one on the probability on either side."""
     got = prediction.label or ""
     rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
     parts = []
@@ -197,19 +198,19 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
 
 
 def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
-    """Say which levels of the answer are right, and at the first that is not, what it should be."""
+    """Return a sentence that names the deepest right level, and the expected label at the first wrong one."""
     got = prediction.label or ""
     answered, true = labels.path(got), labels.path(expected)
     aspects = labels.aspects(prediction, expected)
     right = [aspect for aspect in aspects if aspect.is_correct]
     if len(right) == len(aspects):
-        # The last is the answer itself, whose probability the text has.
-        begun = [
+        # The last level is the answer itself; the text already shows its probability.
+        upper = [
             f"{percent(aspect.confidence)} for {quoted(aspect.predicted)}"
             for aspect in aspects[: len(answered) - 1]
             if aspect.confidence is not None
         ]
-        return f" By level: {', '.join(begun)}." if begun else ""
+        return f" By level: {', '.join(upper)}." if upper else ""
     if not right:
         first = aspects[0]
         return (
@@ -217,13 +218,13 @@ def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -
             f"{_with_probability(first.predicted, first.confidence)}."
         )
     shared = right[-1]
-    begun_well = f" By level: {_with_probability(shared.predicted, shared.confidence)} is right"
+    right_part = f" By level: {_with_probability(shared.predicted, shared.confidence)} is right"
     level = len(right)
     if len(answered) == level:
-        return f"{begun_well}, but the answer stops there; {quoted(true[level])} belongs below it."
+        return f"{right_part}, but the answer stops there; {quoted(true[level])} belongs below it."
     if len(true) == level:
-        return f"{begun_well} and is the whole label; {quoted(answered[level])} does not belong below it."
-    return f"{begun_well}; below it, expected {quoted(true[level])}, got {quoted(answered[level])}."
+        return f"{right_part} and is the whole label; {quoted(answered[level])} does not belong below it."
+    return f"{right_part}; below it, expected {quoted(true[level])}, got {quoted(answered[level])}."
 
 
 def _with_probability(text: str, probability: float | None) -> str:
@@ -242,15 +243,15 @@ def _true_probability(expected: str, distribution: LabelDistribution | None) -> 
     )
 
 
-def _alternatives(distribution: LabelDistribution | None, *said: str) -> str:
-    """Return ``'B' (24%), 'C' (2%)`` without the labels in `said`, or nothing where no rival was measured."""
+def _alternatives(distribution: LabelDistribution | None, *left_out: str) -> str:
+    """Return ``'B' (24%), 'C' (2%)`` without the labels in `left_out`; empty if no rival was measured."""
     if distribution is None:
         return ""
-    known = {_canonical(distribution, label) for label in said}
+    excluded = {_canonical(distribution, label) for label in left_out}
     rivals = [
         f"{quoted(label)} ({percent(p)})"
-        for label, p in distribution.alternatives(limit=MAX_ALTERNATIVES + len(said))
-        if label not in known and p >= _MIN_ALTERNATIVE
+        for label, p in distribution.alternatives(limit=MAX_ALTERNATIVES + len(left_out))
+        if label not in excluded and p >= _MIN_ALTERNATIVE
     ]
     return ", ".join(rivals[:MAX_ALTERNATIVES])
 
@@ -258,5 +259,5 @@ def _alternatives(distribution: LabelDistribution | None, *said: str) -> str:
 def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:
     if distribution is None:
         return None
-    wanted = normalise_label(text)
-    return next((label for label in distribution.labels if normalise_label(label) == wanted), None)
+    normalised = normalise_label(text)
+    return next((label for label in distribution.labels if normalise_label(label) == normalised), None)

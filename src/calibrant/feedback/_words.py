@@ -1,4 +1,4 @@
-"""How feedback says things: probabilities, quotes, failures, and what the data file adds."""
+"""Wording shared by all feedback: probabilities, quotes, failed calls, missing labels, additional context."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ __all__ = [
     "small_percent",
 ]
 
-# exp(log(0.99)) must count as 0.99.
-SLACK = 1e-12
+SLACK = 1e-12  # of comparisons with a threshold: exp(log(0.99)) must count as 0.99
 MAX_ALTERNATIVES = 3
 _MAX_RAW_CHARACTERS = 80
 
@@ -38,26 +37,28 @@ def check(*, confidence: float | None, low: float, high: float) -> None:
 
 
 def failed_call(reason: str) -> str:
-    """Return what is said of a row that the model was not asked about in the end."""
+    """Return the feedback on a row whose call failed."""
     cause = f" ({reason.strip().rstrip('.')})" if reason.strip() else ""
     return f"No verdict: the call to the model failed{cause}. This row says nothing about the prompt."
 
 
 def no_label(
-    *, expected: str, got: str | None, outcome: Outcome, reason: str, wanted: str = "exactly one label"
+    *, expected: str, got: str | None, outcome: Outcome, reason: str, form: str = "exactly one label"
 ) -> str:
-    """Return what is said of an answer without a legal label; `wanted` is what there should be."""
-    did = "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
+    """Return the feedback on an answer without a legal label; `form` names the form that is asked for."""
+    action = (
+        "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
+    )
     cause = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
     wrote = f" It wrote {quoted(_shorten(got))}." if got and got.strip() and not _quotes(reason, got) else ""
     return (
-        f"No label: the model {did}{cause}.{wrote} Expected {quoted(expected)}. "
-        f"The prompt must make the model answer every input with {wanted} of the label set."
+        f"No label: the model {action}{cause}.{wrote} Expected {quoted(expected)}. "
+        f"The prompt must make the model answer every input with {form} of the label set."
     )
 
 
 def _quotes(reason: str, text: str) -> bool:
-    """Return whether `reason` shows how `text` begins: at its own beginning or in quotes."""
+    """Return whether `reason` already quotes the beginning of `text`, at its own beginning or in quotes."""
     beginning = re.escape(_one_line(text)[: _MAX_RAW_CHARACTERS // 2])
     return re.search(rf"(^|['\"]){beginning}", _one_line(reason)) is not None
 
@@ -106,7 +107,7 @@ def _shorten(text: str) -> str:
 
 
 def context_lines(additional_context: Mapping[str, object] | str | None) -> str:
-    """Return what the data file adds to a row, on lines of its own."""
+    """Return the additional context of a row as lines of its own, each after a line break."""
     if not additional_context:
         return ""
     if isinstance(additional_context, str):

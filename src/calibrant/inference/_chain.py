@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.clients import Choice, Choices
+from calibrant.clients import SchemaChoice, SchemaChoices
 from calibrant.core import (
     CompletionRequest,
     ContinuingClient,
@@ -28,7 +28,9 @@ from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
 __all__ = ["FieldChain", "choices_by_field"]
 
 
-def choices_by_field(labels: FieldLabels, choices: Choices) -> tuple[tuple[Field, Choice], ...] | str:
+def choices_by_field(
+    labels: FieldLabels, choices: SchemaChoices
+) -> tuple[tuple[Field, SchemaChoice], ...] | str:
     """Return the field that each choice of a schema is about, in the order they are written, or why that is unclear."""
     by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
     found = [(by_path.get(choice.path), choice) for choice in choices.choices]
@@ -58,7 +60,7 @@ class FieldChain:
         Where the calls go.
     labels : FieldLabels
         The fields and their labels.
-    steps : tuple of (Field, Choice)
+    steps : tuple of (Field, SchemaChoice)
         The fields in the order in which the answer holds them, each with the JSON before it.
     behind : str
         JSON from the last label's closing quote on.
@@ -70,7 +72,7 @@ class FieldChain:
 
     client: ContinuingClient
     labels: FieldLabels
-    steps: Sequence[tuple[Field, Choice]]
+    steps: Sequence[tuple[Field, SchemaChoice]]
     behind: str
     tolerance: Tolerance = DEFAULT_TOLERANCE
     calls: Calls = field(default_factory=Calls)

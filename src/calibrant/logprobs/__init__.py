@@ -1,4 +1,4 @@
-"""Token log-probabilities of one answer become a distribution over the labels."""
+"""Conversion of token log-probabilities into a distribution over the labels."""
 
 from typing import TYPE_CHECKING
 

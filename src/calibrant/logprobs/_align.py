@@ -1,4 +1,4 @@
-"""Which tokens spell a field's value, found by bytes."""
+"""Alignment of a field's value with the tokens that spell it, by bytes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from calibrant.logprobs._fields import (
     value_span,
 )
 
-__all__ = ["AlignedField", "align", "align_at", "checked", "joint_logprob"]
+__all__ = ["AlignedField", "align", "align_at", "checked_logprob", "joint_logprob"]
 
 _MAX_ATTEMPTS = 64
-# Longer answers are not remembered.
+# Longer answers are not cached.
 _SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedField:
-    """A field's value and the tokens that spell it.
+    """Value of a field, with the tokens that spell it.
 
     Attributes
     ----------
@@ -75,15 +75,15 @@ class AlignedField:
         return self.holder(max(self.end - 1, self.begin))
 
     def closing(self) -> tuple[Token, ...]:
-        """Return the tokens behind the content of a text up to its closing quote; none where that shares one."""
+        """Return the tokens behind a text's content up to its closing quote; empty if the last one holds the quote."""
         return self.tokens[self._last() + 1 : self.holder(self.end) + 1]
 
     def joint_logprob(self) -> float:
         """Return the sum of the log-probabilities of the tokens that hold content, <= 0."""
-        return sum(checked(token.logprob) for token in self.content())
+        return sum(checked_logprob(token.logprob) for token in self.content())
 
 
-def checked(logprob: float) -> float:
+def checked_logprob(logprob: float) -> float:
     """Return `logprob` clipped to [-9999, 0].
 
     Raises
@@ -111,7 +111,7 @@ def joint_logprob(completion: Completion, field_path: str) -> float | None:
     -------
     float or None
         Natural logarithm, <= 0. The quotes of a string do not count, but a token that holds
-        content and a quote does. None where the answer holds no usable log-probabilities, is
+        content and a quote does. None where the answer has no usable log-probabilities, is
         not JSON, lacks the field, or cannot be aligned with its tokens.
 
     Raises
@@ -130,13 +130,13 @@ def align(completion: Completion, field_path: str) -> AlignedField:
     """Find the tokens that spell the value of `field_path`.
 
     The tokens may hold more than the text: a code fence, an end-of-turn token, reasoning. So the
-    answer's JSON is looked for in the tokens' joined bytes, last occurrence first; where a server
-    has rewritten the text, a JSON document with the same value at the same path serves as well.
+    answer's JSON is searched in the tokens' joined bytes, last occurrence first; where a server
+    has rewritten the text, a JSON document with the same value at the same path is taken instead.
 
     Raises
     ------
     LogprobsUnavailableError
-        There are no usable tokens, or the field cannot be found among them.
+        The answer has no usable tokens, or the field cannot be found among them.
     ConfigurationError
         `field_path` is malformed.
     """
@@ -159,7 +159,7 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
         raise LogprobsUnavailableError(msg) from error
     stream = b"".join([token.data for token in completion.tokens])
     quote = isinstance(value, str)
-    locate = _known_span if quote and len(stream) <= _SHORT else _span
+    locate = _cached_span if quote and len(stream) <= _SHORT else _span
     span = locate(stream, body, path, value)
     if span is None:
         msg = (
@@ -172,16 +172,16 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
 
 
 def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int, int] | None:
-    """Return where the value at `path` of the document `body` begins and ends in the stream, quotes included."""
-    found = stream.rfind(body.encode("utf-8", "surrogatepass"))
+    """Return the byte offsets in the stream of the value at `path` of the document `body`, quotes included."""
+    begin = stream.rfind(body.encode("utf-8", "surrogatepass"))
     try:
-        return value_span(stream, found, path) if found >= 0 else _search(stream, path, value)
+        return value_span(stream, begin, path) if begin >= 0 else _search(stream, path, value)
     except LookupError:
         return None
 
 
-# A label set has few answers: the same text comes again and again.
-_known_span = lru_cache(maxsize=1024)(_span)
+# A label set has few answers: the same text comes again and again, so its span is cached.
+_cached_span = lru_cache(maxsize=1024)(_span)
 
 
 def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""One reading of every provider's answer: text, tokens, finish reason, usage."""
+"""Reader of every provider's answer: text, tokens, finish reason, usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE: Final = 1e-6
 """A log-probability may exceed 0 by this much (rounding); it then counts as 0."""
 
 IMPOSSIBLE: Final = -9999.0
-"""What OpenAI reports for "practically impossible"; an alternative's -inf is read as this, to stay finite."""
+"""OpenAI's log-probability for "practically impossible"; an alternative's -inf is read as this, to stay finite."""
 
 MOST_MASS: Final = 1.05
 """The probabilities listed at one position may add up to this: rounding to one decimal of a logarithm adds 5 %."""
@@ -37,17 +37,17 @@ _FINISH_REASONS: Final = {
 
 
 class _UnusableEvidenceError(Exception):
-    """A token's log-probabilities are none, or contradict each other; the message says how."""
+    """Missing, invalid or contradictory log-probabilities of a token; the message has the details."""
 
-    def __init__(self, why: str = "a log-probability is missing or is no number of at most 0") -> None:
-        super().__init__(why)
+    def __init__(self, problem: str = "a log-probability is missing or is no number of at most 0") -> None:
+        super().__init__(problem)
 
 
 def contradiction(token: Token) -> str:
-    """Return what is impossible about a token's log-probabilities, which are then no evidence; empty where nothing is.
+    """Return a description of the contradiction in a token's log-probabilities; empty if they are consistent.
 
-    A token that was written cannot have had the probability 0, and the probabilities listed at one position cannot
-    add up to clearly more than 1. Of a spelling that is listed twice the larger one counts.
+    An emitted token cannot have had the probability 0, and the probabilities listed at one position cannot
+    add up to clearly more than 1. If a spelling is listed twice, the larger probability counts.
     """
     if token.logprob == -math.inf:
         shown = token.data[:40].decode(errors="replace")
@@ -59,12 +59,12 @@ def contradiction(token: Token) -> str:
         mass + exp(token.logprob) <= MOST_MASS or (token.data, token.logprob) in token.top
     ):
         return ""
-    # Not the usual list of different tokens with the emitted one among them: this takes longer.
+    # The slow path, for a list with repeated spellings or without the emitted token.
     listed = {token.data: token.logprob}
     for data, logprob in token.top:
         listed[data] = max(logprob, listed.get(data, logprob))
     mass = math.fsum([exp(logprob) for logprob in listed.values()])
-    # NaN is none of this function's business.
+    # A NaN mass passes: `read_completion` has refused NaN before.
     return f"the probabilities listed at one token add up to {mass:.2f}" if mass > MOST_MASS else ""
 
 
@@ -86,10 +86,10 @@ def read_completion(response: object) -> Completion:
         number <= 1e-6: evidence with holes (null, NaN) or above 0 is not repaired but dropped,
         because every number derived from it would be wrong without saying so. So is evidence that
         contradicts itself: an emitted token with ``-inf``, or probabilities at one position that
-        add up to more than 1.05; ``evidence_problem`` says which. Values in (0, 1e-6] are rounding
+        add up to more than 1.05; ``evidence_problem`` describes it. Values in (0, 1e-6] are rounding
         and become 0; an alternative's ``-inf`` becomes -9999.0, which means the same.
-        Whatever a server says is cleaned and bounded here: counts at 2**53, the model's name at 200
-        characters, a refusal at 1,000; control characters and terminal escapes are taken out, and
+        All fields from a server are cleaned and bounded here: counts at 2**53, the model's name at 200
+        characters, a refusal at 1,000; control characters and terminal escapes are removed, and
         half a surrogate pair becomes the replacement character, as in the text.
         A token's bytes are the provider's, where it reports them, else its text in UTF-8.
         Google's finish reasons are translated to OpenAI's; a prompt or an answer blocked by
@@ -101,7 +101,7 @@ def read_completion(response: object) -> Completion:
         The shape is unknown, or the body holds an error or no answer: the server's fault.
     """
     if isinstance(response, Completion):
-        return response if response.evidence_problem is not None else _looked_at(response)
+        return response if response.evidence_problem is not None else _cleaned(response)
     if isinstance(response, str):
         return Completion(text=clean_text(response), evidence_problem="")
     body = _unwrap(response)
@@ -115,8 +115,8 @@ def read_completion(response: object) -> Completion:
     raise DataError(msg)
 
 
-def _looked_at(completion: Completion) -> Completion:
-    """Return a completion that a client made itself as this module would have; the same one if nothing is wrong."""
+def _cleaned(completion: Completion) -> Completion:
+    """Return a client's own `Completion` with the same cleaning and checks; the same object if nothing changes."""
     problem = next(filter(None, map(contradiction, completion.tokens or ())), "")
     changes: dict[str, Any] = {
         "text": clean_text(completion.text),
@@ -139,7 +139,7 @@ def _bounded(usage: Usage) -> Usage:
 
 
 def _unwrap(response: object) -> object:
-    """Take the body out of a batch file's line."""
+    """Return the body of a batch file's line; any other response as it is."""
     if not isinstance(response, Mapping) or "response" not in response:
         return response
     inner = response["response"]
@@ -166,7 +166,7 @@ def _get(node: object, key: str) -> Any:  # noqa: ANN401 - foreign data
 
 
 def _first(node: object, *keys: str) -> Any:  # noqa: ANN401 - foreign data
-    """Return the first of `keys` that is there: SDKs write snake_case, REST camelCase."""
+    """Return the value of the first of `keys` that is present: SDKs write snake_case, REST camelCase."""
     for key in keys:
         value = _get(node, key)
         if value is not None:
@@ -194,8 +194,8 @@ def _text(value: object) -> str | None:
 
 
 def _name(value: object) -> str | None:
-    found = _text(value)
-    return None if found is None else clean_line(found, limit=_LONGEST_NAME)
+    name = _text(value)
+    return None if name is None else clean_line(name, limit=_LONGEST_NAME)
 
 
 def _message(text: str) -> str:
@@ -237,11 +237,11 @@ def _read_openai(body: object) -> Completion:
 
 
 def _refusal(message: object) -> str | None:
-    """Return a message's refusal, which litellm keeps among what it does not know."""
-    found = _text(_get(message, "refusal")) or _text(
+    """Return a message's refusal, which litellm keeps among the provider-specific fields."""
+    refusal = _text(_get(message, "refusal")) or _text(
         _get(_get(message, "provider_specific_fields"), "refusal")
     )
-    return None if found is None else _message(found)
+    return None if refusal is None else _message(refusal)
 
 
 def _cost(value: object) -> float | None:
@@ -256,15 +256,15 @@ def _content_text(content: object) -> str:
     return clean_text(_text(content) or "")
 
 
-class _Evidence(TypedDict):
-    """What a completion holds of an answer's log-probabilities."""
+class _CompletionEvidence(TypedDict):
+    """Fields of a `Completion` about log-probabilities."""
 
     tokens: tuple[Token, ...] | None
     evidence_problem: str
 
 
-def _evidence(content: object, read: Any) -> _Evidence:  # noqa: ANN401 - a local reader
-    """Return the tokens, or why those that were reported are no evidence."""
+def _evidence(content: object, read: Any) -> _CompletionEvidence:  # noqa: ANN401 - a local reader
+    """Return the tokens, or the problem that makes the reported ones unusable."""
     if not isinstance(content, list | tuple) or not content:
         return {"tokens": None, "evidence_problem": ""}
     try:
@@ -283,7 +283,7 @@ def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
     begin = len(items)
     for item, (data, logprob), top in zip(items, pairs[:begin], tops, strict=True):
         end = begin + len(top)
-        # An alternative may be impossible; what was written was not.
+        # Only an alternative's -inf may be clipped: for the emitted token it is a contradiction.
         if logprob == IMPOSSIBLE and _get(item, "logprob") == -math.inf:
             logprob = -math.inf  # noqa: PLW2901
         yield Token(data, logprob, pairs[begin:end])
@@ -323,7 +323,7 @@ def _openai_pair(item: object) -> tuple[bytes, float]:
 
 
 def _data(text: object, raw: object) -> bytes:
-    """Return a token's bytes; its text may stand for half a character and is second choice."""
+    """Return a token's bytes; its text is the fallback, as it cannot represent a part of a character."""
     if raw and isinstance(raw, list | tuple | bytes):
         try:
             return bytes(raw)
@@ -387,12 +387,12 @@ def _google_text(parts: object) -> str:
     return "".join(_text(_get(part, "text")) or "" for part in parts if not _get(part, "thought"))
 
 
-def _google_evidence(result: object) -> _Evidence:
+def _google_evidence(result: object) -> _CompletionEvidence:
     tops = _first(result, "top_candidates", "topCandidates") or ()
 
     def read(chosen: Iterable[object]) -> Iterable[Token]:
         for item, top in zip_longest(chosen, tops):
-            # A list longer than the answer would raise below: evidence that does not fit is none.
+            # For a list longer than the answer `item` is None, which raises below: such evidence is unusable.
             data, logprob = _google_pair(item)
             others = _get(top, "candidates") or ()
             if _google_logprob(item) == -math.inf:
@@ -410,14 +410,13 @@ def _google_logprob(item: object) -> object:
     return _first(item, "log_probability", "logProbability")
 
 
-# --- what was reported, usable or not ----------------------------------------------------------
+# --- reported tokens, usable or not ------------------------------------------------------------
 
 
 def reported_tokens(response: object) -> tuple[Token, ...]:
-    """Read an answer's tokens with their log-probabilities as they were reported, unchecked.
+    """Read an answer's tokens with their log-probabilities as reported, unchecked.
 
-    This is for looking into what a provider reports. Nothing may be computed from it that others
-    rely on: that is what `read_completion` is for.
+    This is for diagnosing a provider (`calibrant doctor`). For computations use `read_completion`.
 
     Parameters
     ----------
@@ -467,7 +466,7 @@ def _unchecked_pair(item: object) -> tuple[bytes, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number as a float; None where it is none, or a whole number beyond all floats."""
+    """Return a number as a float; None for anything else, and for an integer beyond all floats."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

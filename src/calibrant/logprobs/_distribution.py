@@ -1,24 +1,24 @@
-"""Token log-probabilities of one answer -> distribution over the labels.
+"""Distribution over the labels from the token log-probabilities of one decoded answer.
 
 The walk
 --------
-The emitted tokens of the value are followed from left to right. At each of them stands a node: the
+The emitted tokens of the value are followed from left to right. Each of them is a node: the
 set of labels that are still possible there. Every reported alternative is decoded from the same
-byte and names the labels it would leave possible.
+byte, and falls into one of three groups by the number of labels that it leaves possible:
 
 - *one label*: the alternative's mass (path so far times its own probability) is that label's
-  measured mass. What the alternative's subtree may hold besides is not known and not subtracted.
+  measured mass. Texts in its subtree that are no label are unknown, and not subtracted.
 - *several*: ambiguous mass, spread evenly over them and counted as unresolved.
-- *none*: mass elsewhere. In raw space the head of the list is usually of this kind.
+- *none*: mass elsewhere. In raw space the most probable alternatives are usually of this kind.
 
-The emitted branch is descended into until one label is left; there its mass is fixed, by the same
-rule as an alternative's. In raw space that is what makes them comparable: multiplying the emitted
-label's forced tokens (1e-5 is normal) down to its closing quote, but an alternative's first token
-only, would favour every label that was not chosen. In masked space forced tokens have probability
+The emitted branch is followed until one label is left; there its mass is fixed, by the same
+rule as an alternative's. In raw space only this makes the two comparable: the product over all of the
+emitted label's forced tokens (1e-5 is normal) down to its closing quote, beside an alternative's first token
+alone, would favour every label that was not chosen. In masked space forced tokens have probability
 1 and nothing changes.
 
-Only where the emitted value is no label does the walk go on below a single label: there the tokens
-that follow show how much of the branch left that label.
+Only where the emitted value is no label does the walk go on below a single label: there the later
+tokens show how much of the branch's mass left that label.
 
 Labels of a node that no reported token leads to are bounded: each by the least reported probability
 (the emitted token not counted, since servers append it to the list whatever its rank), all together
@@ -52,10 +52,10 @@ from calibrant.core import (
     LogprobsUnavailableError,
     Token,
 )
-from calibrant.logprobs._align import AlignedField, align, checked
+from calibrant.logprobs._align import AlignedField, align, checked_logprob
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import parse_path
-from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, State, trie_for
+from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, StringState, trie_for
 
 __all__ = [
     "FLOOR",
@@ -70,7 +70,7 @@ __all__ = [
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""
 
-# So few labels are faster without numpy.
+# Up to this many labels plain Python is faster than numpy.
 _FEW: Final = 32
 
 _Follow = Callable[[bytes], Branch]
@@ -94,21 +94,21 @@ def extract_distribution(
         Where the answer holds its label: ``category``, ``result.category``,
         ``results[].category`` (the first element), ``results[1].category`` or ``[].category``.
     space : {"masked", "raw"}, default "masked"
-        What the log-probabilities are probabilities of. It does not change how they are read,
-        only what `LabelDistribution.confidence` makes of them.
+        Log-probability space of the answer. It does not change the reading, only the formula of
+        `LabelDistribution.confidence`.
 
     Returns
     -------
     LabelDistribution
         ``logprobs`` of shape (L,): normalised, none below ``log(1e-12)``. ``label_mass``: the
-        measured mass. ``unresolved_mass``: what fits several labels, plus the bounds of the labels
-        that no reported token leads to. An answer outside the label set is no error: its mass is
-        simply on no label.
+        measured mass. ``unresolved_mass``: the mass that fits several labels, plus the bounds of the
+        labels that no reported token leads to. An answer outside the label set is no error: its mass
+        is on no label.
 
     Raises
     ------
     LogprobsUnavailableError
-        There are no usable log-probabilities, or the field is missing, no text, or cannot be
+        The answer has no usable log-probabilities, or the field is missing, no text, or cannot be
         aligned with the tokens.
     DataError
         The response has an unknown shape.
@@ -126,7 +126,7 @@ def extract_distribution(
     trie = trie_for(names, value)
     masses = _walk(aligned, trie)
     logprobs, measured = masses.normalised(len(names))
-    content = State(value.encode("utf-8", "surrogatepass"))
+    content = StringState(value.encode("utf-8", "surrogatepass"))
     spelled = trie.fitting(content._replace(closed=True))
     return LabelDistribution(
         labels=names,
@@ -141,8 +141,8 @@ def extract_distribution(
     )
 
 
-def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: State) -> float:
-    """Return the logarithm of the probability that the value ends where it does, 0 where no longer label goes on.
+def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: StringState) -> float:
+    """Return the log-probability that the value ends where it does; 0 if it is the beginning of no longer label.
 
     All reported tokens that close the value count (``"``, ``"}``), as they do in the distribution.
     """
@@ -157,12 +157,12 @@ def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: State) -> 
     ]
     peak = max(closing)  # the emitted token is one of them
     closed = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in closing))
-    return min(0.0, closed) + sum(checked(token.logprob) for token in empty)
+    return min(0.0, closed) + sum(checked_logprob(token.logprob) for token in empty)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningMasses:
-    """What an answer lists where its label begins.
+    """Reported probability of labels and of other texts at the beginning of an answer's label.
 
     Attributes
     ----------
@@ -181,9 +181,9 @@ class OpeningMasses:
 
 
 def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_path: str) -> OpeningMasses:
-    """Read how much probability labels, and other texts, have where an answer's label begins.
+    """Read the reported probability of labels, and of other texts, at the beginning of an answer's label.
 
-    Behind a mask other texts have none, whatever was asked.
+    A provider that masks tokens by the grammar reports none for other texts.
 
     Parameters
     ----------
@@ -231,14 +231,14 @@ def _label_tuple(labels: Sequence[str] | LabelSet) -> tuple[str, ...]:
         return labels.labels
     names = LabelSet(labels).labels if isinstance(labels, str) else tuple(labels)
     if not {*map(type, names)} <= {str}:
-        return LabelSet(names).labels  # says which one is no text, before they serve as a cache key
-    trie_for(names, "")  # refuses a wrong label set, and remembers a right one
+        return LabelSet(names).labels  # raises for one that is no text, before `names` serve as a cache key
+    trie_for(names, "")  # raises for a wrong label set, and caches the trie of a right one
     return names
 
 
 @dataclass(slots=True)
-class _Masses:
-    """What the walk found; masses are natural logarithms.
+class _BranchMasses:
+    """Masses of the reported branches, as natural logarithms.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ class _Masses:
     shared : list of (labels, mass)
         Branches that leave several; the mass of all of them together.
     bounds : list of (labels, mass)
-        Labels no reported token leads to; the most that each of them can hold.
+        Labels no reported token leads to; the largest possible mass of each of them.
     """
 
     measured: list[tuple[int, float]] = field(default_factory=list)
@@ -268,8 +268,8 @@ class _Masses:
         return min(1.0, shared + bounded)
 
     def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return log-probabilities and which of them were measured, both of shape (L,)."""
-        # Forced tokens make raw masses tiny: relative to the largest nothing underflows that counts.
+        """Return the log-probabilities, and a mask of the measured ones, both of shape (L,)."""
+        # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
         peak = max((mass for _, mass in (*self.measured, *self.shared, *self.bounds)), default=0.0)
         weights = [0.0] * n_labels
         measured = [False] * n_labels
@@ -283,7 +283,7 @@ class _Masses:
         for fit, mass in self.bounds:
             bound = math.exp(mass - peak)
             for label in fit:
-                # Evidence at the opening quote may be less than what a later node left open.
+                # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
         return log_normalise(weights), np.array(measured, dtype=np.bool_)
@@ -305,9 +305,9 @@ def log_normalise(weights: list[float]) -> NDArray[np.float64]:
     return logprobs
 
 
-def _walk(aligned: AlignedField, trie: LabelTrie) -> _Masses:
+def _walk(aligned: AlignedField, trie: LabelTrie) -> _BranchMasses:
     """Follow the emitted tokens of the value and collect the masses of all reported branches."""
-    masses = _Masses()
+    masses = _BranchMasses()
     quote = aligned.begin - 1
     index = aligned.holder(quote)
     follow: _Follow = partial(trie.enter, aligned.stream[aligned.start(index) : quote].rstrip(SPACES))
@@ -319,8 +319,8 @@ def _walk(aligned: AlignedField, trie: LabelTrie) -> _Masses:
         follow = partial(trie.step, START)
     legal = trie.holds(str(aligned.value))
     for token in aligned.tokens[index : aligned.holder(aligned.end) + 1]:
-        state, left, own = _read_node(token, follow, fit, path, masses)
-        path += own
+        state, left, logprob = _read_node(token, follow, fit, path, masses)
+        path += logprob
         if len(left) == 1 and legal:
             masses.add(left, path)
             break
@@ -330,25 +330,25 @@ def _walk(aligned: AlignedField, trie: LabelTrie) -> _Masses:
     return masses
 
 
-def _read_opening(token: Token, follow: _Follow, masses: _Masses) -> float:
-    """Read the token that ends with the opening quote; return the path's logarithm behind it."""
+def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float:
+    """Read the token that ends with the opening quote; return the log-probability of the path behind it."""
     listed = listed_at(token)
-    own = listed.pop(token.data)
+    emitted = listed.pop(token.data)
     branches = [(follow(data), logprob) for data, logprob in listed.items()]
     reaching = [(fit, logprob) for (state, fit), logprob in branches if state not in (None, START)]
     if not any(fit for fit, _ in reaching):
         return 0.0
-    peak = max(own, *(logprob for _, logprob in reaching))
-    opens = [math.exp(logprob - peak) for logprob in (own, *(logprob for _, logprob in reaching))]
+    peak = max(emitted, *(logprob for _, logprob in reaching))
+    opens = [math.exp(logprob - peak) for logprob in (emitted, *(logprob for _, logprob in reaching))]
     opened = peak + math.log(math.fsum(opens))
     for fit, logprob in reaching:
         masses.add(fit, logprob - opened)
-    return own - opened
+    return emitted - opened
 
 
 def _read_node(
-    token: Token, follow: _Follow, fit: Sequence[int], path: float, masses: _Masses
-) -> tuple[State | None, Sequence[int], float]:
+    token: Token, follow: _Follow, fit: Sequence[int], path: float, masses: _BranchMasses
+) -> tuple[StringState | None, Sequence[int], float]:
     """Collect a node's alternatives; return the emitted branch: its state, labels, log-probability."""
     listed = listed_at(token)
     state, left = follow(token.data)
@@ -356,10 +356,10 @@ def _read_node(
     for data, logprob in listed.items():
         # A token without bytes is a special one (end of turn): it leads to no label.
         if data and data != token.data:
-            found = follow(data)[1]
-            if found:
-                seen.update(found)
-                masses.add(found, path + logprob)
+            possible = follow(data)[1]
+            if possible:
+                seen.update(possible)
+                masses.add(possible, path + logprob)
     if len(seen) < len(fit):
         unseen = [label for label in fit if label not in seen]
         masses.bounds.append((unseen, path + least_bound(token, listed, len(unseen))))
@@ -367,18 +367,18 @@ def _read_node(
 
 
 def listed_at(token: Token) -> dict[bytes, float]:
-    """Return the reported tokens, the emitted one among them, each spelling once with its maximum."""
-    listed = {token.data: checked(token.logprob)}
+    """Return the highest log-probability of each reported spelling, the emitted token included."""
+    listed = {token.data: checked_logprob(token.logprob)}
     for data, logprob in token.top:
         if not IMPOSSIBLE <= logprob <= 0.0:
-            logprob = checked(logprob)  # noqa: PLW2901 - the same number, clipped
+            logprob = checked_logprob(logprob)  # noqa: PLW2901 - the same number, clipped
         if data not in listed or logprob > listed[data]:
             listed[data] = logprob
     return listed
 
 
 def least_bound(token: Token, listed: dict[bytes, float], n_unseen: int = 1) -> float:
-    """Return the logarithm of the most that each of `n_unseen` things no reported token leads to can hold there."""
+    """Return the logarithm of an upper bound on the probability of each of `n_unseen` unreported continuations."""
     others = [logprob for data, logprob in listed.items() if data != token.data]
     least = min(others) if others else listed[token.data] if token.top else 0.0
     rest = 1.0 - math.fsum(math.exp(logprob) for logprob in listed.values())

@@ -1,4 +1,4 @@
-"""Where a field sits in a JSON answer: its value, and the bytes that spell it."""
+"""Field paths: the value of a field in a JSON answer, and its byte range."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _STRING = re.compile(_STRING_PATTERN, re.DOTALL)
 _STRUCTURE = re.compile(_STRING_PATTERN + rb"|[\[\]{}]", re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]+")
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
-# Longer answers are not remembered.
+# Longer answers are not cached.
 _SHORT: Final = 512
 _COMMA = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class UnparsedError(CalibrantError):
-    """The answer cannot be read; the model's fault, not the server's.
+    """Unreadable answer: the model's fault, not the server's.
 
     Parameters
     ----------
     message : str
-        What was expected and what arrived.
+        The expected form of the answer, and the actual one.
     kind : {"not_json", "missing", "ambiguous"}
         ``not_json``: the text is no JSON document. ``missing``: it is one, without the field. ``ambiguous``: an object
         in it has a key twice.
@@ -81,9 +81,9 @@ def parse_path(field_path: str) -> FieldPath:
 
 
 def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
-    """Return where an array of labels is, and where the label is in each of its elements.
+    """Return the path of an array of labels, and the path of the label inside each element.
 
-    The last ``[]`` stands for all elements; without one the path is that of the array, whose elements are labels.
+    The last ``[]`` stands for all elements; without one `field_path` is that of the array, whose elements are labels.
 
     Raises
     ------
@@ -127,13 +127,13 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     Returns
     -------
     object
-        Whatever `json.loads` makes of the field.
+        The field as `json.loads` returns it.
 
     Raises
     ------
     UnparsedError
         The text is not JSON (``kind="not_json"``), lacks the field (``kind="missing"``), or has a key twice in one
-        object (``kind="ambiguous"``): which of its values is meant, nobody knows.
+        object (``kind="ambiguous"``), so that its value is undefined.
     ConfigurationError
         `field_path` is malformed.
     """
@@ -164,23 +164,25 @@ def field_values(answer: str, field_path: str) -> list[Any]:
         `field_path` is malformed.
     """
     array, inside = array_path(field_path)
-    found = answer_value(json_body(answer), array, field_path)
-    if not isinstance(found, list):
-        msg = f"Expected an array in the field {field_path!r}, got {_describe(found)}."
+    elements = answer_value(json_body(answer), array, field_path)
+    if not isinstance(elements, list):
+        msg = f"Expected an array in the field {field_path!r}, got {_describe(elements)}."
         raise UnparsedError(msg, kind="missing")
-    return [_descend(element, inside, element_path(field_path, index)) for index, element in enumerate(found)]
+    return [
+        _descend(element, inside, element_path(field_path, index)) for index, element in enumerate(elements)
+    ]
 
 
 def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
     """Parse `body` and return the value at `path`; errors as `field_value`."""
-    # A label set has few answers: the same text comes again and again.
-    known = _text_at(body, path) if len(body) <= _SHORT else None
-    return _parsed(body, path, name, cut_off=cut_off) if known is None else known
+    # A label set has few answers: the same text comes again and again, so parsed texts are cached.
+    cached = _text_at(body, path) if len(body) <= _SHORT else None
+    return _parsed(body, path, name, cut_off=cut_off) if cached is None else cached
 
 
 @lru_cache(maxsize=1024)
 def _text_at(body: str, path: FieldPath) -> str | None:
-    """Return the text at `path`; None where there is none (and no parsed value is shared that could be changed)."""
+    """Return the text at `path`; None for any other value, as callers could change a cached list or dict."""
     try:
         value = _parsed(body, path, "")
     except UnparsedError:
@@ -193,20 +195,20 @@ def _parsed(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> 
         node = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = body if len(body) <= 80 else body[:77] + "..."
-        why = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
-        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{why}"
+        advice = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
+        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{advice}"
         raise UnparsedError(msg, kind="not_json") from error
     return _descend(node, path, name)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    node = dict(pairs)
+    if len(node) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         msg = f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times."
         raise UnparsedError(msg, kind="ambiguous")
-    return found
+    return node
 
 
 def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
@@ -214,8 +216,8 @@ def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
         try:
             node = _child(node, part)
         except LookupError:
-            wanted = repr(part) if isinstance(part, str) else f"element {part}"
-            msg = f"Expected the field {name!r}; the answer has no {wanted} in {_describe(node)}."
+            missing = repr(part) if isinstance(part, str) else f"element {part}"
+            msg = f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}."
             raise UnparsedError(msg, kind="missing") from None
     return node
 
@@ -237,12 +239,12 @@ def _describe(node: object) -> str:
 
 
 def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
-    """Return where the value at `path` begins and ends, quotes included.
+    """Return the byte offsets of the value at `path`, quotes included.
 
     Parameters
     ----------
     data : bytes
-        Holds one valid JSON document from `start` on, without a key twice; what follows it does not matter.
+        Bytes with one valid JSON document from `start` on, without duplicate keys; later bytes are ignored.
     start : int
         Byte offset of the document.
     path : tuple

@@ -1,4 +1,4 @@
-"""JSON schemas: the labels they allow, and response formats made of them."""
+"""Labels of a JSON schema, and response formats for labels and schemas."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:
     Raises
     ------
     ConfigurationError
-        There is no such field, it has no enum, or its enum holds something besides text
-        (``null`` is passed over: it is the absence of a label).
+        The schema lacks the field, the field has no enum, or its enum holds something besides text
+        (``null`` is skipped: it means the absence of a label).
     """
     node = SchemaNode.of(schema)
     for part in parse_path(field_path):
@@ -92,9 +92,9 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
         the fields as far as their paths allow; `MultiLabels` an array of enums, which may repeat a label, as
         strict modes know no ``uniqueItems`` (and not all of them a number of elements).
     field_path : str
-        The field; objects and arrays are nested as it says. For `MultiLabels` that of the array (``topics``), or of
-        the label in its elements (``results[].topic``, where the last ``[]`` stands for all of them). Without
-        meaning for `FieldLabels`, whose fields have paths of their own.
+        The field; objects and arrays are nested along the path. For `MultiLabels` the path of the array (``topics``),
+        or of the label in its elements (``results[].topic``, where the last ``[]`` stands for all of them). Ignored
+        for `FieldLabels`, whose fields have paths of their own.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def _nested(labels: LabelSet, path: FieldPath) -> _Node:
 
 
 def _joined(one: _Node, other: _Node, path: str) -> _Node:
-    """Return the schema of an answer that holds both; `path` is that of the second, for messages."""
+    """Merge the schemas of two fields into that of one answer; messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
         msg = (
@@ -143,11 +143,11 @@ def _joined(one: _Node, other: _Node, path: str) -> _Node:
     properties = dict(one["properties"])
     for name, node in other["properties"].items():
         properties[name] = _joined(properties[name], node, path) if name in properties else node
-    return {**one, "properties": properties}  # all of them are required, which a strict schema says
+    return {**one, "properties": properties}  # `as_response_format` makes all of them required
 
 
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
-    """Return a strict copy of a schema's part; `inside` names the references being replaced."""
+    """Return a strict copy of a schema node; `inside` names the references being expanded, as they may recur."""
     if isinstance(node, list):
         return [_strict(item, root, inside) for item in node]
     if not isinstance(node, Mapping):
@@ -166,7 +166,7 @@ def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any
 
 
 def _strict_part(key: str, value: Any, root: _Node, inside: frozenset[str]) -> Any:  # noqa: ANN401
-    # Under these keys stand names of fields, or values, which may look like keywords.
+    # The values of these keys hold field names or data, which may look like keywords of a schema.
     if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
         return {name: _strict(child, root, inside) for name, child in value.items()}
     if key in ("enum", "const", "default", "examples"):

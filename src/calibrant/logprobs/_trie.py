@@ -1,9 +1,9 @@
-"""Which labels stay possible after some bytes of a JSON string.
+"""Prefix trie of the labels: the labels that stay possible after some bytes of a JSON string.
 
 The labels' UTF-8 bytes, sorted, serve as the prefix trie: the labels below a node are one run of
 the sorted list, found by bisection. The closing quote is a step of its own, so that ``Bills`` and
-``Bills/Gas`` part there. Bytes are decoded on the way down (`advance`), which makes every spelling
-of a label meet at the same node: escaped or not, cut inside a character or inside an escape.
+``Bills/Gas`` part there. Bytes are decoded on the way down (`advance`), so every spelling of a label
+meets at the same node: escaped or not, cut inside a character or inside an escape.
 """
 
 from __future__ import annotations
@@ -17,11 +17,20 @@ from typing import Final, NamedTuple
 
 from calibrant.core import LabelSet
 
-__all__ = ["SPACES", "START", "Branch", "LabelTrie", "State", "advance", "shared", "trie_for"]
+__all__ = [
+    "SPACES",
+    "START",
+    "Branch",
+    "LabelTrie",
+    "StringState",
+    "advance",
+    "common_prefix_length",
+    "trie_for",
+]
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
-# What a fast look must find before a piece of a string needs decoding or checking.
+# A piece of a string without any of these bytes needs neither decoding nor checking.
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
 # One escape; a high surrogate only together with its low half.
@@ -46,15 +55,15 @@ _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 
 
-class State(NamedTuple):
-    """How far a JSON string has been read.
+class StringState(NamedTuple):
+    """Position in a JSON string that is being read.
 
     Attributes
     ----------
     prefix : bytes
         The decoded UTF-8 bytes so far; may end inside a character.
     pending : bytes
-        An escape that is not complete yet, as it was written.
+        The raw bytes of an incomplete escape.
     closed : bool
         Whether the closing quote has been read.
     """
@@ -64,46 +73,46 @@ class State(NamedTuple):
     closed: bool = False
 
 
-START: Final = State(b"")
+START: Final = StringState(b"")
 
-Branch = tuple[State | None, tuple[int, ...]]
-"""Where some bytes lead, None for nowhere, and the positions of the labels still possible there."""
+Branch = tuple[StringState | None, tuple[int, ...]]
+"""State after some bytes (None: no string continues so), and the positions of the labels still possible there."""
 
 
-def advance(state: State, data: bytes) -> State | None:
-    """Return the state after `data`, or None where no JSON string continues that way."""
+def advance(state: StringState, data: bytes) -> StringState | None:
+    """Return the state after `data`, or None where no JSON string continues so."""
     source = state.pending + data if state.pending else data
     if _SPECIAL.search(source) is None:
-        return State(state.prefix + source)
+        return StringState(state.prefix + source)
     return _advance_slowly(state.prefix, source)
 
 
-def _advance_slowly(prefix: bytes, source: bytes) -> State | None:
+def _advance_slowly(prefix: bytes, source: bytes) -> StringState | None:
     position = 0
     while position < len(source):
         if source[position] == _QUOTE:
             # Behind the string only structure may follow: `"}`, never `"s`.
             legal = position + 1 == len(source) or source[position + 1] in _AFTER_STRING
-            return State(prefix, closed=True) if legal else None
+            return StringState(prefix, closed=True) if legal else None
         match = (_ESCAPE if source[position] == _BACKSLASH else _PLAIN).match(source, position)
         if match is None:
             cut = _CUT_ESCAPE.fullmatch(source, position)
-            return State(prefix, source[position:]) if cut else None
+            return StringState(prefix, source[position:]) if cut else None
         piece = match[0]
         if piece[0] == _BACKSLASH:
             piece = json.loads(b'"%b"' % piece).encode("utf-8", "surrogatepass")
         prefix += piece
         position = match.end()
-    return State(prefix)
+    return StringState(prefix)
 
 
 class LabelTrie:
-    """The labels of a task, ready for prefix look-ups.
+    """Labels of a task, indexed for prefix look-ups.
 
     Parameters
     ----------
     labels : tuple of str, length L
-        The labels; their positions are what look-ups return.
+        The labels; look-ups return their positions.
     aliases : tuple of (str, int)
         Other spellings of a label, with its position.
     """
@@ -117,21 +126,21 @@ class LabelTrie:
         )
         self._keys = [key for key, _ in spellings]
         self._positions = tuple(position for _, position in spellings)
-        # Rows of one task show the same alternatives again and again.
+        # Rows of one task list the same alternatives again and again, so the look-ups are cached.
         self.step = lru_cache(maxsize=_MEMORY)(self._step)
         self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
         self.follows = lru_cache(maxsize=_MEMORY)(self._follows)
         self.spellings = lru_cache(maxsize=_MEMORY)(self._spellings)
 
-    def _step(self, state: State, data: bytes) -> Branch:
-        """Return what is left after `data` at `state`, inside the string."""
+    def _step(self, state: StringState, data: bytes) -> Branch:
+        """Return the state and labels after `data` at `state`, inside the string."""
         after = advance(state, data)
         return after, self.fitting(after)
 
     def _enter(self, structure: bytes, data: bytes) -> Branch:
-        """Return what is left after `data`, which must hold `structure` and the opening quote.
+        """Return the state and labels after `data`, which must begin with `structure` and the opening quote.
 
-        White space before the quote may differ from what the model wrote.
+        White space before the quote may differ from that of the emitted answer.
         """
         if not data.startswith(structure):
             return None, ()
@@ -140,32 +149,32 @@ class LabelTrie:
 
     def holds(self, text: str) -> bool:
         """Return whether `text` is one of the spellings."""
-        return bool(self.fitting(State(text.encode("utf-8", "surrogatepass"), closed=True)))
+        return bool(self.fitting(StringState(text.encode("utf-8", "surrogatepass"), closed=True)))
 
-    def _follows(self, state: State) -> frozenset[int] | None:
-        """Return the first bytes of what may come next, or None where an escape is unfinished."""
+    def _follows(self, state: StringState) -> frozenset[int] | None:
+        """Return the bytes that may come next, or None inside an unfinished escape."""
         if state.pending:
             return None
         done = len(state.prefix)
         return frozenset(b'"\\') | {key[done] for key in self._keys_below(state) if len(key) > done}
 
-    def _spellings(self, state: State) -> int:
-        """Return how many beginnings there are of what is left of the labels, without escapes.
+    def _spellings(self, state: StringState) -> int:
+        """Return the number of nodes below `state` in a trie of the labels' bytes, escapes left out.
 
-        Beginnings that labels share count once; the closing quote makes one more of every label.
+        Nodes that labels share count once; the closing quote of every label is a node of its own.
         """
         done, before, count = len(state.prefix), b"", 0
         for key in self._keys_below(state):
-            count += 1 + len(key) - max(done, shared(before, key))
+            count += 1 + len(key) - max(done, common_prefix_length(before, key))
             before = key
         return count
 
-    def _keys_below(self, state: State) -> list[bytes]:
+    def _keys_below(self, state: StringState) -> list[bytes]:
         low = bisect_left(self._keys, state.prefix)
         return self._keys[low : bisect_left(self._keys, state.prefix + b"\xff", low)]
 
-    def fitting(self, state: State | None) -> tuple[int, ...]:
-        """Return the positions of the labels that `state` may still become, each once."""
+    def fitting(self, state: StringState | None) -> tuple[int, ...]:
+        """Return the positions of the labels that `state` can still be completed to, each once."""
         if state is None:
             return ()
         low = bisect_left(self._keys, state.prefix)
@@ -174,19 +183,19 @@ class LabelTrie:
             return self._positions[low : low + 1] if exact else ()
         # UTF-8 never holds the byte 0xff: it sorts behind every continuation of the prefix.
         high = bisect_left(self._keys, state.prefix + b"\xff", low)
-        found = self._positions[low:high]
+        positions = self._positions[low:high]
         if state.pending:
             done = len(state.prefix)
-            found = tuple(
+            positions = tuple(
                 position
-                for key, position in zip(self._keys[low:high], found, strict=True)
+                for key, position in zip(self._keys[low:high], positions, strict=True)
                 if _may_continue(key[done:], state.pending)
             )
-        return tuple(dict.fromkeys(found)) if self._repeats else found
+        return tuple(dict.fromkeys(positions)) if self._repeats else positions
 
 
-def shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many bytes or characters two texts have in common at their beginnings."""
+def common_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return the length of the longest common prefix, in items."""
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
@@ -205,12 +214,12 @@ def _may_continue(rest: bytes, pending: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def trie_for(labels: tuple[str, ...], emitted: str) -> LabelTrie:
-    """Return the trie of `labels`, which also knows `emitted` where it is a label in other case."""
+    """Return the trie of `labels`, with `emitted` as an alias if it is a label in another case."""
     trie, label_set = _plain_trie(labels)
-    same = label_set.canonical(emitted)
-    if same is None or same == emitted:
+    canonical = label_set.canonical(emitted)
+    if canonical is None or canonical == emitted:
         return trie
-    return LabelTrie(labels, ((emitted, labels.index(same)),))
+    return LabelTrie(labels, ((emitted, labels.index(canonical)),))
 
 
 @lru_cache(maxsize=64)

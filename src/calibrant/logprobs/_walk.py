@@ -1,33 +1,33 @@
-"""Next-token probabilities after beginnings of a label -> distribution over the labels.
+"""Distribution over the labels from next-token probabilities at the nodes of a walk.
 
 The walk
 --------
-A node is the text of an answer's label so far, as JSON spells it; the root is the empty text. Asked
-what may come next there, a model lists tokens. Each of them leads to another node, ends a label (it
-holds the closing quote), or leaves the label set, where its mass is of no interest. The mass of a
+A node is the text of an answer's label so far, as JSON spells it; the root is the empty text. At each
+node the model lists its most probable next tokens. A token leads to another node, ends a label (it
+holds the closing quote), or leaves the label set, where its mass is dropped. The mass of a
 node is the sum over all ways to reach it, so alternative tokenisations of a label add up: ``Busin`` +
-``ess`` and ``Business`` meet. What follows a node is read once, after the node's text in the model's
+``ess`` and ``Business`` meet. A node's listing is read once, after the node's text in the model's
 own tokenisation.
 
-Nodes are visited, the heaviest first, until those left are so light that the bound below is within the tolerance. How
-much of the mass of the nodes to visit next will reach the end of a label is not known before; it is taken to be as much
-as of the others, and the count is made anew when they have been read. Spellings with escapes that a label does not need
-are visited only where one of them alone could hold as much: every letter may be written as an escape, and hardly any
-model does. The mass of the others counts in the bound.
+Nodes are visited, the heaviest first, until those left are so light that the bound below is within the tolerance. The
+share of a node's mass that will reach the end of a label (its *survival*) is unknown before the visit. It is estimated
+by the survival of the visited nodes, and estimated again after each round. A node whose text holds an unnecessary
+escape is visited only if it alone could exceed the tolerance: every letter may be written as an escape, and hardly any
+model does that. The mass of such nodes counts in the bound.
 
-The other nodes are *open*. Of their mass as much is counted as was left of the mass of those read to
-their end, for the label they lead to, or spread evenly over several.
+Nodes that were not visited are *open*. Their mass times the survival is counted for the label they lead to, or spread
+evenly over several.
 
 The bound
 ---------
 Let K be the mass of labels read to their end, A the mass of the open nodes, of which a <= A is
-counted, and t what tokens that were not listed may hold. Whatever A + t would turn out to be, the total
-variation between the distribution given and the true one is at most (A + t) / (K + A + t): for a set T
-of labels that A + t turns out to avoid, the difference is at most
+counted, and t the largest possible mass of unlisted tokens. However A + t is really distributed, the total
+variation between the returned distribution and the true one is at most (A + t) / (K + A + t): for a set T
+of labels that get none of A + t, the difference is at most
 (K(T) + a) / (K + a) - K(T) / (K + A + t), which is largest for K(T) = K and then equal to that.
 
-What tokens that were not listed may hold is the unlisted rest of a node, and no more than the least
-listed probability for each beginning of what is left of a label that was not listed (spellings with
+t has two upper bounds at each node, of which the smaller counts: the probability left over by the listing, and the
+least listed probability times the number of unlisted beginnings of labels (spellings with
 escapes, or with structure behind the closing quote, are not counted apart). A label that no listed token
 leads to is given that least probability: an upper bound, not a measurement.
 """
@@ -49,10 +49,10 @@ from calibrant.core import (
     LogprobSpace,
     LogprobsUnavailableError,
 )
-from calibrant.logprobs._align import checked
+from calibrant.logprobs._align import checked_logprob
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
-from calibrant.logprobs._trie import START, LabelTrie, State, shared
+from calibrant.logprobs._trie import START, LabelTrie, StringState, common_prefix_length
 
 __all__ = ["LabelWalk", "check_tolerance"]
 
@@ -61,24 +61,24 @@ _ROUNDING: Final = 1e-6
 
 
 @dataclass(slots=True)
-class _Open:
-    """A node that was not visited (yet)."""
+class _OpenNode:
+    """Node that was not visited (yet)."""
 
-    state: State
+    state: StringState
     fit: tuple[int, ...]
     mass: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Where one listed token leads, and its probability.
+    """Target and probability of one listed token.
 
     Attributes
     ----------
     text : bytes
         The node it leads to.
-    state : State
-        How that node's text is decoded.
+    state : StringState
+        The decoder's state behind that node's text.
     fit : tuple of int
         Labels that stay possible.
     probability : float
@@ -86,30 +86,30 @@ class _Branch:
     """
 
     text: bytes
-    state: State
+    state: StringState
     fit: tuple[int, ...]
     probability: float
 
-    def is_plain(self, state: State, text: bytes) -> bool:
-        """Return whether it spells what it adds to a node as it is: no escape, nothing behind the quote."""
+    def is_plain(self, state: StringState, text: bytes) -> bool:
+        """Return whether the token spells its part of a label literally: no escape, nothing behind the quote."""
         added = self.text[len(text) :]
         return added == self.state.prefix[len(state.prefix) :] + b'"' * self.state.closed
 
 
 @dataclass(frozen=True, slots=True)
-class _Visited:
-    """What a model said at one node.
+class _VisitedNode:
+    """Listing of a model at one node.
 
     Attributes
     ----------
     branches : tuple of _Branch
         The listed tokens that stay in the label set.
     unlisted : float
-        The most that other tokens can hold for labels, as a probability.
+        Upper bound of the probability of unlisted tokens that stay in the label set.
     unseen : tuple of int
         Labels of the node that no listed token leads to.
     bound : float
-        The most that each of them can hold, as a probability.
+        Upper bound of the probability of each of them.
     """
 
     branches: tuple[_Branch, ...]
@@ -119,8 +119,8 @@ class _Visited:
 
 
 @dataclass(slots=True)
-class _Masses:
-    """What the visited nodes found: masses of labels read to their end, and bounds."""
+class _VisitedMasses:
+    """Masses of labels read to their end, and bounds for the others, by label."""
 
     complete: dict[int, float] = field(default_factory=dict)
     bounds: dict[int, float] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _Masses:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Refuse what is no total variation.
+    """Check that a tolerance is a total variation.
 
     Raises
     ------
@@ -136,24 +136,24 @@ def check_tolerance(tolerance: float) -> None:
         It is not in [0, 1].
     """
     if not 0.0 <= tolerance <= 1.0:
-        raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}.")
+        raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}: 0 leaves nothing out.")
 
 
 class LabelWalk:
-    """Decides which beginnings of labels to ask a model about, and adds up what it says.
+    """Best-first walk over the beginnings of labels, by text, that adds up next-token probabilities.
 
-    Ask about every text in `pending`, hand the answers to `visit`, and repeat until nothing is pending.
+    Ask the model about every text in `pending`, pass the answers to `visit`, and repeat until nothing is pending.
 
     Parameters
     ----------
     labels : sequence of str, length L, or LabelSet
         The label set.
     tolerance : float
-        Largest total variation that the nodes left out may cause, in [0, 1]: `error_bound` is at most this, but for
-        tokens that were not listed, escapes, and nodes inside a character. 0 visits every node that any listed token
-        leads to, 1 only the root.
+        Largest total variation that the nodes left out may cause, in [0, 1]. Unlisted tokens, escapes and nodes inside
+        a character may raise `error_bound` above it. 0 visits every node that any listed token leads to, 1 only the
+        root.
     trie : LabelTrie, optional
-        The trie of `labels`, where it exists already.
+        The trie of `labels`, to reuse one.
 
     Raises
     ------
@@ -172,26 +172,26 @@ class LabelWalk:
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
         self._trie = trie or LabelTrie(self._labels)
-        self._open = {b"": _Open(START, tuple(range(len(self._labels))), 1.0)}
-        self._visited: dict[bytes, _Visited] = {}
-        self._masses = _Masses()
+        self._open = {b"": _OpenNode(START, tuple(range(len(self._labels))), 1.0)}
+        self._visited: dict[bytes, _VisitedNode] = {}
+        self._masses = _VisitedMasses()
 
     @property
     def nodes(self) -> int:
-        """How many nodes were visited."""
+        """Number of visited nodes."""
         return len(self._visited)
 
     def pending(self, *, after: str = "") -> list[str]:
         """Return the nodes to visit next; empty when the walk is done.
 
-        They may be visited one at a time or all at once; labels that are read first can take others off
-        the list. A node that ends inside a character cannot be asked about as text, and stays open.
+        They may be visited one at a time or all at once; a visit can make others unnecessary. A node that
+        ends inside a character is no valid text, so it stays open.
 
         Parameters
         ----------
         after : str, default ""
-            The text asked about last. Those that share the longest beginning with it come first, then
-            the shorter ones: an engine that keeps its last text has the least left to compute.
+            The text asked about last. Texts that share the longest beginning with it come first, then
+            shorter ones: an engine that caches its last text then computes the fewest tokens.
         """
         if not self._visited:
             return [""]
@@ -203,10 +203,10 @@ class LabelWalk:
                 (masses if self._is_plain(key, node) else escaped)[key.decode()] = node.mass
             except UnicodeDecodeError:
                 left += node.mass
-        # What stays open must be at most this share of itself and what will have been read to the end.
+        # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
         complete, survival = math.fsum(self._masses.complete.values()), self._survival()
         rest = left + math.fsum(masses.values())
-        found = [
+        texts = [
             text
             for text, mass in escaped.items()
             if survival * mass > self._tolerance * (complete + survival * (rest + mass))
@@ -214,27 +214,27 @@ class LabelWalk:
         for text in sorted(masses, key=lambda text: (masses[text], text)):
             left += masses[text]
             if left > self._tolerance * (complete + survival * (rest - left) + left):
-                found.append(text)
-        return sorted(found, key=lambda text: (-shared(text, after), len(text), text))
+                texts.append(text)
+        return sorted(texts, key=lambda text: (-common_prefix_length(text, after), len(text), text))
 
-    def _is_plain(self, key: bytes, node: _Open) -> bool:
-        """Return whether a node spells its labels as they are written, without escapes that they do not need."""
+    def _is_plain(self, key: bytes, node: _OpenNode) -> bool:
+        """Return whether a node's text is free of unnecessary escapes."""
         return b"\\" not in key or any(self._spelled(label).startswith(key) for label in node.fit)
 
     def _spelled(self, label: int) -> bytes:
         return json.dumps(self._labels[label], ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
-        """Return whether a short listing of what may follow `text`, a node of `pending`, will do.
+        """Return whether a short listing at `text`, a node of `pending`, is sufficient.
 
-        At the root it must lead to every label, so that none is left unmeasured; elsewhere to one.
+        At the root it must lead to every label, so that every label is measured; elsewhere to one.
         """
         node = self._open[text.encode()]
-        found = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
-        return len(found) == len(node.fit) if not text else bool(found)
+        reached = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
+        return len(reached) == len(node.fit) if not text else bool(reached)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
-        """Take what the model may write after `text`.
+        """Record the model's listing at `text`.
 
         Parameters
         ----------
@@ -251,14 +251,14 @@ class LabelWalk:
         key = text.encode()
         node = self._open.pop(key)
         self._visited[key] = self._read(key, node, tokens)
-        self._pour(key, node.mass)
+        self._propagate(key, node.mass)
 
-    def _read(self, key: bytes, node: _Open, tokens: Iterable[tuple[bytes, float]]) -> _Visited:
-        """Return what follows a node."""
+    def _read(self, key: bytes, node: _OpenNode, tokens: Iterable[tuple[bytes, float]]) -> _VisitedNode:
+        """Return the listing at a node, reduced to the tokens that stay in the label set."""
         follows = self._trie.follows(node.state)
         branches, listed, least = [], 0.0, 1.0
         for data, logprob in tokens:
-            probability = math.exp(checked(logprob))
+            probability = math.exp(checked_logprob(logprob))
             listed += probability
             least = min(least, probability)
             # A token without bytes is a special one: it leads to no label.
@@ -273,23 +273,23 @@ class LabelWalk:
         unlisted = self._trie.spellings(node.state) - len(plain)
         seen = {label for branch in branches for label in branch.fit}
         unseen = tuple(label for label in node.fit if label not in seen)
-        return _Visited(
+        return _VisitedNode(
             branches=tuple(branches),
             unlisted=min(rest, least * unlisted),
             unseen=unseen,
             bound=min(rest / len(unseen), least) if unseen else 0.0,
         )
 
-    def _pour(self, text: bytes, mass: float) -> None:
-        """Let `mass` that reached a visited node run on to the nodes and labels behind it."""
+    def _propagate(self, text: bytes, mass: float) -> None:
+        """Propagate `mass` from a visited node to the nodes and labels behind it."""
         waiting = [(text, mass)]
         while waiting:
             text, mass = waiting.pop()
-            here = self._visited[text]
-            self._masses.unlisted += mass * here.unlisted
-            for label in here.unseen:
-                self._masses.bounds[label] = self._masses.bounds.get(label, 0.0) + mass * here.bound
-            for branch in here.branches:
+            node = self._visited[text]
+            self._masses.unlisted += mass * node.unlisted
+            for label in node.unseen:
+                self._masses.bounds[label] = self._masses.bounds.get(label, 0.0) + mass * node.bound
+            for branch in node.branches:
                 share = mass * branch.probability
                 if branch.state.closed:
                     label = branch.fit[0]
@@ -297,11 +297,11 @@ class LabelWalk:
                 elif branch.text in self._visited:
                     waiting.append((branch.text, share))
                 else:
-                    node = self._open.setdefault(branch.text, _Open(branch.state, branch.fit))
-                    node.mass += share
+                    target = self._open.setdefault(branch.text, _OpenNode(branch.state, branch.fit))
+                    target.mass += share
 
     def _survival(self) -> float:
-        """Return how much of the mass that entered the label set was left at the labels' ends, in [0, 1]."""
+        """Return the share of the mass that entered the label set and reached the end of a label, in [0, 1]."""
         root = self._visited.get(b"")
         complete = math.fsum(self._masses.complete.values())
         if root is None or complete <= 0.0:
@@ -311,15 +311,15 @@ class LabelWalk:
         return min(1.0, complete / read) if read > 0.0 else 1.0
 
     def distribution(self) -> LabelDistribution:
-        """Return the distribution over the labels, as far as the walk went.
+        """Return the distribution over the labels from the nodes visited so far.
 
         Returns
         -------
         LabelDistribution
-            In ``exact`` space. ``label_mass``: the mass of labels read to their end and what is counted
-            of open nodes. ``unresolved_mass``: the part of it that several labels share, and what tokens
-            that were not listed may hold. ``emitted``: the most probable label, empty where no listed token leads to
-            any; ``joint_logprob``: the logarithm of its mass. ``measured``: labels that a listed token
+            In ``exact`` space. ``label_mass``: the mass of labels read to their end plus the counted mass
+            of open nodes. ``unresolved_mass``: the part of it that several labels share, plus the largest
+            possible mass of unlisted tokens. ``emitted``: the most probable label, empty where no listed token leads
+            to any; ``joint_logprob``: the logarithm of its mass. ``measured``: True for labels that a listed token
             leads to.
         """
         weights = [0.0] * len(self._labels)

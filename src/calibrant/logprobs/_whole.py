@@ -1,4 +1,4 @@
-"""Probabilities of whole labels -> distribution over the labels."""
+"""Distribution over the labels from the probabilities of whole labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["whole_label_distribution"]
 def whole_label_distribution(
     labels: Sequence[str] | LabelSet, logprobs: Sequence[float]
 ) -> LabelDistribution:
-    """Return the distribution over labels that were scored to their end.
+    """Return the distribution over labels that were scored from their first to their last token.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def whole_label_distribution(
     Returns
     -------
     LabelDistribution
-        In ``exact`` space, with nothing left open. ``label_mass`` is the sum of the probabilities.
+        In ``exact`` space, with ``unresolved_mass`` 0. ``label_mass`` is the sum of the probabilities.
     """
     names = LabelSet.of(labels).labels
     top = max(logprobs)

@@ -1,4 +1,4 @@
-"""How good, how well calibrated, and how sure we are of either."""
+"""Metrics of accuracy, calibration and ranking, with their confidence intervals and paired tests."""
 
 from typing import TYPE_CHECKING
 

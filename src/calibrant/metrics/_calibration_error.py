@@ -1,4 +1,4 @@
-"""Calibration: whether a confidence of 0.9 means right nine times out of ten."""
+"""Metrics of calibration: a confidence of 0.9 should be right nine times out of ten."""
 
 from __future__ import annotations
 

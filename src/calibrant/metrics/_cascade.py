@@ -1,4 +1,4 @@
-"""What the models of a cascade contributed, counted from the steps of its rows."""
+"""Share of each model of a cascade in its answers, calls and cost, counted from the steps of its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CascadeMetrics", "CascadeModelMetrics", "CascadeTally"]
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeModelMetrics:
-    """One model of a cascade.
+    """Metrics of one model of a cascade.
 
     Attributes
     ----------
@@ -24,11 +24,11 @@ class CascadeModelMetrics:
     asked : int
         Rows it was asked about.
     accepted : int
-        Rows it answered for good: surely enough.
+        Rows whose final answer is its own, as it was sure enough.
     correct : int
-        How many of those are right.
+        Right rows among those.
     no_evidence, failed : int
-        Rows where nothing said how sure its answer is, and where it gave none.
+        Rows where its answer had no measure of confidence, and rows where it gave no answer.
     accuracy : Interval or None
         `correct` over the accepted rows whose true label is known, with Wilson's 95 % interval.
     calls : int
@@ -54,7 +54,7 @@ class CascadeModelMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMetrics:
-    """How a cascade fared.
+    """Metrics of a cascade.
 
     Attributes
     ----------
@@ -63,11 +63,11 @@ class CascadeMetrics:
     accepted : int
         Rows whose answer was sure enough.
     correct : int
-        How many of those are right.
+        Right rows among those.
     accuracy : Interval or None
         `correct` over the accepted rows whose true label is known, with Wilson's 95 % interval.
     unaccepted_answered, unaccepted_correct : int
-        Rows answered although no model was sure enough, and how many of those are right.
+        Rows answered although no model was sure enough, and the right ones among them.
     unaccepted_accuracy : Interval or None
         The second over the first, with Wilson's 95 % interval.
     escalated : int
@@ -96,8 +96,8 @@ class CascadeMetrics:
     models: tuple[CascadeModelMetrics, ...]
 
 
-class _Right:
-    """Counts rows whose true label is known, and the right ones among them."""
+class _RightRows:
+    """Counter of rows whose true label is known, and of the right ones among them."""
 
     def __init__(self) -> None:
         self.known = self.right = 0
@@ -111,7 +111,7 @@ class _Right:
 
 
 class _Step(NamedTuple):
-    """What a step adds to its model's counts."""
+    """Verdict, calls, tokens and cost of one step."""
 
     model: str
     verdict: Verdict
@@ -123,7 +123,9 @@ class _Step(NamedTuple):
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> _Step:
         usage, attempts = record["usage"], int(record["attempts"])
-        paid = attempts > 0  # else its answer was known already
+        paid = (
+            attempts > 0
+        )  # no attempt: the answer came from the cache, and its tokens were paid for earlier
         cost = usage["cost"]
         return cls(
             model=str(record["model"]),
@@ -136,11 +138,11 @@ class _Step(NamedTuple):
 
 
 class _Model:
-    """Counts the steps of one model."""
+    """Counter of the steps of one model."""
 
     def __init__(self) -> None:
         self.verdicts: Counter[Verdict] = Counter()
-        self.right = _Right()
+        self.right = _RightRows()
         self.calls = self.prompt_tokens = self.completion_tokens = 0
         self.cost: float | None = None
 
@@ -171,11 +173,11 @@ class _Model:
 
 
 class CascadeTally:
-    """Counts rows of a cascade as they come."""
+    """Counter of a cascade's rows, filled row by row."""
 
     def __init__(self) -> None:
         self._rows = self._accepted = self._escalated = self._escalations = 0
-        self._sure, self._unsure = _Right(), _Right()
+        self._sure, self._unsure = _RightRows(), _RightRows()
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
     def add(self, steps: Sequence[Mapping[str, Any]], *, accepted: bool | None, correct: bool | None) -> None:
@@ -193,15 +195,15 @@ class CascadeTally:
         Raises
         ------
         KeyError, TypeError, ValueError
-            The steps are none; nothing is counted then.
+            A record is no step. The row is then not counted.
         """
-        read = [_Step.read(step) for step in steps]
-        for step in read:
+        parsed = [_Step.read(step) for step in steps]  # all of them first, so that a bad one counts nothing
+        for step in parsed:
             self._models[step.model].add(step, correct=correct)
         self._rows += 1
         self._accepted += bool(accepted)
-        self._escalated += len(read) > 1
-        self._escalations += max(0, len(read) - 1)
+        self._escalated += len(parsed) > 1
+        self._escalations += max(0, len(parsed) - 1)
         (self._sure if accepted else self._unsure).add(correct)
 
     def metrics(self) -> CascadeMetrics | None:

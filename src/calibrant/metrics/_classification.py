@@ -1,4 +1,4 @@
-"""Accuracy, per-label precision and recall, and who is taken for whom."""
+"""Accuracy, confusion matrix, per-label precision and recall, and collapse onto few labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from calibrant.core import ConfigurationError, LabelSet, normalise_label
 
 __all__ = ["AnsweredLabels", "ClassificationSummary", "LabelMetrics", "classification_summary"]
 
-_COLLAPSED: Final = 0.5
+_COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMetrics:
-    """How one label fared.
+    """Precision, recall, F1 and counts of one label.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class LabelMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredLabels:
-    """How many labels were answered at least once, on answered rows.
+    """Number of labels answered at least once, on answered rows.
 
-    Where an answer holds several labels, every label that it can hold counts; of fields every ``field=label``.
+    Where an answer holds several labels, every label that it can hold counts; with fields, every ``field=label``.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class AnsweredLabels:
     found : int
         Labels among the present ones that were answered at least once.
     share : float
-        `found` over `present`, in [0, 1]; of fields, the smallest of theirs. 1 where no label is present.
+        `found` over `present`, in [0, 1]; with fields, the smallest share of any field. 1 where no label is present.
     """
 
     answered: int
@@ -78,30 +78,32 @@ class AnsweredLabels:
         fields : iterable of str, optional
             Names of the fields, where labels are called ``field=label``.
         """
-        groups = [
-            [own for name, own in per_label.items() if name.startswith(f"{field}=")] for field in fields
+        by_field = [
+            [metrics for name, metrics in per_label.items() if name.startswith(f"{field}=")]
+            for field in fields
         ]
-        present = [own for own in per_label.values() if own.support]
+        present = [metrics for metrics in per_label.values() if metrics.support]
         return cls(
-            answered=sum(own.predicted > 0 for own in per_label.values()),
+            answered=sum(metrics.predicted > 0 for metrics in per_label.values()),
             total=len(per_label),
             present=len(present),
-            found=sum(own.predicted > 0 for own in present),
-            share=min(map(_share, groups or [present])),
+            found=sum(metrics.predicted > 0 for metrics in present),
+            share=min(map(_answered_share, by_field or [present])),
         )
 
     @property
     def collapsed(self) -> bool:
-        """True if fewer than half of the labels that occur in the rows were answered (of fields: in any of them)."""
+        """True if fewer than half of the labels that occur in the rows (with fields: in any field) were answered."""
         return self.share < _COLLAPSED
 
     @property
     def warning(self) -> str:
-        """One plain sentence if the classifier has collapsed, else an empty text."""
+        """Sentence for the user if the classifier has collapsed, else an empty text."""
         if not self.collapsed:
             return ""
         where = f"of the {self.present:,} labels that occur in these rows only {self.found:,} were"
-        if self.found >= _COLLAPSED * self.present:  # the other fields make up for one
+        # One field has collapsed, but the labels of the others hide it in the total.
+        if self.found >= _COLLAPSED * self.present:
             where = f"in one of the fields only {self.share:.0%} of the labels that occur in these rows were"
         return f"Collapsed: {where} ever answered."
 
@@ -116,7 +118,7 @@ class AnsweredLabels:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassificationSummary:
-    """How a classifier fared on rows of known labels.
+    """Metrics of a classifier on rows of known labels.
 
     Attributes
     ----------
@@ -155,7 +157,7 @@ class ClassificationSummary:
     def from_counts(
         cls, labels: Sequence[str], confusion: NDArray[np.int64], other: NDArray[np.int64]
     ) -> ClassificationSummary:
-        """Return the summary of rows that were counted already.
+        """Return the summary of a confusion matrix.
 
         Parameters
         ----------
@@ -186,7 +188,7 @@ class ClassificationSummary:
 
     @property
     def answered_labels(self) -> AnsweredLabels:
-        """How many of the labels were answered."""
+        """Number of labels that were answered."""
         return AnsweredLabels.of(self.per_label)
 
 
@@ -276,6 +278,6 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
     return part / np.maximum(whole, 1)
 
 
-def _share(labels: Iterable[LabelMetrics]) -> float:
-    present = [own.predicted > 0 for own in labels if own.support]
-    return sum(present) / len(present) if present else 1.0
+def _answered_share(labels: Iterable[LabelMetrics]) -> float:
+    answered = [metrics.predicted > 0 for metrics in labels if metrics.support]
+    return sum(answered) / len(answered) if answered else 1.0

@@ -1,4 +1,4 @@
-"""How answers that hold several labels fared, part by part and label by label, counted as rows come."""
+"""Metrics of answers that hold several labels, by part and by label, counted row by row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EDGES: Final[list[float]] = np.linspace(0.0, 1.0, _BINS + 1).tolist()
 
 
 class GivenPart(NamedTuple):
-    """A part of an answer, and how sure the model was of it.
+    """Part of an answer, with the model's confidence in it.
 
     Attributes
     ----------
@@ -50,14 +50,14 @@ class GivenPart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionMetrics(LabelMetrics):
-    """How one label of a set, or one label of a field, fared.
+    """Metrics of one label of a set, or of one label of a field.
 
     Attributes
     ----------
     missed : int
-        Rows that truly have it, and were not given it.
+        Rows whose true answer has it and whose predicted answer lacks it (false negatives).
     added : int
-        Rows that were given it, and truly have it not.
+        Rows whose predicted answer has it and whose true answer lacks it (false positives).
     """
 
     missed: int
@@ -66,22 +66,21 @@ class DecisionMetrics(LabelMetrics):
 
 @dataclass(frozen=True, kw_only=True)
 class PartMetrics:
-    """How one part fared: a field, or whether one label is in the set.
+    """Metrics of one part: a field, or the membership of one label in the set.
 
     Attributes
     ----------
     correct : int
-        Answered rows in which it is right; in a row without a legal answer nothing is.
+        Answered rows in which it is right; a row without a legal answer is wrong in every part.
     accuracy : Interval
         `correct` over the answered rows, with Wilson's 95 % interval.
     rows_with_confidence : int
-        Rows whose answer says how sure it is of this part.
+        Rows whose answer has a confidence in this part.
     ece, brier : float or None
         Expected calibration error (15 bins of equal width) and Brier score of that confidence, in [0, 1], 0 is best;
         None without such rows.
     credit : float or None
-        Mean credit of a field on a scale or in a tree, in [0, 1]: what an answer that is nearly right earns; None where
-        labels are plain.
+        Mean partial credit of a field on a scale or in a tree, in [0, 1]; None where labels are plain.
     """
 
     correct: int
@@ -94,7 +93,7 @@ class PartMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class CompositeMetrics:
-    """How answers that hold several labels fared, on answered rows.
+    """Metrics of answers that hold several labels, on answered rows.
 
     Attributes
     ----------
@@ -107,7 +106,7 @@ class CompositeMetrics:
     per_label : mapping of str to DecisionMetrics
         Precision, recall, F1 and support by label, or by ``field=label``.
     credit : float
-        Mean over rows of what is right in them, in [0, 1]: the mean over the fields, or `jaccard`; see
+        Mean partial credit of the rows, in [0, 1]: the mean over the fields, or `jaccard`; see
         `calibrant.core.LabelSet.credit`.
     micro_f1 : float
         ``2 tp / (2 tp + fp + fn)`` with all counts added up, in [0, 1].
@@ -117,11 +116,11 @@ class CompositeMetrics:
         Share of labels that are wrongly in the set or out of it, in [0, 1], 0 is best; all of them are wrong in a row
         without a legal answer. None for fields.
     jaccard : float or None
-        Mean over rows of the labels that true and given set share over those in either, in [0, 1]; 1 where both are
-        empty, 0 without a legal answer. None for fields.
+        Mean over rows of the size of the intersection of true and predicted set over that of their union, in [0, 1];
+        1 where both are empty, 0 without a legal answer. None for fields.
     samples_f1 : float or None
-        Mean over rows of twice the labels that both sets share over the sum of their sizes, in [0, 1]; as `jaccard`
-        otherwise.
+        Mean over rows of twice the size of the intersection over the sum of the sizes of both sets, in [0, 1]; edge
+        cases as in `jaccard`.
     """
 
     kind: Literal["fields", "multi_label"]
@@ -137,12 +136,12 @@ class CompositeMetrics:
 
     @property
     def answered_labels(self) -> AnsweredLabels:
-        """How many of the labels in `per_label` were answered."""
+        """Number of labels in `per_label` that were answered."""
         return AnsweredLabels.of(self.per_label, self.parts if self.kind == "fields" else ())
 
 
-class _Sureness:
-    """Adds up what calibration error and Brier score are made of."""
+class _ConfidenceSums:
+    """Sums for the calibration error and Brier score of one part; memory does not grow with rows."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -167,7 +166,7 @@ class _Sureness:
 
 
 class CompositeTally:
-    """Counts answered rows; memory does not grow with them.
+    """Counter of answered rows; memory does not grow with them.
 
     Parameters
     ----------
@@ -182,10 +181,12 @@ class CompositeTally:
         size = len(labels)
         self._both, self._added, self._missed = (np.zeros(size, dtype=np.int64) for _ in range(3))
         self._wrong: dict[str, int] = dict.fromkeys(labels.parts, 0)
-        self._sure = {name: _Sureness() for name in labels.parts}
-        # What is nearly right counts in these fields alone.
-        graded = {name: labels.labels_of(name) for name in labels.parts if not self._sets}
-        self._graded = {name: own for name, own in graded.items() if type(own) is not LabelSet}
+        self._sums = {name: _ConfidenceSums() for name in labels.parts}
+        # Only labels with a structure give partial credit; of plain ones it equals the accuracy.
+        fields = {name: labels.labels_of(name) for name in labels.parts if not self._sets}
+        self._graded = {
+            name: field_labels for name, field_labels in fields.items() if type(field_labels) is not LabelSet
+        }
         self._credit = dict.fromkeys(self._graded, 0.0)
         self._jaccard = self._f1 = 0.0
         self.rows = 0
@@ -198,32 +199,33 @@ class CompositeTally:
         answer : str
             The true answer, in its canonical form.
         label : str or None
-            The given one; None, or what is no legal answer, is wrong in every part.
+            The predicted answer; None, or a text that is no legal answer, is wrong in every part.
         parts : sequence of GivenPart, optional
-            How sure the model was of which part.
+            The predicted parts with their confidences.
         """
-        given = None if label is None else self._labels.canonical(label)
+        predicted = None if label is None else self._labels.canonical(label)
         truth = self._labels.values(answer)
-        values = {} if given is None else self._labels.values(given)
+        values = {} if predicted is None else self._labels.values(predicted)
         self.rows += 1
         for name, value in truth.items():
             self._wrong[name] += values.get(name) != value
-        for name, own in self._graded.items() if values else ():
-            self._credit[name] += own.credit(Prediction(label=values[name]), truth[name])
-        self._count(self._labels.decisions(answer), None if given is None else self._labels.decisions(given))
-        for part in parts if given is not None else ():
+        for name, field_labels in self._graded.items() if values else ():
+            self._credit[name] += field_labels.credit(Prediction(label=values[name]), truth[name])
+        chosen = None if predicted is None else self._labels.decisions(predicted)
+        self._count(self._labels.decisions(answer), chosen)
+        for part in parts if predicted is not None else ():
             if part.confidence is not None and part.name in truth:
-                self._sure[part.name].add(part.confidence, right=truth[part.name] == part.label)
+                self._sums[part.name].add(part.confidence, right=truth[part.name] == part.label)
 
-    def _count(self, truth: frozenset[str], given: frozenset[str] | None) -> None:
-        found = given or frozenset()
-        both = truth & found
-        for table, names in ((self._both, both), (self._missed, truth - both), (self._added, found - both)):
+    def _count(self, truth: frozenset[str], predicted: frozenset[str] | None) -> None:
+        labels = predicted or frozenset()
+        both = truth & labels
+        for table, names in ((self._both, both), (self._missed, truth - both), (self._added, labels - both)):
             for name in names:
                 table[self._place[name]] += 1
-        if given is not None and self._sets:
-            self._jaccard += len(both) / len(truth | found) if truth or found else 1.0
-            self._f1 += 2 * len(both) / (len(truth) + len(found)) if truth or found else 1.0
+        if predicted is not None and self._sets:
+            self._jaccard += len(both) / len(truth | labels) if truth or labels else 1.0
+            self._f1 += 2 * len(both) / (len(truth) + len(labels)) if truth or labels else 1.0
 
     def metrics(self) -> CompositeMetrics | None:
         """Return the numbers of the rows so far; None without rows."""
@@ -231,21 +233,21 @@ class CompositeTally:
             return None
         per_label = self._per_label()
         sides = 2 * self._both.sum() + self._added.sum() + self._missed.sum()
-        wrong = sum(self._wrong.values())
-        credit = {name: found / self.rows for name, found in self._credit.items()}
-        shares = {name: credit.get(name, 1 - missed / self.rows) for name, missed in self._wrong.items()}
+        wrong_parts = sum(self._wrong.values())
+        credit = {name: total / self.rows for name, total in self._credit.items()}
+        shares = {name: credit.get(name, 1 - wrong / self.rows) for name, wrong in self._wrong.items()}
         return CompositeMetrics(
             kind="multi_label" if self._sets else "fields",
             rows=self.rows,
             parts={
-                name: sure.metrics(self.rows - self._wrong[name], self.rows, credit.get(name))
-                for name, sure in self._sure.items()
+                name: sums.metrics(self.rows - self._wrong[name], self.rows, credit.get(name))
+                for name, sums in self._sums.items()
             },
             per_label=per_label,
             credit=self._jaccard / self.rows if self._sets else sum(shares.values()) / len(shares),
             micro_f1=float(2 * self._both.sum() / max(sides, 1)),
-            macro_f1=float(np.mean([found.f1 for found in per_label.values()])),
-            hamming_loss=wrong / (self.rows * len(self._wrong)) if self._sets else None,
+            macro_f1=float(np.mean([metrics.f1 for metrics in per_label.values()])),
+            hamming_loss=wrong_parts / (self.rows * len(self._wrong)) if self._sets else None,
             jaccard=self._jaccard / self.rows if self._sets else None,
             samples_f1=self._f1 / self.rows if self._sets else None,
         )
@@ -280,7 +282,7 @@ def answer_summary(
     answers : sequence of str, length n
         True answers, spelled as in the label set.
     given : sequence of (str or None), length n
-        Predicted ones; None, or what is no legal answer, is wrong.
+        Predicted answers; None, or a text that is no legal answer, is wrong.
     """
     if not answers:
         return None

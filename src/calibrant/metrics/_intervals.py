@@ -18,7 +18,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     """Return the score interval of a proportion.
 
     Solves ``|p - s/n| = z sqrt(p (1 - p) / n)`` for p (Wilson 1927, JASA 22:209-212). Unlike the
-    textbook interval it keeps its promise near 0 and 1 and in small samples.
+    textbook interval it keeps its nominal coverage near 0 and 1 and in small samples.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level:
     """Return the score interval of the mean of numbers in [0, 1], such as partial credit.
 
     Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
-    the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each says more. For
-    values of 0 and 1 it is Wilson's own interval. Values that do not vary count as n rows.
+    the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each counts as more
+    than one row. For values of 0 and 1 it is Wilson's own interval. Values that do not vary count as n rows.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def paired_mean_interval(
     confidence = check_level(level)
     n, mean, variance = _strata(values, groups)
     if (n < 2).any():
-        what = "differences" if groups is None else "every group of differences"
-        msg = f"Expected {what} to hold two rows or more, got {int(n.min())}: one row shows no variation."
+        subject = "differences" if groups is None else "every group of differences"
+        msg = f"Expected {subject} to hold two rows or more, got {int(n.min())}: one row shows no variation."
         raise ConfigurationError(msg)
     weight = n / n.sum()
     estimate = float(weight @ mean)

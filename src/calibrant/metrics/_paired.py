@@ -17,14 +17,14 @@ __all__ = ["PairedComparison", "holm", "paired_comparison"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Two classifiers, or two prompts, on the same rows.
+    """Comparison of two classifiers, or two prompts, on the same rows.
 
     Attributes
     ----------
     difference : float
         Accuracy of b minus accuracy of a, in [-1, 1]; above 0 where b is better.
     interval : Interval
-        Of the difference, in the same direction.
+        Interval of the difference, in the same direction.
     p_value : float
         Exact McNemar test of equal accuracy, two-sided; 1 where a and b never differ.
     n : int
@@ -88,12 +88,12 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Return p-values adjusted for having tested several candidates.
+    """Return p-values adjusted for the number of tested candidates.
 
     Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th
     smallest of m is multiplied by m - i + 1, made no smaller than the one before it and at most 1.
-    Rejecting what is at most alpha then rejects any true hypothesis with probability at most
-    alpha, whatever the dependence between the tests.
+    A test that rejects every adjusted value up to alpha then rejects any true hypothesis with
+    probability at most alpha, under any dependence between the tests.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of shape (m,)
-        In the order given, each at least what it was.
+        Adjusted values in the order given, none smaller than before.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Plain sentences about figures that a reader must not overlook; one wording for commands and report."""
+"""Remarks on figures that a reader must not overlook, in one wording for commands and report."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ __all__ = ["confidence_remarks", "zero_width_remark"]
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
-    """Return sentences about what must be known before the confidences are used; none where nothing is wrong.
+    """Return warnings about the use of the confidences, one sentence each; empty where there is no reason for any.
 
     Parameters
     ----------
     auroc : Interval or None
-        `auroc_interval` of the confidence; None where it is not defined. Below 0.5 it gets a sentence.
+        `auroc_interval` of the confidence; None where it is not defined. An estimate below 0.5 gets a sentence.
     rows, rows_with_low_label_mass : int
-        Rows that were answered, and those of them on which the model would rather have written something else than any
-        label.
+        Answered rows, and those among them with a label mass below `calibrant.core.LOW_LABEL_MASS`.
     """
     mass = _of_label_mass(rows_with_low_label_mass, rows) if rows_with_low_label_mass else ""
     ranking = "" if auroc is None or auroc.estimate >= 0.5 else _of_ranking(auroc)
     return [remark for remark in (mass, ranking) if remark]
 
 
-def _of_ranking(found: Interval) -> str:
-    figures = f"AUROC {found.estimate:.3f}, {found.level:.0%} interval {found.lower:.3f} to {found.upper:.3f}"
+def _of_ranking(auroc: Interval) -> str:
+    figures = f"AUROC {auroc.estimate:.3f}, {auroc.level:.0%} interval {auroc.lower:.3f} to {auroc.upper:.3f}"
     pairs = (
-        f"in {1.0 - found.estimate:.0%} of all pairs of a right and a wrong row the wrong one is the surer"
+        f"in {1.0 - auroc.estimate:.0%} of all pairs of a right and a wrong row the wrong one is the surer"
     )
-    if found.upper < 0.5:
+    if auroc.upper < 0.5:
         return f"Confidence ranks backwards: {pairs} ({figures}). A threshold would keep the wrong answers."
     return f"Confidence does not tell right from wrong answers here: {pairs} ({figures})."
 
@@ -42,7 +41,7 @@ def _of_label_mass(low: int, rows: int) -> str:
 
 
 def zero_width_remark(*intervals: Interval | None) -> str:
-    """Return why an interval of width 0 is no certainty, if one of these is; else an empty text."""
-    if all(found is None or found.lower < found.upper for found in intervals):
+    """Return a warning if one of the intervals has width 0, which is no certainty; else an empty text."""
+    if all(interval is None or interval.lower < interval.upper for interval in intervals):
         return ""
     return "width 0 because all rows came out alike, as the next ones need not"

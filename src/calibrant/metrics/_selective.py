@@ -1,4 +1,4 @@
-"""Ranking: whether confidence puts right answers above wrong ones.
+"""Metrics of ranking by confidence: AUROC, risk-coverage curves, accuracy at a coverage.
 
 Language models report exactly 1.0 on most rows, so ties decide these metrics. Throughout, rows of
 equal confidence are taken in random order and the expectation over that order is reported.
@@ -36,7 +36,7 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     Returns
     -------
     float
-        In [0, 1]; 0.5 is what chance gives, 1 is best.
+        In [0, 1]; chance gives 0.5, 1 is best.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     right = y.sum()
     wrong = len(y) - right
     if right == 0 or wrong == 0:
-        what = "right" if wrong == 0 else "wrong"
-        msg = f"AUROC is undefined: all {len(y)} rows are {what}, and it compares right rows with wrong ones."
+        side = "right" if wrong == 0 else "wrong"
+        msg = f"AUROC is undefined: all {len(y)} rows are {side}, and it compares right rows with wrong ones."
         raise ConfigurationError(msg)
     _, group, count = np.unique(p, return_inverse=True, return_counts=True)
     middle_rank = np.cumsum(count) - (count - 1) / 2.0
@@ -65,8 +65,8 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
 
         var(A) = A (1 - A) / (m n) * (1 + ((m + n) / 2 - 1) * ((1 - A) / (2 - A) + A / (1 + A)))
 
-    with m right and n wrong rows. So a perfect ranking of few rows has no interval of width 0. Ties make the estimate
-    vary less than that: the interval is then wider than it need be.
+    with m right and n wrong rows. So even a perfect ranking of few rows has an interval of positive width. Ties make
+    the estimate vary less than this formula assumes: the interval is then conservative.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
 
     Examples
     --------
-    >>> found = auroc_interval([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0])
-    >>> found.estimate, round(found.lower, 2), found.upper
+    >>> interval = auroc_interval([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0])
+    >>> interval.estimate, round(interval.lower, 2), interval.upper
     (1.0, 0.32, 1.0)
     """
     z = normal_quantile(level)
@@ -147,7 +147,7 @@ def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the area under the risk-coverage curve above that of a perfect ranking.
 
     `aurc` minus the mean over k = 1..n of ``max(0, k - (n - m)) / k``, m the number of errors:
-    what remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
+    the part that remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
     it compares rankings of classifiers of different accuracy.
 
     Parameters
@@ -160,7 +160,7 @@ def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     Returns
     -------
     float
-        In [0, 1), 0 is best, and what all rows right or all wrong give.
+        In [0, 1), 0 is best. All rows right, or all wrong, give 0, too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How answers fared whose labels stand on a scale or in a tree, from the counts of who is taken for whom."""
+"""Metrics of labels on a scale or in a tree, from the confusion matrix."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class StructureFigure:
-    """One of the numbers, for a table.
+    """One metric as a line of a table.
 
     Attributes
     ----------
     name, about : str
-        What it is, and of which rows.
+        The name of the metric, and a description of its rows and unit.
     value : float or None
         None where it is not defined.
     interval : Interval or None
         Its 95 % interval, where one is computed.
     rows : int
-        Rows it is about.
+        Rows it is computed from.
     """
 
     name: str
@@ -46,15 +46,15 @@ class StructureFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class OrdinalMetrics:
-    """How far answers are from the true place on a scale of L labels, on answered rows.
+    """Distance of answers from the true place on a scale of L labels, on answered rows.
 
     Attributes
     ----------
     kind : str
         ``ordinal``.
     rows, labelled : int
-        Answered rows, and those among them whose answer is a label: `mean_absolute_error` and `quadratic_kappa` are
-        about the latter, as no other answer has a place on the scale.
+        Answered rows, and those among them whose answer is a label. `mean_absolute_error` and `quadratic_kappa` use
+        only the latter, as no other answer has a place on the scale.
     credit : Interval
         Mean of ``1 - steps / (L - 1)``, in [0, 1]; 0 for an answer that is no label.
     within_one : Interval
@@ -78,8 +78,8 @@ class OrdinalMetrics:
         """Yield the numbers in the order of a table."""
         answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
         error = self.mean_absolute_error
-        yield _of("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
-        yield _of("within one step", self.within_one, answered, self.rows)
+        yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
+        yield _figure("within one step", self.within_one, answered, self.rows)
         yield StructureFigure(
             name="mean absolute error",
             about=f"{labelled}, in steps; 0 is best",
@@ -94,7 +94,7 @@ class OrdinalMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalMetrics:
-    """How far down the tree answers are right, on answered rows.
+    """Correctness of answers level by level down a tree, on answered rows.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class HierarchicalMetrics:
         interval. The last is the accuracy.
     precision, recall, f1 : float
         Hierarchical precision, recall and F1 in [0, 1], micro-averaged: every label counts together with the labels
-        above it, the root left out (Kiritchenko, Matwin and Famili 2005). 0 where nothing was given.
+        above it, the root left out (Kiritchenko, Matwin and Famili 2005). 0 without any predicted label.
     """
 
     kind: Literal["hierarchical"] = "hierarchical"
@@ -123,9 +123,9 @@ class HierarchicalMetrics:
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the numbers in the order of a table."""
         answered = f"{self.rows:,} answered rows"
-        yield _of("credit", self.credit, f"{answered}; share of levels", self.rows)
+        yield _figure("credit", self.credit, f"{answered}; share of levels", self.rows)
         for number, level in enumerate(self.levels, 1):
-            yield _of(f"right down to level {number}", level, answered, self.rows)
+            yield _figure(f"right down to level {number}", level, answered, self.rows)
         about = f"{answered}; precision {self.precision:.3f}, recall {self.recall:.3f}"
         yield StructureFigure(name="hierarchical F1", about=about, value=self.f1, rows=self.rows)
 
@@ -136,7 +136,7 @@ StructureMetrics = OrdinalMetrics | HierarchicalMetrics
 def structure_metrics(
     labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
 ) -> StructureMetrics | None:
-    """Return the metrics that the structure of the labels allows; None without structure or rows.
+    """Return the metrics of labels with a structure; None without structure or rows.
 
     Parameters
     ----------
@@ -183,16 +183,17 @@ def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float |
 def _hierarchical(
     labels: HierarchicalLabels, confusion: NDArray[np.int64], other: NDArray[np.int64]
 ) -> HierarchicalMetrics:
-    truth, given = np.nonzero(confusion)
-    counts = confusion[truth, given]
+    truth, predicted = np.nonzero(confusion)
+    counts = confusion[truth, predicted]
     rows = int(counts.sum() + other.sum())
-    same = np.array([own[truth] == own[given] for own in map(labels.groups, range(1, labels.depth + 1))])
+    levels = map(labels.groups, range(1, labels.depth + 1))
+    same = np.array([group[truth] == group[predicted] for group in levels])
     lengths = np.array([len(labels.path(label)) for label in labels])
-    # Of different labels only levels that both have are the same; the right label is right as a whole.
-    shared = np.where(truth == given, lengths[truth], same.sum(axis=0))
+    # Two different labels share the levels above both; a right label counts with its whole path.
+    shared = np.where(truth == predicted, lengths[truth], same.sum(axis=0))
     both = float(counts @ shared)
-    meant = float(counts @ lengths[truth] + other @ lengths)
-    precision, recall = both / max(float(counts @ lengths[given]), 1.0), both / meant
+    true_levels = float(counts @ lengths[truth] + other @ lengths)
+    precision, recall = both / max(float(counts @ lengths[predicted]), 1.0), both / true_levels
     credit = np.append(same.mean(axis=0), 0.0)
     return HierarchicalMetrics(
         rows=rows,
@@ -204,14 +205,14 @@ def _hierarchical(
     )
 
 
-def _of(name: str, found: Interval, about: str, rows: int) -> StructureFigure:
-    return StructureFigure(name=name, about=about, value=found.estimate, interval=found, rows=rows)
+def _figure(name: str, interval: Interval, about: str, rows: int) -> StructureFigure:
+    return StructureFigure(name=name, about=about, value=interval.estimate, interval=interval, rows=rows)
 
 
-def _scaled(found: Interval, factor: int) -> Interval:
+def _scaled(interval: Interval, factor: int) -> Interval:
     return Interval(
-        lower=found.lower * factor,
-        upper=found.upper * factor,
-        level=found.level,
-        estimate=found.estimate * factor,
+        lower=interval.lower * factor,
+        upper=interval.upper * factor,
+        level=interval.level,
+        estimate=interval.estimate * factor,
     )

@@ -1,4 +1,4 @@
-"""Scores in [0, 1] that tell a well-founded answer from a lucky guess."""
+"""Scores in [0, 1] that reward a well-founded answer more than a lucky guess."""
 
 from calibrant.scoring._probability import LinearBlendScoring, SigmoidScoring, ThresholdScoring
 from calibrant.scoring._proper import BrierScoring, LogScoring

@@ -1,4 +1,4 @@
-"""Scores of the predicted label's probability: nothing for a wrong answer, less for a guess."""
+"""Scores of the predicted label's probability: 0 for a wrong answer, less for an unsure right one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG_SLACK = 1e-12
 
 
 class _ProbabilityScoring(ABC):
-    """The contract of the three: incorrect 0, correct without evidence 1, else a rising curve."""
+    """Base of the three strategies: incorrect 0, correct without log-probabilities 1, else a rising curve."""
 
     @abstractmethod
     def _curve(self, logprob: float) -> float:
@@ -58,7 +58,7 @@ class _ProbabilityScoring(ABC):
 
 @dataclass(frozen=True)
 class LinearBlendScoring(_ProbabilityScoring):
-    """A correct answer earns a floor plus a share that grows with its probability.
+    """Score with a floor for correct answers, plus a share that grows linearly with their probability.
 
     With p the probability: 1 where p >= `low_confidence_threshold`, else
     ``min_score + (1 - min_score) * p / threshold``. Continuous. Incorrect 0, correct without
@@ -70,7 +70,7 @@ class LinearBlendScoring(_ProbabilityScoring):
         The probability from which a correct answer earns 1; a relative 1e-12 below it still
         counts as reaching it.
     min_score_on_correct : float in [0, 1), default 0.3
-        What a correct answer of probability 0 earns.
+        Score of a correct answer of probability 0.
 
     Raises
     ------
@@ -106,7 +106,7 @@ class LinearBlendScoring(_ProbabilityScoring):
 
 @dataclass(frozen=True)
 class ThresholdScoring(_ProbabilityScoring):
-    """A correct answer earns 1 if its probability reaches the threshold, else 0.
+    """Score of 1 for a correct answer whose probability reaches the threshold, else 0.
 
     Incorrect 0, correct without log-probability 1.
 
@@ -144,7 +144,7 @@ class ThresholdScoring(_ProbabilityScoring):
 
 @dataclass(frozen=True)
 class SigmoidScoring(_ProbabilityScoring):
-    """A correct answer earns ``1 / (1 + exp(-steepness * (p - midpoint)))``, p its probability.
+    """Score of ``1 / (1 + exp(-steepness * (p - midpoint)))`` for a correct answer of probability p.
 
     Incorrect 0, correct without log-probability 1. Note that a probability of 1 earns less than
     1: 0.993 with the defaults.

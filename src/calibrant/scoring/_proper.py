@@ -1,7 +1,8 @@
 """Proper scores: the whole distribution against the true label.
 
-Maximised, in expectation, by reporting the true probabilities; so a wrong answer that left its
-rival room scores above 0, and a right one that was a toss-up below 1.
+A proper score is highest, in expectation, for a model that reports the true probabilities. So a wrong
+answer that left some probability to the true label scores above 0, and a right answer that was a toss-up
+scores below 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["BrierScoring", "LogScoring"]
 
 
 class _ProperScoring(ABC):
-    """What the two share: reading distribution and answer, and the rule for missing evidence."""
+    """Base of the proper scores: reads distribution and answer, and holds the rule for missing evidence."""
 
     @abstractmethod
     def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:
@@ -44,8 +45,8 @@ class _ProperScoring(ABC):
         logprob_score : float or None
             Checked but not used.
         distribution : LabelDistribution, optional
-            The distribution over all labels. Without one there is nothing to score but the label
-            itself, and the contract for missing evidence holds (see `is_correct`).
+            The distribution over all labels. Without one only the label can be scored (see
+            `is_correct`).
         answer : str, optional
             The true label, compared without regard to case and surrounding space; needed with a
             distribution.
@@ -94,10 +95,10 @@ class LogScoring(_ProperScoring):
 
     ``1 + max(ln p_true, ln m) / |ln m|`` with m = `min_probability`: 1 for probability 1, 0 for
     m and below. The logarithmic score (Good 1952; Gneiting and Raftery 2007, section 3.1) is
-    unbounded; cutting it at m is what makes it fit [0, 1], at a price: a report that
-    withdraws probability from labels rarer than about e * m can gain, by no more than
-    ``L * m / |ln m|`` in expectation (L labels; 4e-5 for four labels with the default). Where
-    that matters use `BrierScoring`. Without a distribution: correct 1, incorrect 0.
+    unbounded; cutting it at m makes it fit [0, 1], but it is then not quite proper: a report that
+    withdraws probability from labels rarer than about e * m can gain up to ``L * m / |ln m|`` in
+    expectation (L labels; 4e-5 for four labels with the default). Where that matters use
+    `BrierScoring`. Without a distribution: correct 1, incorrect 0.
 
     Parameters
     ----------

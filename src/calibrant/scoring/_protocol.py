@@ -1,4 +1,4 @@
-"""What the adapter asks of a scoring strategy."""
+"""Interface of a scoring strategy, as the adapter calls it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ScoringStrategy"]
 
 @runtime_checkable
 class ScoringStrategy(Protocol):
-    """Turns one graded answer and its log-probability into a score.
+    """Function from one graded answer and its log-probability to a score.
 
     A strategy of your own needs only the two methods below.
     """

@@ -23,7 +23,7 @@ def check_parameter(name: str, value: object, *, interval: str) -> float:
     name : str
         The parameter as the user wrote it, for the message.
     value : object
-        What the user passed; booleans are not numbers here.
+        The user's value; booleans are not numbers here.
     interval : str
         Two finite or infinite ends in mathematical notation, such as ``"(0, 1]"``.
 

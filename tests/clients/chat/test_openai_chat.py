@@ -161,7 +161,7 @@ class TestFaults:
         assert lowest <= error.retry_after <= highest
 
     def test_what_the_model_does_not_accept_comes_with_advice(self, server: Any, make: Make) -> None:
-        """As through litellm."""
+        """The advice is the same as through litellm."""
         server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
         assert "options={'temperature': None}" in str(failure(make()))
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
@@ -182,7 +182,7 @@ class TestFaults:
 
 class TestCalls:
     def test_satisfies_the_client_protocol(self, make: Make) -> None:
-        """And no more: it is never asked for next-token probabilities."""
+        """It is no client of next-token probabilities."""
         client = make()
         assert isinstance(client, Client)
         assert not isinstance(client, ContinuingClient)
@@ -205,7 +205,7 @@ class TestCalls:
         assert len(set(map(id, errors))) == 64
 
     def test_as_many_calls_run_at_once_as_are_wanted(self, server: Any, make: Make) -> None:
-        """Not 256, where more are wanted; not more, where fewer are."""
+        """The option replaces the default of 256, upwards and downwards."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
@@ -219,7 +219,7 @@ class TestCalls:
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
 
     def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
-        """What is kept of earlier calls is compared with what is asked for."""
+        """The cached schema is compared with the request's."""
         client, schema, options = make(), {"type": "json_schema", "a": [1]}, {"seed": 1}
         asked = CompletionRequest(
             messages=({"role": "user", "content": "x"},), response_format=schema, options=options
@@ -259,7 +259,7 @@ class TestCalls:
     def test_options_that_cannot_be_are_refused_before_any_call(
         self, server: Any, make: Make, options: dict[str, Any], message: str
     ) -> None:
-        """Where the client is built, and where they come with a request."""
+        """They are refused at construction and with a request."""
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
         with pytest.raises(ConfigurationError, match=message):
@@ -281,7 +281,7 @@ class TestAddress:
         ],
     )
     def test_is_taken_with_and_without_v1(self, server: Any, make: Make, path: str, asked: list[str]) -> None:
-        """As servers document theirs; a query stays."""
+        """Both spellings of an address work; a query stays."""
         ask(make(api_base=server.root + path))
         assert [route for route, *_ in server.asked] == asked
 
@@ -347,7 +347,7 @@ class TestKey:
         assert OpenAIChatClient("openai/x", api_base="http://localhost:1").endpoint == "http://localhost:1"
 
     def test_a_missing_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where there is no default."""
+        """The message names the variable if there is no default."""
         monkeypatch.delenv("HOSTED_VLLM_API_BASE", raising=False)
         with pytest.raises(
             ConfigurationError, match="hosted_vllm/NAME: set the option api_base or HOSTED_VLLM_API_BASE"
@@ -367,7 +367,7 @@ class TestKey:
     def test_comes_from_the_option_or_the_environment(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch, model: str, given: Any, sent: Any
     ) -> None:
-        """Of the prefix's own variable, and address too."""
+        """Each prefix has its own variables of key and address."""
         monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
         ask(make(model, api_key=given))
@@ -429,7 +429,7 @@ class TestCost:
 
 class TestRates:
     def test_an_answer_without_rate_headers_says_nothing(self, make: Make) -> None:
-        """And holds nothing the server did not send."""
+        """It holds nothing the server did not send."""
         answer = ask(make())
         assert rate_state(answer) is None
         assert "_hidden_params" not in answer

@@ -135,7 +135,7 @@ def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> N
 
 
 def test_bodies_are_the_same(server: Any, clients: Any) -> None:
-    """What reaches the wire does not depend on the way."""
+    """Both ways send the same body."""
     for client in clients:
         classified(client, ["plain"])
     theirs, ours = server.bodies
