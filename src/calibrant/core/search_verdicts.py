@@ -71,7 +71,7 @@ def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
 
 
 def _tested_with_head(record: _Record) -> list[str]:
-    """Say what the test rows show of another prompt with its head, beside the seed prompt as it was scored."""
+    """Return a sentence on the test rows: another prompt with its head, beside the seed prompt as it was scored."""
     found = (record.get("final") or {}).get("against_seed")
     if not changed_prompt(record) or found is None:
         return []

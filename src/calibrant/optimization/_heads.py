@@ -43,7 +43,7 @@ class HeadStage:
     max_metric_calls: int
 
     def run(self, found: Choice) -> tuple[Choice, Head | None]:
-        """Return which prompt is kept, and what labelled rows teach under it; None where they cannot.
+        """Return the choice with the prompt that is kept, and the head that labelled rows teach under it, if any.
 
         Validation rows come first, then training rows, as far as the budget goes.
         """
@@ -125,7 +125,7 @@ class HeadStage:
 
 
 def _standing(head: Head) -> Standing:
-    """Return how a head does on the rows that taught it, each judged by what the other rows teach."""
+    """Return the standing of a head on the rows that taught it, each judged by a head of the other rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
     figures = next(one for one in head.figures if one.name == head.rung)
     return Standing(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)

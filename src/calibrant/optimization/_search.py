@@ -226,12 +226,7 @@ class Search:
                 return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
             chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
-            # The one that was asked about most rows, or beaten by least at the end.
-            runner_up = min(
-                (place for place in range(len(candidates)) if place != chosen),
-                key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
-                default=None,
-            )
+            runner_up = self._runner_up(candidates, asked, chosen)
         # Whose predictions may be given out without their label prior.
         for place in sorted({0, chosen, chosen if runner_up is None else runner_up}):
             queries = self._queries(candidates[place], asked[place])
@@ -247,6 +242,16 @@ class Search:
             ),
             chosen=chosen,
             runner_up=runner_up,
+        )
+
+    def _runner_up(
+        self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
+    ) -> int | None:
+        """Return the prompt that was asked about most rows beside the chosen one, or lost least on them."""
+        return min(
+            (place for place in asked if place != chosen),
+            key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
+            default=None,
         )
 
     def _validated(
