@@ -16,7 +16,6 @@ from calibrant.evaluation._compare import (
     compare_predictions,
 )
 from calibrant.evaluation._data import Dataset, checked, inspect
-from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
 from calibrant.evaluation._history import (
@@ -39,8 +38,8 @@ from calibrant.evaluation._provider_batch import (
 )
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
-from calibrant.evaluation._records import row_line, row_record
 from calibrant.evaluation._tally import Tally
+from calibrant.runs import RunDirectory, row_line, row_record
 
 __all__ = [
     "GATES",
