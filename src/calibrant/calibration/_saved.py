@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,14 @@ from numpy.typing import NDArray
 from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core import (
     MAX_RUN_ROW_BYTES,
+    UNKNOWN,
     DataError,
     DemonstrationSettings,
     LogprobSpace,
     Outcome,
     Row,
+    RunRow,
     StateError,
-    has_low_label_mass,
     labels_from_record,
     read_json_object,
     read_rows,
@@ -37,13 +36,10 @@ __all__ = [
     "unfinished",
 ]
 
-UNKNOWN: Final = -1  # whether the row is right
 DEMONSTRATIONS: Final = "demonstrations.jsonl"
 """File of a run's directory with the labelled texts that its prompts were shown from."""
 _FILE: Final = "predictions.jsonl"
 _CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head, if it has one
-_ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
-_CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,23 +201,25 @@ class _Rows:
 
     def add(self, row: Row) -> None:
         """Check a row and add it."""
-        values = row.values
-        index = _index(row, len(self.index))
+        try:
+            found = RunRow.checked(row.values)
+        except ValueError as error:
+            raise _broken(row, str(error)) from error
+        index = len(self.index) if found.index is None else found.index
         if index in self.index:
             raise _broken(row, f"expected every index once, got {index} again")
-        outcome = _outcome(row)
         self.index[index] = None
-        self.outcomes.append(outcome)
-        for name, column in (("input", self.inputs), ("answer", self.answers), ("label", self.labels)):
-            column.append(_text(row, name))
-        self.confidence.append(_confidence(row))
-        self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
-        self.cost.append(_amount(row, "cost"))
-        self.latency.append(_amount(row, "latency_seconds"))
-        with contextlib.suppress(TypeError, ValueError):  # other people's columns may have these names
-            self.low_label_mass += outcome is not Outcome.ERROR and has_low_label_mass(values)
+        self.outcomes.append(found.outcome)
+        self.inputs.append(found.input)
+        self.answers.append(found.answer)
+        self.labels.append(found.label)
+        self.confidence.append(found.confidence)
+        self.correct.append(found.correct)
+        self.cost.append(found.cost)
+        self.latency.append(found.latency_seconds)
+        self.low_label_mass += found.has_low_label_mass
         if self.label_set is None:
-            self._learn_labels(values.get("distribution") or values)
+            self._learn_labels(row.values.get("distribution") or row.values)
 
     def _learn_labels(self, values: Mapping[str, Any]) -> None:
         """Note label set and space, which `evaluate` and `optimize` write in different places."""
@@ -317,74 +315,3 @@ def _searched(record: Mapping[str, Any], directory: Path) -> tuple[str, str]:
 
 def _broken(row: Row, message: str) -> DataError:
     return DataError(f"{message}: correct the row, or leave it out.", path=row.path, line=row.line)
-
-
-def _index(row: Row, default: int) -> int:
-    value = row.values.get("index", row.values.get("row", default))
-    text = str(value).strip()
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise _broken(row, f"expected index to be a whole number from 0, got {value!r:.40}")
-    return int(text)
-
-
-def _outcome(row: Row) -> Outcome:
-    value = row.values.get("outcome") or Outcome.OK
-    try:
-        return Outcome(value)
-    except ValueError as error:
-        known = ", ".join(Outcome)
-        raise _broken(row, f"expected outcome to be one of {known}, got {value!r:.40}") from error
-
-
-def _text(row: Row, name: str) -> str | None:
-    value = row.values.get(name)
-    if value is None or (isinstance(value, str) and (value or name == "input")):
-        return value
-    if value == "":
-        return None  # a CSV file's way to say that there is none
-    raise _broken(row, f"expected {name} to be text, got {type(value).__name__}")
-
-
-def _confidence(row: Row) -> float:
-    number = _number(row, "confidence")
-    if not (number is None or -_ROUNDING <= number <= 1.0 + _ROUNDING):
-        raise _no_number(row, "confidence", "a probability in [0, 1]")
-    return math.nan if number is None else min(max(number, 0.0), 1.0)
-
-
-def _amount(row: Row, name: str) -> float:
-    number = _number(row, name)
-    if not (number is None or 0.0 <= number < math.inf):
-        raise _no_number(row, name, "a number of at least 0")
-    return math.nan if number is None else number
-
-
-def _number(row: Row, name: str) -> float | None:
-    """Return a number of a row: None where it has none, NaN where it has something else."""
-    value = row.values.get(name)
-    if value is None or value == "":
-        return None
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _no_number(row: Row, name: str, expected: str) -> DataError:
-    return _broken(row, f"expected {name} to be {expected} or null, got {row.values[name]!r:.40}")
-
-
-def _correct(row: Row) -> int:
-    """Return whether the row is right, as stated, or else by its labels."""
-    values = row.values
-    if "correct" in values:
-        value = values["correct"]
-        if value is None or value == "":
-            return UNKNOWN
-        found = _CORRECT.get(str(value).strip().lower())
-        if found is None:
-            raise _broken(row, f"expected correct to be true, false or null, got {value!r:.40}")
-        return found
-    if not {"label", "answer"} <= values.keys():
-        raise _broken(row, f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
-    return UNKNOWN if values["answer"] in (None, "") else int(values["label"] == values["answer"])

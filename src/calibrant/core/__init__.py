@@ -86,6 +86,7 @@ from calibrant.core.rows import (
     read_rows,
     read_texts,
 )
+from calibrant.core.run_rows import UNKNOWN, RunRow
 from calibrant.core.schema import SchemaNode, plain_schema, schema_target
 from calibrant.core.search_verdict import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
 from calibrant.core.sections import describe_problem
@@ -110,6 +111,7 @@ __all__ = [
     "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
     "ROUTED",
+    "UNKNOWN",
     "VERIFYING_METHODS",
     "WHAT_ACCEPTED_MEANS",
     "Aspect",
@@ -166,6 +168,7 @@ __all__ = [
     "RoutingSettings",
     "RoutingStrategy",
     "Row",
+    "RunRow",
     "SchemaNode",
     "ScoringSettings",
     "Split",

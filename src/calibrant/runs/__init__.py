@@ -15,6 +15,7 @@ from calibrant.runs._folder import (
 from calibrant.runs._journal import FileLogger, JsonlStore, PredictionJournal
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import RowCounter, StoredRow, row_line, row_record
+from calibrant.runs._row_file import RowFile, read_row
 from calibrant.runs._shards import FinishedBlocks, Shards, blocks_of
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PredictionJournal",
     "PredictionsFile",
     "RowCounter",
+    "RowFile",
     "RunDirectory",
     "Shards",
     "StoredRow",
@@ -36,6 +38,7 @@ __all__ = [
     "hold_lock",
     "locked_folder",
     "make_folder",
+    "read_row",
     "rescue_if_lost",
     "row_line",
     "row_record",
