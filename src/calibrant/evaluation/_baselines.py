@@ -13,6 +13,7 @@ from calibrant.core import (
     Example,
     LabelSet,
     Outcome,
+    StateError,
     normalise_label,
     read_json_object,
 )
@@ -56,7 +57,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     Raises
     ------
     DataError
-        A labelled row, or a line of the predictions, is broken.
+        A labelled row is broken.
     StateError
         A file of the directory is damaged or cannot be written.
     """
@@ -64,11 +65,12 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     record = read_json_object(
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
-    rows = RowFile(predictions)
     try:
-        judged = _drawn(rows.lines(), _answered, most=_JUDGED)
-    except ValueError as error:
-        raise rows.broken(error) from error
+        judged = _drawn(RowFile(predictions).lines(), _answered, most=_JUDGED)
+    except (StateError, ValueError) as error:
+        raise StateError(
+            f"{predictions}: expected the rows of a finished run ({error}): restore the file."
+        ) from error
     texts = {normalise_label(row.example.input) for row in judged}
     learned = _drawn(
         labelled,
