@@ -105,6 +105,14 @@ def test_an_evaluation_locks_its_directory(tmp_path: Path) -> None:
         assert again.in_place
 
 
+def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
+    """Temporary files of what the directory holds, and no others."""
+    for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
+        (tmp_path / name).touch()
+    with RunDirectory.opened(tmp_path, FOUND):
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".mine.0123abcd.tmp", "run.json"}
+
+
 def test_lost_files_raise_the_rescue() -> None:
     """At the end of the block or instead of its error; files in place raise nothing."""
     lost = CalibrantError("rescued")

@@ -38,6 +38,7 @@ from calibrant.core.errors import (
     StateError,
 )
 from calibrant.core.files import (
+    atomic_bytes_writer,
     atomic_writer,
     damaged_record,
     is_in_place,
@@ -184,6 +185,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Vocabulary",
+    "atomic_bytes_writer",
     "atomic_writer",
     "bounded_count",
     "changed_prompt",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core import CalibrantError, is_in_place, make_rescue_folder
+from calibrant.core import CalibrantError, is_in_place, make_rescue_folder, remove_leftovers
 from calibrant.runs._folder import MANIFEST, Manifest, hold_lock, make_folder, unwritable, write_json
 
 __all__ = ["METRICS", "PREDICTIONS", "RunDirectory"]
@@ -115,6 +115,8 @@ class RunDirectory:
                 comparable=comparable,
             )
             manifest.write(directory.fingerprint)
+            for written in (directory.run, directory.predictions):
+                remove_leftovers(written)  # of a killed writer; others write them under this lock only
             yield directory
 
     def _has_rows(self) -> bool:

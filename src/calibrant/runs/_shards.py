@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from calibrant.core import Example, StateError, write_atomically
+from calibrant.core import Example, StateError, atomic_bytes_writer, write_atomically
 from calibrant.runs._records import RowCounter, StoredRow
 
 __all__ = ["FinishedBlocks", "Shards", "blocks_of"]
@@ -157,13 +156,9 @@ class Shards:
         StateError
             It cannot be written.
         """
-        new = path.with_name(f".{path.name}.new")
         try:
-            with new.open("wb") as file:
+            with atomic_bytes_writer(path) as file:
                 file.writelines(self.lines())
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
         except OSError as error:
             raise _unwritable(path, error) from error
 
