@@ -1,5 +1,8 @@
 """Probabilities that mean what they say: what is learned after the model has answered."""
 
+import importlib
+from typing import Any
+
 from calibrant.calibration._calibrators import (
     CalibrationEvaluation,
     ConfidenceCalibrator,
@@ -34,9 +37,7 @@ from calibrant.calibration._saved import (
     DEMONSTRATIONS,
     UNKNOWN,
     SavedPredictions,
-    load_predictions,
     read_predictions,
-    unfinished,
 )
 from calibrant.calibration._scaling import (
     DistributionScaling,
@@ -83,12 +84,17 @@ __all__ = [
     "demonstrated",
     "held_out_answer_probability",
     "load_calibrator",
-    "load_predictions",
     "log_normalise",
     "read_predictions",
     "read_state",
     "select_calibrator",
     "suggest_thresholds",
-    "unfinished",
     "write_state",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever moved)
+    """Import a reader of files, all of which moved to `calibrant.evaluation`, for programs that import it from here."""
+    if name in {"load_predictions", "unfinished"}:
+        return getattr(importlib.import_module("calibrant.evaluation"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,34 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core import (
-    MAX_RUN_ROW_BYTES,
-    UNKNOWN,
-    DataError,
-    DemonstrationSettings,
-    LogprobSpace,
-    Outcome,
-    Row,
-    RunRow,
-    StateError,
-    labels_from_record,
-    read_json_object,
-    read_rows,
-)
+from calibrant.calibration._fingerprint import Fingerprint
+from calibrant.core import UNKNOWN, DataError, LogprobSpace, Outcome, Row, RunRow
 
-__all__ = [
-    "DEMONSTRATIONS",
-    "UNKNOWN",
-    "SavedPredictions",
-    "load_predictions",
-    "read_predictions",
-    "unfinished",
-]
+__all__ = ["DEMONSTRATIONS", "UNKNOWN", "SavedPredictions", "read_predictions"]
 
 DEMONSTRATIONS: Final = "demonstrations.jsonl"
 """File of a run's directory with the labelled texts that its prompts were shown from."""
-_FILE: Final = "predictions.jsonl"
 _CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head, if it has one
 
 
@@ -97,89 +75,43 @@ class SavedPredictions:
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 
 
-def load_predictions(path: str | Path) -> SavedPredictions:
-    """Read saved predictions.
+def read_predictions(
+    records: Iterable[Mapping[str, Any] | Row],
+    *,
+    name: str = "predictions",
+    fingerprint: Callable[[LogprobSpace, Sequence[str] | None], Fingerprint | None] | None = None,
+) -> SavedPredictions:
+    """Return rows that were read already, such as lines of ``predictions.jsonl``, as arrays.
 
     Parameters
     ----------
-    path : path
-        A directory of `calibrant evaluate`, `calibrant batch` or `calibrant optimize` (whose best prompt
-        counts), or a file of predictions: JSON Lines, CSV or Parquet. A row needs ``correct``, or ``label``
-        and ``answer``; it may have ``confidence``, ``cost``, ``latency_seconds``, ``input``, ``index`` (by
-        default its place) and ``outcome`` (by default ``ok``).
-
-    Raises
-    ------
-    DataError
-        Nothing is there, or a row is broken; the message names file and line.
-    StateError
-        The directory's ``run.json`` or ``result.json`` is damaged.
-    """
-    place = Path(path)
-    file = place / _FILE if place.is_dir() else place
-    if place.is_dir() and not file.exists():
-        raise DataError(
-            f"expected {_FILE} in it, as `calibrant evaluate` and `calibrant optimize` leave it: choose another "
-            "directory, or run the evaluation first.",
-            path=place,
-        )
-    if not file.exists():
-        raise DataError("no such file or directory: check the path.", path=file)
-    # A file of our own holds more than the text it was asked about.
-    return _read(read_rows(file, max_row_bytes=MAX_RUN_ROW_BYTES), file).saved(str(path), file.parent)
-
-
-def read_predictions(records: Iterable[Mapping[str, Any]], *, name: str = "predictions") -> SavedPredictions:
-    """Return rows that are in memory, such as lines of ``predictions.jsonl`` already read.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        With the names that `load_predictions` knows.
+    records : iterable of (mapping or Row)
+        With the names that `calibrant.evaluation.load_predictions` knows. A `Row` knows its place in a file.
     name : str, default "predictions"
-        What to call them, in messages as well.
+        Name of the predictions, also in messages.
+    fingerprint : callable, optional
+        Called with the space of the rows, and their labels where a row lists them; returns the circumstances that the
+        predictions depend on, or None where they are unknown, as they are by default.
 
     Raises
     ------
     DataError
-        A row is broken, or there is none; the message names its place, from 1.
+        A row is broken, or there is none; the message names its file and line, or its place from 1.
     """
     source = Path(name)
-    rows = (Row(values=record, path=source, line=line) for line, record in enumerate(records, start=1))
-    return _read(rows, source).saved(name, None)
-
-
-def _read(found: Iterable[Row], source: Path) -> _Rows:
-    """Check rows, and keep those of the prompt that counts."""
-    kept = {name: _Rows() for name in _CHOSEN}
-    for row in found:
-        name = row.values.get("prompt", "best") if "row" in row.values else "best"
-        if name in kept:
-            kept[name].add(row)
-    rows = next((kept[name] for name in _CHOSEN if kept[name].index), None)
+    kept = {prompt: _Rows() for prompt in _CHOSEN}
+    for line, record in enumerate(records, start=1):
+        row = record if isinstance(record, Row) else Row(values=record, path=source, line=line)
+        prompt = row.values.get("prompt", "best") if "row" in row.values else "best"
+        if prompt in kept:
+            kept[prompt].add(row)
+    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].index), None)
     if rows is None:
         raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
-    return rows
-
-
-def unfinished(path: str | Path) -> str | None:
-    """Return why the directory of a run does not hold all of its rows, or None.
-
-    Parameters
-    ----------
-    path : path
-        As for `load_predictions`; nothing is known of what is no directory of `calibrant evaluate` or
-        `calibrant optimize`. A search writes its result when it ends.
-    """
-    place = Path(path)
-    if not (place / "run.json").exists() or (place / "result.json").exists():
-        return None
-    if not (place / "metrics.json").exists():
-        return "has neither metrics.json nor result.json, so the run is not finished"
-    metrics = read_json_object(place / "metrics.json", remedy="delete it and run the evaluation again")
-    if metrics.get("complete", True):
-        return None
-    return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
+    found = None
+    if fingerprint is not None and rows.space is not None:
+        found = fingerprint(LogprobSpace(rows.space), rows.label_set)
+    return rows.saved(name, found)
 
 
 class _Rows:
@@ -229,8 +161,8 @@ class _Rows:
         if self.space is None and values.get("parts"):  # whose label set the directory knows
             self.space = _space_of(values)
 
-    def saved(self, name: str, directory: Path | None) -> SavedPredictions:
-        """Return what was read."""
+    def saved(self, name: str, fingerprint: Fingerprint | None) -> SavedPredictions:
+        """Return the arrays."""
         return SavedPredictions(
             name=name,
             index=np.array(list(self.index), dtype=np.int64),
@@ -244,43 +176,8 @@ class _Rows:
             latency_seconds=np.array(self.latency, dtype=np.float64),
             label_set=self.label_set,
             rows_with_low_label_mass=self.low_label_mass,
-            fingerprint=None if directory is None else self._fingerprint(directory),
+            fingerprint=fingerprint,
         )
-
-    def _fingerprint(self, directory: Path) -> Fingerprint | None:
-        if self.space is None:
-            return None
-        # A search leaves both files, and its result holds the prompt that was chosen.
-        for file, read in (("result.json", _searched), ("run.json", _evaluated), ("batch.json", _submitted)):
-            source = directory / file
-            if not source.exists():
-                continue
-            try:
-                record = json.loads(source.read_text(encoding="utf-8"))
-                found = read(record, directory)
-                if found is None:
-                    return None
-                prompt, model = found
-                labels = self._labels(record)
-                if labels is None:
-                    return None
-                return Fingerprint(
-                    prompt=prompt,
-                    model=model,
-                    space=LogprobSpace(self.space),
-                    labels=labels,
-                )
-            except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                raise StateError(
-                    f"{source}: expected what the predictions depend on, got something else ({error!r}): restore "
-                    "the file, or give the predictions file alone, in a directory without it."
-                ) from error
-        return None
-
-    def _labels(self, record: Mapping[str, Any]) -> Sequence[str] | None:
-        """Return the labels, which a run of answers with a structure writes down itself."""
-        found = (record.get("described") or record).get("label_set")
-        return self.label_set if found is None else labels_from_record(found)
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:
@@ -289,28 +186,6 @@ def _space_of(values: Mapping[str, Any]) -> str | None:
         return str(values["space"])
     found = (part.get("distribution") for part in values["parts"] if isinstance(part, Mapping))
     return next((str(one["space"]) for one in found if one), None)
-
-
-def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
-    """Return what was asked of an evaluation, and of which model."""
-    prompt = asked_text(record["prompt"], record["user_template"], record.get("demonstrations"))
-    return prompt, record["model"]
-
-
-def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
-    """Return what a batch was asked; None where an older version submitted it, which did not say."""
-    described = record.get("described")
-    return None if described is None else _evaluated(described, directory)
-
-
-def _searched(record: Mapping[str, Any], directory: Path) -> tuple[str, str]:
-    """Return what was asked under the best prompt of a search."""
-    best = record["best_candidate"]
-    shown = None
-    if best.get("demonstrations", "").strip():
-        rows = (directory / DEMONSTRATIONS).read_text(encoding="utf-8")
-        shown = demonstrated(DemonstrationSettings.from_text(best["demonstrations"]), rows)
-    return asked_text(best["system_prompt"], best.get("user_template"), shown), record["model"]
 
 
 def _broken(row: Row, message: str) -> DataError:

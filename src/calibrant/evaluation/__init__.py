@@ -1,6 +1,6 @@
 """Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
 
-from calibrant.calibration import SavedPredictions, load_predictions, unfinished
+from calibrant.calibration import SavedPredictions
 from calibrant.evaluation._baselines import add_baselines
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._calibrate import (
@@ -38,8 +38,9 @@ from calibrant.evaluation._provider_batch import (
 )
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
 from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
+from calibrant.evaluation._saved import load_predictions
 from calibrant.evaluation._tally import Tally
-from calibrant.runs import RunDirectory, row_line, row_record
+from calibrant.runs import RunDirectory, row_line, row_record, unfinished
 
 __all__ = [
     "GATES",

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions
+from calibrant.calibration import Fingerprint, SavedPredictions
 from calibrant.core import DataError, Outcome, StateError, read_json_object
+from calibrant.evaluation._saved import load_predictions
 from calibrant.heads import EmbeddingModel, Head, fit_head
 from calibrant.inference import open_embedding_model
 from calibrant.runs import PREDICTIONS, RowFile

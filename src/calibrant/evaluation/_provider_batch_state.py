@@ -17,7 +17,7 @@ from calibrant.core import (
     is_in_place,
     make_rescue_folder,
 )
-from calibrant.runs import PREDICTIONS, locked_folder, make_folder, rescue_if_lost, write_json
+from calibrant.runs import BATCH, PREDICTIONS, locked_folder, make_folder, rescue_if_lost, write_json
 
 __all__ = [
     "HEAD",
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-_STATE: Final = "batch.json"
 _ROWS: Final = "batch-rows.jsonl"
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
@@ -192,9 +191,9 @@ class BatchDirectory:
         StateError
             Another process is in, there is no such directory, or it cannot be written.
         """
-        if not create and not (self.path / _STATE).exists() and not self.path.is_file():
+        if not create and not (self.path / BATCH).exists() and not self.path.is_file():
             raise StateError(
-                f"{self.path}: expected a directory of `calibrant batch submit`, got one without {_STATE}."
+                f"{self.path}: expected a directory of `calibrant batch submit`, got one without {BATCH}."
             )
         make_folder(self.path)
         with locked_folder(
@@ -210,7 +209,7 @@ class BatchDirectory:
         StateError
             It cannot be read, or the directory holds something else.
         """
-        path = self.path / _STATE
+        path = self.path / BATCH
         if not path.exists():
             self._check_foreign()
             return None
@@ -234,7 +233,7 @@ class BatchDirectory:
         StateError
             It cannot be written.
         """
-        write_json(self.path / _STATE, {"version": VERSION, **asdict(state)})
+        write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
 
     @contextlib.contextmanager
     def rescuing(self, state: BatchState) -> Iterator[None]:
@@ -366,7 +365,7 @@ class BatchDirectory:
 
     def _check_foreign(self) -> None:
         """Refuse files that are not ours; what a start that was cut off left behind is written anew."""
-        ours = ["batch-requests-", f".{_STATE}."]
+        ours = ["batch-requests-", f".{BATCH}."]
         if (self.path / _ROWS).exists():  # which is written first
             ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
         for found in self.path.iterdir():

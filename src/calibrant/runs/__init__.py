@@ -5,25 +5,25 @@ from calibrant.runs._folder import (
     MANIFEST,
     Manifest,
     differing_keys,
-    hold_lock,
     locked_folder,
     make_folder,
     rescue_if_lost,
-    unwritable,
     write_json,
 )
 from calibrant.runs._journal import FileLogger, JsonlStore, PredictionJournal
+from calibrant.runs._origin import BATCH, RESULT, damaged_origin, read_origin, unfinished
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import RowCounter, StoredRow, row_line, row_record
 from calibrant.runs._row_file import RowFile, read_row
-from calibrant.runs._shards import FinishedBlocks, Shards, blocks_of
+from calibrant.runs._shards import Shards, blocks_of
 
 __all__ = [
+    "BATCH",
     "MANIFEST",
     "METRICS",
     "PREDICTIONS",
+    "RESULT",
     "FileLogger",
-    "FinishedBlocks",
     "JsonlStore",
     "Manifest",
     "PredictionJournal",
@@ -34,14 +34,15 @@ __all__ = [
     "Shards",
     "StoredRow",
     "blocks_of",
+    "damaged_origin",
     "differing_keys",
-    "hold_lock",
     "locked_folder",
     "make_folder",
+    "read_origin",
     "read_row",
     "rescue_if_lost",
     "row_line",
     "row_record",
-    "unwritable",
+    "unfinished",
     "write_json",
 ]
