@@ -129,8 +129,8 @@ def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, 
     import pyarrow.parquet
 
     from calibrant.core import DataSource, LabelSet
-    from calibrant.distributed._shards import Shards
     from calibrant.evaluation import Dataset, Tally, inspect, write_parquet
+    from calibrant.runs import Shards
 
     speeds: dict[str, float] = {}
 

@@ -12,9 +12,10 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
-from calibrant.calibration import SavedPredictions, load_predictions
+from calibrant.calibration import SavedPredictions
 from calibrant.core import ConfigurationError, DataError, Outcome, Row, read_rows
 from calibrant.core.sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
+from calibrant.evaluation import load_predictions
 from calibrant.inference import open_embedder, run_sync
 from routing_simulation._recording import Recording
 from routing_simulation._scenario import Change, Scenario, SimulatedProvider

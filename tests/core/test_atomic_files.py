@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.core import write_atomically
+from calibrant.core import atomic_bytes_writer, write_atomically
 
 
 def test_text_is_written_as_it_is(tmp_path: Path) -> None:
@@ -18,6 +18,19 @@ def test_text_is_written_as_it_is(tmp_path: Path) -> None:
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["result.json"]  # noqa: PTH208 (names only)
+
+
+def test_bytes_are_put_in_place_at_the_end(tmp_path: Path) -> None:
+    """A failure leaves the old file, and no temporary one."""
+    path = tmp_path / "rows.parquet"
+    with atomic_bytes_writer(path) as file:
+        file.write(b"\x00\xff")
+        assert not path.exists()
+    assert path.read_bytes() == b"\x00\xff"
+    with pytest.raises(OSError, match="full"), atomic_bytes_writer(path) as file:
+        raise OSError("full")
+    assert path.read_bytes() == b"\x00\xff"
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

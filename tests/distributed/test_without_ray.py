@@ -26,9 +26,9 @@ from calibrant.core import (
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.distributed._settings import is_file, share
-from calibrant.distributed._shards import Shards
 from calibrant.evaluation import Dataset, Tally, row_line
 from calibrant.inference import Limits
+from calibrant.runs import Shards
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]

@@ -28,10 +28,10 @@ from calibrant.core import (
     Usage,
 )
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
-from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Limits, RetryPolicy, Stop
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
+from calibrant.runs import PredictionsFile
 from calibrant.testing import FakeClient, MemoryJournal
 from fault_server import FaultServer
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from calibrant import Classifier
-from calibrant.calibration import load_predictions
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
+from calibrant.evaluation import load_predictions
 from calibrant.heads import Head, fit_head
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.optimization._choice import Choice, ValidatedPrompt

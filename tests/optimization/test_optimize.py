@@ -21,8 +21,8 @@ from calibrant.core import (
 )
 from calibrant.inference import open_client
 from calibrant.optimization import Progress, optimize
-from calibrant.optimization._journal import JsonlStore
 from calibrant.optimization._run import _scoring
+from calibrant.runs import JsonlStore
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
 from calibrant.testing import FakeClient
 from fault_server import FaultServer

@@ -570,13 +570,16 @@ def test_few_or_one_sided_rows_make_a_page_without_nan(write_run: WriteRun, rows
     ("line", "message"),
     [
         ('{"input": "meo', "Invalid control"),
-        ('"text"', "attribute"),
-        (json.dumps({"input": "x"}), "no 'label'"),
-        (json.dumps(row("x", "cat", "cat", 1.5)), r"confidence in \[0, 1\], got 1.5"),
-        (json.dumps(row("x", "cat", "cat", float("nan"))), "finite number, got nan"),
+        ('"text"', "expected a JSON object, got 'text'"),
+        (json.dumps({"input": "x"}), "expected correct, or label and answer"),
+        (
+            json.dumps(row("x", "cat", "cat", 1.5)),
+            r"confidence to be a probability in \[0, 1\] or null, got 1.5",
+        ),
+        (json.dumps(row("x", "cat", "cat", float("nan"))), "a probability .* got nan"),
         (json.dumps(row("x", "cat", "cat", 0.5, outcome="great")), "great"),
         (json.dumps(row("x", "cat", "cat", 0.5, cost="much")), "cost"),
-        (json.dumps({**row("x", "cat", "cat", 0.5), "input": 7}), "expected text, got 7"),
+        (json.dumps({**row("x", "cat", "cat", 0.5), "input": 7}), "expected input to be text, got int"),
     ],
 )
 def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) -> None:

@@ -19,8 +19,15 @@ import calibrant
 from batch_server import KEY, BatchServer
 from calibrant import Classifier, Example
 from calibrant.assembly import export, read_bundle
-from calibrant.calibration import LabelPriorCorrection, load_predictions
-from calibrant.evaluation import Polling, batch_status, collect_batch, retry_batch, submit_batch
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.evaluation import (
+    Polling,
+    batch_status,
+    collect_batch,
+    load_predictions,
+    retry_batch,
+    submit_batch,
+)
 from calibrant.inference import RetryPolicy
 from stored_files import content, rows
 

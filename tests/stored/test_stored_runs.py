@@ -21,11 +21,11 @@ import pytest
 
 import in_process
 from calibrant.assembly import open_classifier
-from calibrant.calibration import SavedPredictions, load_calibrator, load_predictions
+from calibrant.calibration import SavedPredictions, load_calibrator
 from calibrant.cascade import CascadePlan
 from calibrant.core import DataSource, LabelSet, Task
 from calibrant.distributed import Cluster, evaluate
-from calibrant.evaluation import Dataset
+from calibrant.evaluation import Dataset, load_predictions
 from calibrant.inference import Classifier, Limits
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient

@@ -35,8 +35,6 @@ from calibrant.calibration import (
     SavedPredictions,
     asked_text,
     demonstrated,
-    load_predictions,
-    unfinished,
 )
 from calibrant.core import (
     CalibrantError,
@@ -50,9 +48,11 @@ from calibrant.core import (
     labels_to_record,
     read_json_object,
 )
+from calibrant.evaluation import load_predictions
 from calibrant.inference import call_options
 from calibrant.inference.doctor import identity, public_description
 from calibrant.logprobs import enum_schema
+from calibrant.runs import unfinished
 
 __all__ = ["export"]
 

@@ -34,14 +34,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._losses import log_normalise
     from calibrant.calibration._prior import CONTENT_FREE_INPUTS, LabelPriorCorrection, PriorMethod
     from calibrant.calibration._rows import FittedRows
-    from calibrant.calibration._saved import (
-        DEMONSTRATIONS,
-        UNKNOWN,
-        SavedPredictions,
-        load_predictions,
-        read_predictions,
-        unfinished,
-    )
+    from calibrant.calibration._saved import DEMONSTRATIONS, UNKNOWN, SavedPredictions, read_predictions
     from calibrant.calibration._scaling import DistributionScaling, TemperatureScaling, VectorScaling
     from calibrant.calibration._state import read_state, write_state
     from calibrant.calibration._thresholds import ThresholdFamily, ThresholdSuggestion, suggest_thresholds
@@ -68,14 +61,13 @@ else:
             "._losses": "log_normalise",
             "._prior": "CONTENT_FREE_INPUTS LabelPriorCorrection PriorMethod",
             "._rows": "FittedRows",
-            "._saved": (
-                "DEMONSTRATIONS SavedPredictions UNKNOWN load_predictions read_predictions unfinished"
-            ),
+            "._saved": "DEMONSTRATIONS SavedPredictions UNKNOWN read_predictions",
             "._scaling": "DistributionScaling TemperatureScaling VectorScaling",
             "._state": "read_state write_state",
             "._thresholds": "ThresholdFamily ThresholdSuggestion suggest_thresholds",
             "calibrant.core.fingerprint": "Fingerprint asked_text demonstrated",
         },
+        handed_out=dict.fromkeys(("load_predictions", "unfinished"), "calibrant.evaluation"),
     )
 
 __all__ = [
@@ -115,12 +107,10 @@ __all__ = [
     "demonstrated",
     "held_out_answer_probability",
     "load_calibrator",
-    "load_predictions",
     "log_normalise",
     "read_predictions",
     "read_state",
     "select_calibrator",
     "suggest_thresholds",
-    "unfinished",
     "write_state",
 ]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,37 +10,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    MAX_RUN_ROW_BYTES,
-    DataError,
-    DemonstrationSettings,
-    LogprobSpace,
-    Outcome,
-    Row,
-    StateError,
-    has_low_label_mass,
-    labels_from_record,
-    read_json_object,
-    read_rows,
-)
-from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core import UNKNOWN, DataError, LogprobSpace, Outcome, Row, RunRow
+from calibrant.core.fingerprint import Fingerprint
 
-__all__ = [
-    "DEMONSTRATIONS",
-    "UNKNOWN",
-    "SavedPredictions",
-    "load_predictions",
-    "read_predictions",
-    "unfinished",
-]
+__all__ = ["DEMONSTRATIONS", "UNKNOWN", "SavedPredictions", "read_predictions"]
 
-UNKNOWN: Final = -1  # whether the row is right
 DEMONSTRATIONS: Final = "demonstrations.jsonl"
 """File of a run's directory with the labelled texts that its prompts were shown from."""
-_FILE: Final = "predictions.jsonl"
 _CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head, if it has one
-_ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
-_CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,89 +75,43 @@ class SavedPredictions:
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 
 
-def load_predictions(path: str | Path) -> SavedPredictions:
-    """Read saved predictions.
+def read_predictions(
+    records: Iterable[Mapping[str, Any] | Row],
+    *,
+    name: str = "predictions",
+    fingerprint: Callable[[LogprobSpace, Sequence[str] | None], Fingerprint | None] | None = None,
+) -> SavedPredictions:
+    """Return rows that were read already, such as lines of ``predictions.jsonl``, as arrays.
 
     Parameters
     ----------
-    path : path
-        A directory of `calibrant evaluate`, `calibrant batch` or `calibrant optimize` (whose best prompt
-        counts), or a file of predictions: JSON Lines, CSV or Parquet. A row needs ``correct``, or ``label``
-        and ``answer``; it may have ``confidence``, ``cost``, ``latency_seconds``, ``input``, ``index`` (by
-        default its place) and ``outcome`` (by default ``ok``).
-
-    Raises
-    ------
-    DataError
-        Nothing is there, or a row is broken; the message names file and line.
-    StateError
-        The directory's ``run.json`` or ``result.json`` is damaged.
-    """
-    place = Path(path)
-    file = place / _FILE if place.is_dir() else place
-    if place.is_dir() and not file.exists():
-        raise DataError(
-            f"expected {_FILE} in it, as `calibrant evaluate` and `calibrant optimize` leave it: choose another "
-            "directory, or run the evaluation first.",
-            path=place,
-        )
-    if not file.exists():
-        raise DataError("no such file or directory: check the path.", path=file)
-    # A file of our own holds more than the text it was asked about.
-    return _read(read_rows(file, max_row_bytes=MAX_RUN_ROW_BYTES), file).saved(str(path), file.parent)
-
-
-def read_predictions(records: Iterable[Mapping[str, Any]], *, name: str = "predictions") -> SavedPredictions:
-    """Return rows that are in memory, such as lines of ``predictions.jsonl`` already read.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        With the names that `load_predictions` knows.
+    records : iterable of (mapping or Row)
+        With the names that `calibrant.evaluation.load_predictions` knows. A `Row` knows its place in a file.
     name : str, default "predictions"
-        What to call them, in messages as well.
+        Name of the predictions, also in messages.
+    fingerprint : callable, optional
+        Called with the space of the rows, and their labels where a row lists them; returns the circumstances that the
+        predictions depend on, or None where they are unknown, as they are by default.
 
     Raises
     ------
     DataError
-        A row is broken, or there is none; the message names its place, from 1.
+        A row is broken, or there is none; the message names its file and line, or its place from 1.
     """
     source = Path(name)
-    rows = (Row(values=record, path=source, line=line) for line, record in enumerate(records, start=1))
-    return _read(rows, source).saved(name, None)
-
-
-def _read(found: Iterable[Row], source: Path) -> _Rows:
-    """Check rows, and keep those of the prompt that counts."""
-    kept = {name: _Rows() for name in _CHOSEN}
-    for row in found:
-        name = row.values.get("prompt", "best") if "row" in row.values else "best"
-        if name in kept:
-            kept[name].add(row)
-    rows = next((kept[name] for name in _CHOSEN if kept[name].index), None)
+    kept = {prompt: _Rows() for prompt in _CHOSEN}
+    for line, record in enumerate(records, start=1):
+        row = record if isinstance(record, Row) else Row(values=record, path=source, line=line)
+        prompt = row.values.get("prompt", "best") if "row" in row.values else "best"
+        if prompt in kept:
+            kept[prompt].add(row)
+    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].index), None)
     if rows is None:
         raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
-    return rows
-
-
-def unfinished(path: str | Path) -> str | None:
-    """Return why the directory of a run does not hold all of its rows, or None.
-
-    Parameters
-    ----------
-    path : path
-        As for `load_predictions`; nothing is known of what is no directory of `calibrant evaluate` or
-        `calibrant optimize`. A search writes its result when it ends.
-    """
-    place = Path(path)
-    if not (place / "run.json").exists() or (place / "result.json").exists():
-        return None
-    if not (place / "metrics.json").exists():
-        return "has neither metrics.json nor result.json, so the run is not finished"
-    metrics = read_json_object(place / "metrics.json", remedy="delete it and run the evaluation again")
-    if metrics.get("complete", True):
-        return None
-    return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
+    found = None
+    if fingerprint is not None and rows.space is not None:
+        found = fingerprint(LogprobSpace(rows.space), rows.label_set)
+    return rows.saved(name, found)
 
 
 class _Rows:
@@ -205,23 +133,25 @@ class _Rows:
 
     def add(self, row: Row) -> None:
         """Check a row and add it."""
-        values = row.values
-        index = _index(row, len(self.index))
+        try:
+            found = RunRow.checked(row.values)
+        except ValueError as error:
+            raise _broken(row, str(error)) from error
+        index = len(self.index) if found.index is None else found.index
         if index in self.index:
             raise _broken(row, f"expected every index once, got {index} again")
-        outcome = _outcome(row)
         self.index[index] = None
-        self.outcomes.append(outcome)
-        for name, column in (("input", self.inputs), ("answer", self.answers), ("label", self.labels)):
-            column.append(_text(row, name))
-        self.confidence.append(_confidence(row))
-        self.correct.append(UNKNOWN if outcome is Outcome.ERROR else _correct(row))
-        self.cost.append(_amount(row, "cost"))
-        self.latency.append(_amount(row, "latency_seconds"))
-        with contextlib.suppress(TypeError, ValueError):  # other people's columns may have these names
-            self.low_label_mass += outcome is not Outcome.ERROR and has_low_label_mass(values)
+        self.outcomes.append(found.outcome)
+        self.inputs.append(found.input)
+        self.answers.append(found.answer)
+        self.labels.append(found.label)
+        self.confidence.append(found.confidence)
+        self.correct.append(found.correct)
+        self.cost.append(found.cost)
+        self.latency.append(found.latency_seconds)
+        self.low_label_mass += found.has_low_label_mass
         if self.label_set is None:
-            self._learn_labels(values.get("distribution") or values)
+            self._learn_labels(row.values.get("distribution") or row.values)
 
     def _learn_labels(self, values: Mapping[str, Any]) -> None:
         """Note label set and space, which `evaluate` and `optimize` write in different places."""
@@ -231,8 +161,8 @@ class _Rows:
         if self.space is None and values.get("parts"):  # whose label set the directory knows
             self.space = _space_of(values)
 
-    def saved(self, name: str, directory: Path | None) -> SavedPredictions:
-        """Return what was read."""
+    def saved(self, name: str, fingerprint: Fingerprint | None) -> SavedPredictions:
+        """Return the arrays."""
         return SavedPredictions(
             name=name,
             index=np.array(list(self.index), dtype=np.int64),
@@ -246,43 +176,8 @@ class _Rows:
             latency_seconds=np.array(self.latency, dtype=np.float64),
             label_set=self.label_set,
             rows_with_low_label_mass=self.low_label_mass,
-            fingerprint=None if directory is None else self._fingerprint(directory),
+            fingerprint=fingerprint,
         )
-
-    def _fingerprint(self, directory: Path) -> Fingerprint | None:
-        if self.space is None:
-            return None
-        # A search leaves both files, and its result holds the prompt that was chosen.
-        for file, read in (("result.json", _searched), ("run.json", _evaluated), ("batch.json", _submitted)):
-            source = directory / file
-            if not source.exists():
-                continue
-            try:
-                record = json.loads(source.read_text(encoding="utf-8"))
-                found = read(record, directory)
-                if found is None:
-                    return None
-                prompt, model = found
-                labels = self._labels(record)
-                if labels is None:
-                    return None
-                return Fingerprint(
-                    prompt=prompt,
-                    model=model,
-                    space=LogprobSpace(self.space),
-                    labels=labels,
-                )
-            except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                raise StateError(
-                    f"{source}: expected what the predictions depend on, got something else ({error!r}): restore "
-                    "the file, or give the predictions file alone, in a directory without it."
-                ) from error
-        return None
-
-    def _labels(self, record: Mapping[str, Any]) -> Sequence[str] | None:
-        """Return the labels, which a run of answers with a structure writes down itself."""
-        found = (record.get("described") or record).get("label_set")
-        return self.label_set if found is None else labels_from_record(found)
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:
@@ -293,98 +188,5 @@ def _space_of(values: Mapping[str, Any]) -> str | None:
     return next((str(one["space"]) for one in found if one), None)
 
 
-def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
-    """Return what was asked of an evaluation, and of which model."""
-    prompt = asked_text(record["prompt"], record["user_template"], record.get("demonstrations"))
-    return prompt, record["model"]
-
-
-def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
-    """Return what a batch was asked; None where an older version submitted it, which did not say."""
-    described = record.get("described")
-    return None if described is None else _evaluated(described, directory)
-
-
-def _searched(record: Mapping[str, Any], directory: Path) -> tuple[str, str]:
-    """Return what was asked under the best prompt of a search."""
-    best = record["best_candidate"]
-    shown = None
-    if best.get("demonstrations", "").strip():
-        rows = (directory / DEMONSTRATIONS).read_text(encoding="utf-8")
-        shown = demonstrated(DemonstrationSettings.from_text(best["demonstrations"]), rows)
-    return asked_text(best["system_prompt"], best.get("user_template"), shown), record["model"]
-
-
 def _broken(row: Row, message: str) -> DataError:
     return DataError(f"{message}: correct the row, or leave it out.", path=row.path, line=row.line)
-
-
-def _index(row: Row, default: int) -> int:
-    value = row.values.get("index", row.values.get("row", default))
-    text = str(value).strip()
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise _broken(row, f"expected index to be a whole number from 0, got {value!r:.40}")
-    return int(text)
-
-
-def _outcome(row: Row) -> Outcome:
-    value = row.values.get("outcome") or Outcome.OK
-    try:
-        return Outcome(value)
-    except ValueError as error:
-        known = ", ".join(Outcome)
-        raise _broken(row, f"expected outcome to be one of {known}, got {value!r:.40}") from error
-
-
-def _text(row: Row, name: str) -> str | None:
-    value = row.values.get(name)
-    if value is None or (isinstance(value, str) and (value or name == "input")):
-        return value
-    if value == "":
-        return None  # a CSV file's way to say that there is none
-    raise _broken(row, f"expected {name} to be text, got {type(value).__name__}")
-
-
-def _confidence(row: Row) -> float:
-    number = _number(row, "confidence")
-    if not (number is None or -_ROUNDING <= number <= 1.0 + _ROUNDING):
-        raise _no_number(row, "confidence", "a probability in [0, 1]")
-    return math.nan if number is None else min(max(number, 0.0), 1.0)
-
-
-def _amount(row: Row, name: str) -> float:
-    number = _number(row, name)
-    if not (number is None or 0.0 <= number < math.inf):
-        raise _no_number(row, name, "a number of at least 0")
-    return math.nan if number is None else number
-
-
-def _number(row: Row, name: str) -> float | None:
-    """Return a number of a row: None where it has none, NaN where it has something else."""
-    value = row.values.get(name)
-    if value is None or value == "":
-        return None
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _no_number(row: Row, name: str, expected: str) -> DataError:
-    return _broken(row, f"expected {name} to be {expected} or null, got {row.values[name]!r:.40}")
-
-
-def _correct(row: Row) -> int:
-    """Return whether the row is right, as stated, or else by its labels."""
-    values = row.values
-    if "correct" in values:
-        value = values["correct"]
-        if value is None or value == "":
-            return UNKNOWN
-        found = _CORRECT.get(str(value).strip().lower())
-        if found is None:
-            raise _broken(row, f"expected correct to be true, false or null, got {value!r:.40}")
-        return found
-    if not {"label", "answer"} <= values.keys():
-        raise _broken(row, f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
-    return UNKNOWN if values["answer"] in (None, "") else int(values["label"] == values["answer"])

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.calibration import unfinished
 from calibrant.cascade import METHOD_NAMES, CascadePlan, plan_cascade, recorded_run
 from calibrant.cascade import replay as replayed
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.core import ConfigurationError, StateError
+from calibrant.evaluation import unfinished
 from calibrant.reports import TradePoint, write_trade
 
 if TYPE_CHECKING:

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
         StateError,
     )
     from calibrant.core.files import (
+        atomic_bytes_writer,
         atomic_writer,
         damaged_record,
         is_in_place,
         make_rescue_folder,
         read_json_object,
         read_record,
+        remove_leftovers,
         try_lock,
         without_doubles,
         write_atomically,
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         read_rows,
         read_texts,
     )
+    from calibrant.core.run_rows import UNKNOWN, RunRow
     from calibrant.core.schema import SchemaNode, plain_schema, schema_target
     from calibrant.core.search_verdicts import WHAT_ACCEPTED_MEANS, changed_prompt, search_verdict
     from calibrant.core.sections import Section, SectionTable, describe_problem
@@ -107,8 +110,8 @@ else:
                 "ProviderTimeoutError RateLimitError StateError"
             ),
             ".files": (
-                "atomic_writer damaged_record is_in_place make_rescue_folder read_json_object "
-                "read_record try_lock without_doubles write_atomically write_record"
+                "atomic_bytes_writer atomic_writer damaged_record is_in_place make_rescue_folder "
+                "read_json_object read_record remove_leftovers try_lock without_doubles write_atomically write_record"
             ),
             ".fingerprint": "Fingerprint asked_text demonstrated",
             ".installation": "install_command",
@@ -127,6 +130,7 @@ else:
                 "Columns DataSource Example MAX_RUN_ROW_BYTES Row TextWithContext iter_examples "
                 "read_examples read_rows read_texts"
             ),
+            ".run_rows": "RunRow UNKNOWN",
             ".schema": "SchemaNode plain_schema schema_target",
             ".search_verdicts": "WHAT_ACCEPTED_MEANS changed_prompt search_verdict",
             ".sections": "Section SectionTable describe_problem",
@@ -162,6 +166,7 @@ __all__ = [
     "INPUT_SLOT",
     "LOW_LABEL_MASS",
     "MAX_RUN_ROW_BYTES",
+    "UNKNOWN",
     "WHAT_ACCEPTED_MEANS",
     "Aspect",
     "CalibrantError",
@@ -215,6 +220,7 @@ __all__ = [
     "RateLimitError",
     "RouterState",
     "Row",
+    "RunRow",
     "SchemaNode",
     "ScoringSettings",
     "Section",
@@ -232,6 +238,7 @@ __all__ = [
     "Verdict",
     "Vocabulary",
     "asked_text",
+    "atomic_bytes_writer",
     "atomic_writer",
     "bounded_count",
     "changed_prompt",
@@ -261,6 +268,7 @@ __all__ = [
     "read_record",
     "read_rows",
     "read_texts",
+    "remove_leftovers",
     "schema_target",
     "search_verdict",
     "step_to_record",

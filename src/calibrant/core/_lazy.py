@@ -13,7 +13,11 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str], *, moved: Mapping[str, str] = _NONE
+    package: str,
+    homes: Mapping[str, str],
+    *,
+    moved: Mapping[str, str] = _NONE,
+    handed_out: Mapping[str, str] = _NONE,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose modules are loaded when a name of theirs is used.
 
@@ -28,6 +32,9 @@ def lazy_names(
     moved : mapping of str to str, default none
         Names that live in another package now, which is given; using one here warns.
 
+    handed_out : mapping of str to str, default none
+        The same, without a warning and for this project alone: a package above has the name, and one below needs it.
+
     Examples
     --------
     >>> from calibrant.core import lazy_names
@@ -41,6 +48,8 @@ def lazy_names(
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
         if name in home_of:
             return getattr(importlib.import_module(home_of[name], package), name)
+        if name in handed_out:
+            return getattr(importlib.import_module(handed_out[name]), name)
         if name in moved:
             message = f"{package}.{name} is {moved[name]}.{name} now: import it from there."
             warnings.warn(message, DeprecationWarning, stacklevel=2)

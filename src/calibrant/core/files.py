@@ -7,19 +7,22 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from calibrant.core.errors import StateError
 
 __all__ = [
+    "atomic_bytes_writer",
     "atomic_writer",
     "damaged_record",
     "is_in_place",
     "make_rescue_folder",
     "read_json_object",
     "read_record",
+    "remove_leftovers",
     "try_lock",
     "without_doubles",
     "write_atomically",
@@ -45,9 +48,8 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
         file.write(text)
 
 
-@contextlib.contextmanager
-def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[IO[str]]:
-    """Open a temporary file beside `path`, and put it in place when the block ends without an error.
+def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO[str]]:
+    """Open a temporary text file beside `path`, and put it in place when the block ends without an error.
 
     The old file or the new one survives a power cut. The temporary file's name cannot be foreseen, and no symbolic
     link is followed.
@@ -69,15 +71,28 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[IO[str]]:
     OSError
         The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-    # Made by the kernel with the umask applied: a file made private first and opened up by chmod would ignore it.
-    file = open(  # noqa: SIM115 (Path.open takes no opener; closed below)
-        temporary,
-        "x",
-        encoding="utf-8",
-        newline="\n",
-        opener=lambda name, flags: os.open(name, flags, mode),
+    # The kernel applies the umask: a file made private first and opened up by chmod would ignore it.
+    return _put_in_place(
+        path,
+        lambda temporary: open(
+            temporary,
+            "x",
+            encoding="utf-8",
+            newline="\n",
+            opener=lambda name, flags: os.open(name, flags, mode),
+        ),
     )
+
+
+def atomic_bytes_writer(path: Path) -> AbstractContextManager[IO[bytes]]:
+    """Open a temporary file for bytes beside `path`, and put it in place as `atomic_writer` does."""
+    return _put_in_place(path, lambda temporary: temporary.open("xb"))
+
+
+@contextlib.contextmanager
+def _put_in_place(path: Path, opened: Callable[[Path], IO[AnyStr]]) -> Iterator[IO[AnyStr]]:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    file = opened(temporary)
     try:
         with file:
             yield file
@@ -183,6 +198,16 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StateError(f"{path}: expected a JSON object, got {found!r:.40}: {remedy}.")
     return found
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of killed writers of `path`; the caller holds the lock on it."""
+    beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        if name.startswith(beginning) and name.endswith(_TEMPORARY) and len(name) == length:
+            (path.parent / name).unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,19 +21,19 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._settings import Cluster, is_file, share
-from calibrant.distributed._shards import Shards
 from calibrant.distributed._worker import Answered, Reader
 from calibrant.evaluation import (
     Dataset,
     EvaluationProgress,
     EvaluationProgressListener,
     EvaluationResult,
-    RunDirectory,
     Tally,
     checked,
     inspect,
 )
+from calibrant.inference.doctor import public_description
 from calibrant.metrics import wilson_interval
+from calibrant.runs import RunDirectory, Shards
 
 __all__ = ["Opening", "evaluate"]
 
@@ -137,7 +137,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         **described_labels(labels),
         "data": inspection.to_record(),
     }
-    with RunDirectory.opened(Path(out), fingerprint) as directory:
+    with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
         run = _Run(
             directory,
             Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
@@ -341,5 +341,5 @@ class _Run:
             self._shards.join(directory.predictions)
             self._shards.remove()
         if self._answered or not directory.metrics.exists():
-            directory.write_metrics(metrics, self._about)
+            directory.write_metrics({**metrics.to_record(), **self._about})
         return EvaluationResult(predictions=(), metrics=metrics, directory=directory.path)

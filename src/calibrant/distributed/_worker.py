@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from calibrant.core import (
@@ -25,11 +24,12 @@ from calibrant.core import (
     Stop,
 )
 from calibrant.distributed._ledger import Book, Leased, Spent
-from calibrant.evaluation import Dataset, checked, row_line
+from calibrant.evaluation import Dataset, checked
 from calibrant.inference import run_sync
+from calibrant.runs import blocks_of, row_line
 from calibrant.store import PredictionCache
 
-__all__ = ["Answered", "Reader", "Worker", "blocks_of"]
+__all__ = ["Answered", "Reader", "Worker"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
@@ -93,15 +93,6 @@ class Answered(NamedTuple):
         if self.kind == "ProviderError":
             return ProviderError(self.error, provider=self.provider)
         return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
-
-
-def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
-    """Yield number and rows of one block after the other; every row with its place in the input."""
-    rows = iter(enumerate(examples))
-    number = 0
-    while block := list(islice(rows, size)):
-        yield number, block
-        number += 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.calibration import SavedPredictions, load_predictions, unfinished
+    from calibrant.calibration import SavedPredictions
     from calibrant.evaluation._baselines import add_baselines
     from calibrant.evaluation._cache import default_cache, open_cache
     from calibrant.evaluation._calibrate import (
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     )
     from calibrant.evaluation._compare import ComparedRun, RunComparison, RunDifference, compare_predictions
     from calibrant.evaluation._data import Dataset, checked, inspect
-    from calibrant.evaluation._directory import RunDirectory
     from calibrant.evaluation._drift import Drift
     from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
     from calibrant.evaluation._history import SCORE_TYPES, EvaluationHistory, HistoryInterval, default_history
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
     from calibrant.evaluation._provider_batch_report import BatchReport, Polling
     from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart
-    from calibrant.evaluation._records import row_line, row_record
+    from calibrant.evaluation._saved import load_predictions
     from calibrant.evaluation._tally import Tally
+    from calibrant.runs import RunDirectory, row_line, row_record, unfinished
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "calibrant.calibration": "SavedPredictions load_predictions unfinished",
+            "calibrant.calibration": "SavedPredictions",
             "._baselines": "add_baselines",
             "._cache": "default_cache open_cache",
             "._calibrate": "CalibrationResult HeldOutMeasures LeftOutRows calibrate_predictions",
             "._compare": "ComparedRun RunComparison RunDifference compare_predictions",
             "._data": "Dataset checked inspect",
-            "._directory": "RunDirectory",
             "._drift": "Drift",
             "._evaluator": "BatchEvaluator EvaluationResult",
             "._history": "EvaluationHistory HistoryInterval SCORE_TYPES default_history",
@@ -54,8 +53,9 @@ else:
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
             "._provider_batch_report": "BatchReport Polling",
             "._provider_batch_state": "BatchLimits BatchPart",
-            "._records": "row_line row_record",
+            "._saved": "load_predictions",
             "._tally": "Tally",
+            "calibrant.runs": "RunDirectory row_line row_record unfinished",
         },
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -17,9 +16,9 @@ from calibrant.core import (
     StateError,
     normalise_label,
     read_json_object,
-    write_atomically,
 )
 from calibrant.heads import BaselineComparison, compare_with_baselines
+from calibrant.runs import METRICS, PREDICTIONS, RowFile, read_row, write_json
 
 __all__ = ["add_baselines"]
 
@@ -62,14 +61,13 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     StateError
         A file of the directory is damaged or cannot be written.
     """
-    predictions, metrics = directory / "predictions.jsonl", directory / "metrics.json"
+    predictions, metrics = directory / PREDICTIONS, directory / METRICS
     record = read_json_object(
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
     try:
-        with predictions.open("rb") as lines:
-            judged = _drawn(lines, _answered, most=_JUDGED)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        judged = _drawn(RowFile(predictions).lines(), _answered, most=_JUDGED)
+    except (StateError, ValueError) as error:
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
@@ -85,20 +83,16 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         [row.example for row in learned],
         labels=labels,
     )
-    try:
-        text = json.dumps({**record, "baselines": found.to_record()}, indent=2, ensure_ascii=False)
-        write_atomically(metrics, text + "\n")
-    except OSError as error:
-        raise StateError(f"{metrics}: cannot be written ({error.strerror or error}): make room.") from error
+    write_json(metrics, {**record, "baselines": found.to_record()})
     return found
 
 
 def _answered(line: bytes) -> _Row | None:
-    """Return the row of a line; None where it failed for the server's reasons."""
-    record = json.loads(line)
-    if record["outcome"] == Outcome.ERROR.value:
+    """Return the row of a line; None where it failed with a transport error."""
+    row = read_row(line)
+    if row.outcome is Outcome.ERROR or row.input is None or row.answer is None:
         return None
-    return _Row(Example(input=record["input"], answer=record["answer"]), record["label"])
+    return _Row(Example(input=row.input, answer=row.answer), row.label)
 
 
 def _drawn(rows: Iterable[_Raw], read: Callable[[_Raw], _Row | None], *, most: int) -> list[_Row]:

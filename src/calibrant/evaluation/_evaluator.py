@@ -26,13 +26,13 @@ from calibrant.core import (
 )
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
-from calibrant.evaluation._directory import RunDirectory
 from calibrant.evaluation._metrics import EvaluationMetrics
-from calibrant.evaluation._output import PredictionsFile
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
 from calibrant.inference import rate_limit_waits, run_sync
+from calibrant.inference.doctor import public_description
 from calibrant.metrics import wilson_interval
+from calibrant.runs import PredictionsFile, RunDirectory
 
 __all__ = ["BatchEvaluator", "EvaluationResult"]
 
@@ -182,7 +182,11 @@ class BatchEvaluator:
         with ExitStack() as stack:
             if out is not None:
                 directory = stack.enter_context(
-                    RunDirectory.opened(Path(out), self._fingerprint(inspection, about or {}))
+                    RunDirectory.opened(
+                        Path(out),
+                        self._fingerprint(inspection, about or {}),
+                        comparable=public_description,
+                    )
                 )
                 run.write_to(directory, about or {})
             if run.anything_left():
@@ -362,7 +366,9 @@ class _Run:
         self.complete = metrics.complete
         directory = self.directory
         if directory is not None and (self._answered or not directory.metrics.exists()):
-            directory.write_metrics(metrics, {**self._about, "model": self.predictor.describe()["model"]})
+            directory.write_metrics(
+                {**metrics.to_record(), **self._about, "model": self.predictor.describe()["model"]}
+            )
         self._report()
         return EvaluationResult(
             predictions=tuple(self._predictions),

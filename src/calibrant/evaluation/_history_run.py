@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import uuid
 from array import array
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import Outcome, Predictor, StateError, write_atomically
+from calibrant.core import UNKNOWN, Outcome, Predictor, StateError
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
+from calibrant.runs import PREDICTIONS, RowFile, write_json
 from calibrant.store import Scope
 
 __all__ = ["HistoryEntry", "RunScope"]
@@ -94,14 +96,14 @@ class RunScope:
             The database or the directory cannot be read or written.
         """
         run_id = _run_id(directory / _FILE)
-        correct, confidence = _read(directory / "predictions.jsonl")
+        correct, confidence = _read(directory / PREDICTIONS)
         drift = history.drift(confidence, without_run=run_id, **self._confidence)
         recorded = history.record_run(correct, run_id=run_id, family="exact-match", **self._correct)
         history.record_run(confidence, run_id=run_id, family="metrics", **self._confidence)
         entry = HistoryEntry(
             run_id=run_id, recorded=recorded, interval=history.interval(**self._correct), drift=drift
         )
-        _write(directory / _FILE, entry.to_record())
+        write_json(directory / _FILE, entry.to_record())
         return entry
 
     def record_answers(self, history: EvaluationHistory, confidences: Sequence[float]) -> None:
@@ -126,28 +128,16 @@ def _run_id(path: Path) -> str:
                 "run is then recorded as a new one."
             ) from error
     run_id = uuid.uuid4().hex
-    _write(path, {"run_id": run_id})
+    write_json(path, {"run_id": run_id})
     return run_id
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
-    try:
-        write_atomically(path, json.dumps(record, indent=2) + "\n")
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written ({error.strerror or error}): make room.") from error
-
-
 def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Return which answered rows are right, and the confidences there are."""
+    """Return the correctness of the answered rows, and the confidences."""
     correct, confidence = array("b"), array("d")
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                row = json.loads(line)
-                if row["outcome"] != Outcome.ERROR.value:
-                    correct.append(bool(row["correct"]))
-                if row["outcome"] == Outcome.OK.value and row["confidence"] is not None:
-                    confidence.append(row["confidence"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path}: expected the rows of a run, got something else ({error!r}).") from error
+    for _, row in RowFile(path).rows():
+        if row.correct != UNKNOWN:
+            correct.append(row.correct)
+        if row.outcome is Outcome.OK and not math.isnan(row.confidence):
+            confidence.append(row.confidence)
     return np.array(correct), np.array(confidence)

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.calibration import Fingerprint, SavedPredictions, load_predictions
-from calibrant.core import MAX_RUN_ROW_BYTES, DataError, StateError, read_json_object, read_rows
+from calibrant.calibration import Fingerprint, SavedPredictions
+from calibrant.core import DataError, Outcome, StateError, read_json_object
+from calibrant.evaluation._saved import load_predictions
 from calibrant.heads import EmbeddingModel, Head, fit_head
 from calibrant.inference import open_embedding_model
+from calibrant.runs import PREDICTIONS, RowFile
 
 __all__ = ["LearnedHead", "learn_head"]
 
@@ -108,16 +110,15 @@ def learn_head(
     saved = load_predictions(place)
     fingerprint = _fingerprint(place, saved)
     logprobs, answers, texts = [], [], []
-    rows = read_rows(place / "predictions.jsonl", max_row_bytes=MAX_RUN_ROW_BYTES)
-    for row, text, answer, failed in zip(rows, saved.inputs, saved.answers, saved.failed, strict=True):
+    for _, row in RowFile(place / PREDICTIONS).rows():
         if "parts" in row.values or "steps" in row.values:
             raise _refused(place, "predictions of one model with one label each, got others")
         probabilities = row.values.get("probabilities")
-        if probabilities is None or answer is None or text is None or failed:
+        if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
             continue
         logprobs.append(_logprobs(probabilities, fingerprint, place))
-        answers.append(_position(answer, fingerprint, place))
-        texts.append(text)
+        answers.append(_position(row.answer, fingerprint, place))
+        texts.append(row.input)
     if not logprobs:
         raise _refused(place, "rows with a distribution and a true label, got none")
     embedding = None if embeddings is None else open_embedding_model(embeddings)

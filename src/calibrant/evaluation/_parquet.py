@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError, install_command
+from calibrant.core import ConfigurationError, StateError, atomic_bytes_writer, install_command
+from calibrant.runs import RowFile
 
 __all__ = ["require_parquet", "write_parquet"]
 
@@ -65,18 +64,14 @@ def write_parquet(predictions: Path, path: Path) -> None:
         It cannot be written.
     """
     arrow = require_parquet()
-    new = path.with_name(f".{path.name}.new")
     try:
-        with predictions.open("rb") as lines, new.open("wb") as file:
-            with arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer:
-                for rows in _groups(lines):
-                    writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        with (
+            atomic_bytes_writer(path) as file,
+            arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer,
+        ):
+            for rows in _groups(RowFile(predictions).lines()):
+                writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
         reason = error.strerror or error
         raise StateError(
             f"{path}: cannot be written ({reason}): make room, and run the same command again."

@@ -33,7 +33,6 @@ from calibrant.evaluation._provider_batch_state import (
     BatchState,
     custom_id,
 )
-from calibrant.evaluation._records import row_record
 from calibrant.inference import (
     BatchApi,
     Classifier,
@@ -44,6 +43,7 @@ from calibrant.inference import (
     open_batch_api,
     run_sync,
 )
+from calibrant.runs import differing_keys, row_line
 
 __all__ = ["batch_status", "collect_batch", "retry_batch", "submit_batch"]
 
@@ -298,9 +298,7 @@ def _digest(value: object) -> str:
 
 
 def _check_same(path: Path, state: BatchState, fingerprint: Mapping[str, Any]) -> None:
-    names = {**state.fingerprint, **fingerprint}
-    differing = [name for name in names if state.fingerprint.get(name) != fingerprint.get(name)]
-    if differing:
+    if differing := differing_keys(state.fingerprint, fingerprint):
         raise StateError(
             f"{path}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
             "same again."
@@ -433,7 +431,7 @@ def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchR
         rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
         for index, (example, answer) in enumerate(rows):
             prediction = finish(answer, example.input)
-            file.write(json.dumps(row_record(index, example, prediction), ensure_ascii=False) + "\n")
+            file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
             tokens[0] += prediction.usage.prompt_tokens
             tokens[1] += prediction.usage.completion_tokens

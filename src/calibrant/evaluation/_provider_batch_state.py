@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,9 +16,8 @@ from calibrant.core import (
     StateError,
     is_in_place,
     make_rescue_folder,
-    try_lock,
-    write_atomically,
 )
+from calibrant.runs import BATCH, PREDICTIONS, locked_folder, make_folder, rescue_if_lost, write_json
 
 __all__ = [
     "HEAD",
@@ -33,7 +31,6 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-_STATE: Final = "batch.json"
 _ROWS: Final = "batch-rows.jsonl"
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
@@ -171,7 +168,7 @@ class BatchDirectory:
     @property
     def predictions(self) -> Path:
         """Where the collected rows are written."""
-        return self.path / "predictions.jsonl"
+        return self.path / PREDICTIONS
 
     def requests(self, part: BatchPart) -> Path:
         """Return the request file of a part."""
@@ -194,19 +191,14 @@ class BatchDirectory:
         StateError
             Another process is in, there is no such directory, or it cannot be written.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise StateError(f"{self.path}: expected a directory, got a file: choose another name.")
-        if not create and not (self.path / _STATE).exists():
+        if not create and not (self.path / BATCH).exists() and not self.path.is_file():
             raise StateError(
-                f"{self.path}: expected a directory of `calibrant batch submit`, got one without {_STATE}."
+                f"{self.path}: expected a directory of `calibrant batch submit`, got one without {BATCH}."
             )
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(
-                f"{self.path}: cannot be written ({error}): choose another directory."
-            ) from error
-        with _lock(self.path):
+        make_folder(self.path)
+        with locked_folder(
+            self.path, f"{self.path}: another command is at work in this directory: wait until it ends."
+        ):
             yield
 
     def load(self) -> BatchState | None:
@@ -217,7 +209,7 @@ class BatchDirectory:
         StateError
             It cannot be read, or the directory holds something else.
         """
-        path = self.path / _STATE
+        path = self.path / BATCH
         if not path.exists():
             self._check_foreign()
             return None
@@ -241,11 +233,7 @@ class BatchDirectory:
         StateError
             It cannot be written.
         """
-        text = json.dumps({"version": VERSION, **asdict(state)}, indent=2, ensure_ascii=False)
-        try:
-            write_atomically(self.path / _STATE, text + "\n")
-        except OSError as error:
-            raise StateError(f"{self.path}: cannot be written ({error}): make room, run again.") from error
+        write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
 
     @contextlib.contextmanager
     def rescuing(self, state: BatchState) -> Iterator[None]:
@@ -271,19 +259,11 @@ class BatchDirectory:
                     f"{error.filename}: not readable ({error.strerror}): restore the file."
                 ) from error
 
-            def lost() -> bool:
-                return not all(
-                    is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True)
-                )
+            def in_place() -> bool:
+                return all(is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True))
 
-            try:
+            with rescue_if_lost(in_place, lambda: self._rescued(state, files)):
                 yield
-            except BaseException as error:  # a file that cannot be written is how the loss shows first
-                if lost():
-                    raise self._rescued(state, files) from error
-                raise
-            if lost():
-                raise self._rescued(state, files)
 
     def _rescued(self, state: BatchState, files: Sequence[IO[bytes]]) -> CalibrantError:
         rescue = BatchDirectory(make_rescue_folder(self.path))
@@ -385,7 +365,7 @@ class BatchDirectory:
 
     def _check_foreign(self) -> None:
         """Refuse files that are not ours; what a start that was cut off left behind is written anew."""
-        ours = ["batch-requests-", f".{_STATE}."]
+        ours = ["batch-requests-", f".{BATCH}."]
         if (self.path / _ROWS).exists():  # which is written first
             ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
         for found in self.path.iterdir():
@@ -408,17 +388,3 @@ def _part(record: dict[str, Any]) -> BatchPart:
     if not set(record) <= known:
         raise ValueError(sorted(set(record) - known))
     return BatchPart(**{**record, "errors": tuple(record.get("errors", ()))})
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    if os.name != "posix":  # pragma: no cover (folders cannot be opened there)
-        yield
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        if not try_lock(handle):
-            raise StateError(f"{path}: another command is at work in this directory: wait until it ends.")
-        yield
-    finally:
-        os.close(handle)

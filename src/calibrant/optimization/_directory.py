@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.core import CalibrantError, StateError, make_rescue_folder, read_json_object, write_atomically
-from calibrant.optimization._journal import JsonlStore
+from calibrant.core import CalibrantError, StateError, make_rescue_folder
+from calibrant.runs import JsonlStore, Manifest, make_folder, rescue_if_lost
 
 __all__ = ["JOURNAL", "is_current", "open_directory", "rescuing"]
 
@@ -19,37 +18,24 @@ _CURRENT = 2
 
 
 def open_directory(path: Path, fingerprint: dict[str, Any]) -> Path:
-    """Make the run directory, or check that what it holds is an earlier part of this run."""
-    if path.exists() and not path.is_dir():
-        raise StateError(f"{path}: expected a directory for the run, got a file: choose another name.")
-    state = path / "run.json"
-    if state.exists():
-        stored = read_json_object(state, remedy="choose a new directory")
-        changed = sorted(key for key in fingerprint if stored.get(key) != fingerprint[key])
-        if changed and _paid(path):
-            raise StateError(
-                f"{path}: holds a run that differs in {', '.join(changed)}: choose a new one, or run it unchanged."
-            )
-        if not changed and _paid(path):
-            return path
-    elif path.exists() and any(path.iterdir()):
-        raise StateError(
-            f"{path}: expected an empty directory or an earlier run, got other files: choose a new one."
-        )
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomically(state, json.dumps({**fingerprint, _VERSION: _CURRENT}, indent=2))
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written ({error}): choose another directory.") from error
+    """Make the run directory, or check that it holds an earlier part of this run."""
+    make_folder(path)
+    manifest = _manifest(path)
+    # A key that only an earlier version wrote is not compared.
+    is_part = manifest.check(
+        fingerprint,
+        has_rows=_paid(path),
+        comparable=lambda record: {name: record.get(name) for name in fingerprint},
+    )
+    if not is_part:  # else run.json keeps the version that began the search
+        manifest.write({**fingerprint, _VERSION: _CURRENT})
     return path
 
 
 def is_current(path: Path) -> bool:
     """Return whether a run is not one of an earlier version, which searched otherwise and taught no head."""
-    state = path / "run.json"
-    if not state.exists() or not _paid(path):
-        return True
-    return read_json_object(state, remedy="choose a new directory").get(_VERSION) == _CURRENT
+    manifest = _manifest(path)
+    return not manifest.path.exists() or not _paid(path) or manifest.read().get(_VERSION) == _CURRENT
 
 
 @contextlib.contextmanager
@@ -74,14 +60,14 @@ def rescuing(
     CalibrantError
         It was moved or removed; the message names the other directory, from which the same run goes on.
     """
-    try:
+    if directory is None:
         yield
-    except BaseException as error:  # a file that cannot be written is how the loss shows first
-        if directory is not None and not all(store.in_place for store in stores):
-            raise _rescued(directory, fingerprint, stores, current=current) from error
-        raise
-    if directory is not None and not all(store.in_place for store in stores):
-        raise _rescued(directory, fingerprint, stores, current=current)
+        return
+    with rescue_if_lost(
+        lambda: all(store.in_place for store in stores),
+        lambda: _rescued(directory, fingerprint, stores, current=current),
+    ):
+        yield
 
 
 def _rescued(
@@ -89,10 +75,10 @@ def _rescued(
 ) -> CalibrantError:
     rescue, mark = make_rescue_folder(directory), {_VERSION: _CURRENT} if current else {}
     try:
-        write_atomically(rescue / "run.json", json.dumps({**fingerprint, **mark}, indent=2))
+        _manifest(rescue).write({**fingerprint, **mark})
         for store in stores:
             store.copy_to(rescue)
-    except OSError as error:
+    except (OSError, StateError) as error:
         return StateError(
             f"{directory}: was moved or removed during the run, and its answers cannot be written to {rescue} "
             f"({error})."
@@ -103,7 +89,11 @@ def _rescued(
     )
 
 
+def _manifest(path: Path) -> Manifest:
+    return Manifest(path, kind="a run")
+
+
 def _paid(path: Path) -> bool:
-    """Return whether the run got as far as a single prediction; a failed start may be started otherwise."""
+    """Return True if the run got as far as a single prediction."""
     journal = path / JOURNAL
     return journal.exists() and journal.stat().st_size > 0

@@ -13,7 +13,7 @@ from calibrant.optimization._guard import Guard
 
 if TYPE_CHECKING:
     from calibrant.core import Client
-    from calibrant.optimization._journal import JsonlStore
+    from calibrant.runs import JsonlStore
 
 __all__ = ["Reflection", "check_names", "name_of", "open_reflection"]
 

@@ -32,7 +32,6 @@ from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import embedding_model, final_score
 from calibrant.optimization._heads import HeadStage
-from calibrant.optimization._journal import JsonlStore, PredictionJournal
 from calibrant.optimization._plan import (
     COMPONENT,
     DEMONSTRATED,
@@ -56,6 +55,7 @@ from calibrant.optimization._result import (
 )
 from calibrant.optimization._search import Search, race_reserve
 from calibrant.optimization._shown import check_given_prompts
+from calibrant.runs import JsonlStore, PredictionJournal
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,

@@ -15,12 +15,12 @@ from calibrant.adapters import ConfidenceAdapter, example_row, query_of
 from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
 from calibrant.optimization._guard import Guard
-from calibrant.optimization._journal import FileLogger
 from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan, given_prompts
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import FIRST, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
 from calibrant.optimization._shown import NoCopies
+from calibrant.runs import FileLogger
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult

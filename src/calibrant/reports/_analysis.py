@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration import held_out_answer_probability
-from calibrant.core import Interval, Outcome
+from calibrant.core import UNKNOWN, Interval, Outcome
 from calibrant.metrics import (
     ClassificationSummary,
     CompositeMetrics,
@@ -25,7 +25,7 @@ from calibrant.metrics import (
     wilson_interval,
     zero_width_remark,
 )
-from calibrant.reports._rows import UNKNOWN, Rows, read_distributions
+from calibrant.reports._rows import Rows, read_distributions
 
 __all__ = [
     "Bar",

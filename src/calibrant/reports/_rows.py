@@ -15,20 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    CompositeLabels,
-    DataError,
-    LabelSet,
-    Outcome,
-    StateError,
-    has_low_label_mass,
-    part_of,
-)
+from calibrant.core import UNKNOWN, CompositeLabels, DataError, LabelSet, Outcome, RunRow, part_of
 from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
+from calibrant.runs import RowFile
 
 __all__ = ["PartText", "RowTexts", "Rows", "read_distributions", "read_rows", "read_texts"]
 
-UNKNOWN: Final = -1
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
 _TEXT: Final = 600  # characters of an input or a reason that are shown
@@ -159,41 +151,39 @@ class _Columns:
         known = labels if self.composite is None else ()
         self.places = {label: place for place, label in enumerate(known)}
 
-    def add(self, record: Mapping[str, Any], offset: int) -> None:
-        """Take a row over; raises KeyError, TypeError or ValueError where it is none."""
-        text, answer, label = _text(record["input"]), record.get("answer") or None, record["label"]
-        outcome = Outcome(record["outcome"])
-        stated = _probability(record["confidence"], "confidence")
-        confidence = stated if outcome is Outcome.OK else math.nan
-        known = answer is not None and outcome is not Outcome.ERROR
-        has_low_mass = outcome is not Outcome.ERROR and has_low_label_mass(record)
-        asked = record.get("attempts", 1) != 0
-        usage = record.get("usage") or record
-        latency, cost = (
-            _amount(source.get(name), name) if asked else math.nan
-            for source, name in ((record, "latency_seconds"), (usage, "cost"))
-        )
-        digest = hashlib.blake2b(f"{text}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
-        places = self._place(answer), self._place(label)
+    def add(self, row: RunRow, offset: int) -> None:
+        """Take a row over.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It lacks what a page shows; nothing of it is taken over then.
+        """
+        record, answer, label = row.values, row.answer, row.label
+        if row.input is None or "label" not in record:
+            raise KeyError("input" if row.input is None else "label")
+        known = answer is not None and row.outcome is not Outcome.ERROR
         if steps := record.get("steps"):
-            correct = answer == label if known else None
-            self.cascade.add(steps, accepted=record.get("accepted"), correct=correct)
+            self.cascade.add(
+                steps, accepted=record.get("accepted"), correct=answer == label if known else None
+            )
         if self.composite is not None and known and answer is not None:
             self.composite.add(answer, label, [_given(part) for part in record.get("parts", ())])
-        # Nothing is taken over before all of the row is known to fit.
-        self.answer.append(places[0])
-        self.label.append(places[1])
+        digest = hashlib.blake2b(f"{row.input}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
+        asked = record.get("attempts", 1) != 0
+        self.answer.append(self._place(answer))
+        self.label.append(self._place(label))
         self.correct.append(int(answer == label) if known else UNKNOWN)
-        self.confidence.append(confidence)
-        self.low_label_mass += has_low_mass
-        self.latency.append(latency)
-        self.cost.append(cost)
+        self.confidence.append(row.confidence if row.outcome is Outcome.OK else math.nan)
+        self.low_label_mass += row.has_low_label_mass
+        self.latency.append(row.latency_seconds if asked else math.nan)
+        self.cost.append(row.cost if asked else math.nan)
         self.key.append(int.from_bytes(digest.digest(), "little"))
         self.offset.append(offset)
-        self.outcomes[outcome.value] += 1
+        self.outcomes[row.outcome.value] += 1
 
-    def _place(self, label: object) -> int:
-        return UNKNOWN if label is None else self.places.setdefault(_text(label), len(self.places))
+    def _place(self, label: str | None) -> int:
+        return UNKNOWN if label is None else self.places.setdefault(label, len(self.places))
 
     def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> Rows:
         """Return what was taken over; labels on a scale or in a tree keep their order."""
@@ -249,43 +239,31 @@ def read_rows(
     """
     known = dict.fromkeys(labels if structure is None else structure)
     columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known, structure))
-    offset, torn = 0, False
-    for number, line in enumerate(_lines(path), start=1):
+    file = RowFile(path, finished=finished)
+    for number, (offset, row) in enumerate(file.rows(), start=1):
         try:
-            record = json.loads(line)
-            columns[_text(record.get("prompt", ""))].add(record, offset)
+            columns[row.prompt].add(row, offset)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if not finished and not line.endswith(b"\n"):
-                torn = True
-                break
-            raise DataError(
-                f"expected the line of a row, got one that does not fit ({_reason(error)}): restore the file, or "
-                "run the evaluation again in a new directory.",
-                path=path,
-                line=number,
-            ) from error
-        offset += len(line)
-    return {name: found.rows(path, torn=torn, structure=structure) for name, found in columns.items()}
+            raise file.broken(error, line=number) from error
+    return {name: found.rows(path, torn=file.torn, structure=structure) for name, found in columns.items()}
 
 
 def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
     """Return the texts of some rows, by their places, in that order."""
     found = []
     several = rows.composite is not None
-    with rows.path.open("rb") as file:
-        for place in chosen:
-            file.seek(int(rows.offset[place]))
-            record = json.loads(file.readline())
-            found.append(
-                RowTexts(
-                    line=int(place) + 1,
-                    input=_shown(record["input"]),
-                    answer=_shown(_spoken(record["answer"]) if several else record["answer"]),
-                    given=_shown(_given_text(record, several=several)),
-                    reason=_shown(record.get("reason") or ""),
-                    parts=tuple(_part_texts(record)) if several else (),
-                )
+    records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())
+    for place, record in zip(chosen, records, strict=True):
+        found.append(
+            RowTexts(
+                line=int(place) + 1,
+                input=_shown(record["input"]),
+                answer=_shown(_spoken(record["answer"]) if several else record["answer"]),
+                given=_shown(_given_text(record, several=several)),
+                reason=_shown(record.get("reason") or ""),
+                parts=tuple(_part_texts(record)) if several else (),
             )
+        )
     return found
 
 
@@ -310,19 +288,18 @@ def read_distributions(rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float
     found = np.repeat(rest[:, None], len(rows.labels), axis=1)
     found[np.arange(len(chosen)), rows.label[chosen]] = rows.confidence[chosen]
     place = {label: i for i, label in enumerate(rows.labels)}
-    with rows.path.open("rb") as file:
-        for row, offset in enumerate(rows.offset[chosen].tolist()):
-            file.seek(offset)
-            try:
-                for label, probability in _probabilities(json.loads(file.readline())).items():
-                    if label in place:
-                        found[row, place[label]] = _probability(probability, "probability")
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"expected the probabilities of a row's labels, got others ({_reason(error)}): run the evaluation "
-                    f"again in a new directory (row {int(chosen[row]) + 1} of its prompt).",
-                    path=rows.path,
-                ) from error
+    records = RowFile(rows.path).records_at(rows.offset[chosen].tolist())
+    for row, record in enumerate(records):
+        try:
+            for label, probability in _probabilities(record).items():
+                if label in place:
+                    found[row, place[label]] = _probability(probability)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"expected the probabilities of a row's labels, got others ({error}): run the evaluation again in a "
+                f"new directory (row {int(chosen[row]) + 1} of its prompt).",
+                path=rows.path,
+            ) from error
     return found
 
 
@@ -368,21 +345,6 @@ def _given(part: Mapping[str, Any]) -> GivenPart:
     return GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from file
-    except OSError as error:
-        raise StateError(
-            f"{path}: expected the predictions of a run ({error.strerror or error}): run `calibrant evaluate` or "
-            "`calibrant optimize` into this directory first."
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected text, got {value!r:.40}")
@@ -393,23 +355,16 @@ def _shown(text: str) -> str:
     return text if len(text) <= _TEXT else text[:_TEXT] + " …"
 
 
-def _probability(value: object, name: str) -> float:
+def _probability(value: object) -> float:
     if value is None:
         return math.nan
-    found = _number(value, name)
-    if not -_ROUNDING <= found <= 1.0 + _ROUNDING:
-        raise ValueError(f"expected {name} in [0, 1], got {value!r:.40}")
-    return min(max(found, 0.0), 1.0)
-
-
-def _amount(value: object, name: str) -> float:
-    return math.nan if value is None else _number(value, name)
-
-
-def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected {name} to be a finite number, got {value!r:.40}")
-    return float(value)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -_ROUNDING <= value <= 1 + _ROUNDING
+    ):
+        raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
+    return min(max(float(value), 0.0), 1.0)
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:

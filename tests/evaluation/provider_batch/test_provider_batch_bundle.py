@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.assembly import export, read_bundle
-from calibrant.calibration import load_predictions
 from calibrant.cli import app
 from calibrant.core import StateError
+from calibrant.evaluation import load_predictions
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n[model.options]\nseed = 3\n'

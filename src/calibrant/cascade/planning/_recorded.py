@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant import calibration
 from calibrant.calibration import (
     UNKNOWN,
     Fingerprint,
     SavedPredictions,
-    load_predictions,
     read_predictions,
 )
 from calibrant.core import ConfigurationError, DataError
@@ -147,7 +147,8 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     if isinstance(source, RecordedRun):
         return source
     if isinstance(source, str | Path):
-        return _of_saved(load_predictions(source))
+        # Found through the name it had here before: the file is read in `evaluation`, beside this layer.
+        return _of_saved(calibration.load_predictions(source))  # type: ignore[attr-defined]
     if isinstance(source, SavedPredictions):
         return _of_saved(source)
     if isinstance(source, HasRows):

@@ -3,11 +3,66 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from calibrant.core import Example, LabelDistribution, Outcome, Part, Prediction, part_of, step_to_record
 
-__all__ = ["row_line", "row_record"]
+__all__ = ["RowCounter", "StoredRow", "row_line", "row_record"]
+
+
+class RowCounter(Protocol):
+    """Counts the rows that have their final prediction."""
+
+    def add(self, example: Example, prediction: Prediction) -> None:
+        """Count a row."""
+
+    def add_record(self, record: Mapping[str, Any]) -> None:
+        """Count a row by its record; raises KeyError, TypeError or ValueError where it is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRow:
+    """A line that an earlier session wrote, beside the row that stands in its place of the input today.
+
+    Attributes
+    ----------
+    record : mapping
+        The line.
+    is_same : bool
+        True if it is of that row: text, answer and context are equal.
+    is_finished : bool
+        True if the row need not be asked again; one that failed with a transport error is asked again.
+    """
+
+    record: Mapping[str, Any]
+    is_same: bool
+    is_finished: bool
+
+    @classmethod
+    def read(cls, line: bytes, example: Example | None) -> StoredRow:
+        """Read a line.
+
+        Parameters
+        ----------
+        line : bytes
+            One line of ``predictions.jsonl``, or of a shard.
+        example : Example or None
+            The row of the input today; None beyond its end.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, RecursionError
+            It is not the line of a row.
+        """
+        record = json.loads(line)
+        asked = record["input"], record["answer"], record.get("context")
+        return cls(
+            record=record,
+            is_same=example is not None and asked == (example.input, example.answer, example.context),
+            is_finished=Outcome(record["outcome"]) is not Outcome.ERROR,
+        )
 
 
 def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Final
 
-from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError, is_in_place
-from calibrant.evaluation._directory import RunDirectory
-from calibrant.evaluation._records import row_line
-from calibrant.evaluation._tally import Tally
+from calibrant.core import CalibrantError, Example, Prediction, StateError, is_in_place
+from calibrant.runs._directory import RunDirectory
+from calibrant.runs._records import RowCounter, StoredRow, row_line
 
 __all__ = ["PredictionsFile"]
 
@@ -34,11 +33,11 @@ class PredictionsFile:
     ----------
     directory : RunDirectory
         Where the file is; an earlier part of the run may be there.
-    tally : Tally
+    tally : RowCounter
         Counts every row that has its final prediction.
     """
 
-    def __init__(self, directory: RunDirectory, tally: Tally) -> None:
+    def __init__(self, directory: RunDirectory, tally: RowCounter) -> None:
         self._directory = directory
         self._path = path = directory.predictions
         self._tally = tally
@@ -79,12 +78,10 @@ class PredictionsFile:
     def _recover(self, line: bytes, example: Example | None) -> None:
         number = self.rows + 1
         try:
-            record = json.loads(line)
-            index, *asked = record["index"], record["input"], record["answer"], record.get("context")
-            same = example is not None and asked == [example.input, example.answer, example.context]
-            failed = Outcome(record["outcome"]) is Outcome.ERROR
-            if same and not failed:
-                self._tally.add_record(record)
+            row = StoredRow.read(line, example)
+            index = row.record["index"]
+            if row.is_same and row.is_finished:
+                self._tally.add_record(row.record)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(
                 f"{self._path}:{number}: expected the line of a row, got one that does not fit ({error}): "
@@ -100,17 +97,17 @@ class PredictionsFile:
                 f"{self._path}: holds more rows than the {self.rows:,} to be evaluated: choose a new directory, "
                 "or evaluate as many rows as before."
             )
-        if not same:
+        if not row.is_same:
             raise StateError(
                 f"{self._path}:{number}: was evaluated on another text, answer or context than row {number} of the "
                 "input has now: choose a new directory, or restore the data."
             )
-        if failed:
+        if not row.is_finished:
             self.failed.append(self.rows)
         self.rows += 1
 
     def is_finished(self, index: int) -> bool:
-        """Whether the row at `index` needs no answer any more."""
+        """Return True if the row at `index` needs no answer any more."""
         if index >= self.rows:
             return False
         place = bisect_left(self.failed, index)
@@ -161,12 +158,12 @@ class PredictionsFile:
             self.flush_when_due()
 
     def flush_when_due(self) -> None:
-        """Write what waits, if it has waited long enough."""
+        """Write the waiting rows, if they have waited long enough."""
         if self._lines and time.monotonic() - self._written >= _SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting rows."""
         self._written = time.monotonic()
         lines, self._lines = self._lines, []
         self._write(b"".join(lines))
@@ -192,7 +189,7 @@ class PredictionsFile:
                 self.flush()
 
     def close(self) -> None:
-        """Write what waits, put the new file in place, where there is one, and close it; again does nothing.
+        """Write the waiting rows, put the new file in place, where there is one, and close it; again does nothing.
 
         Raises
         ------
@@ -234,7 +231,7 @@ class PredictionsFile:
             self._lines.append(line)
 
     def _rescued(self, file: IO[bytes]) -> CalibrantError:
-        """Copy what was written out of the open file, whose name is gone, and return the error that says so."""
+        """Copy the rows out of the open file, whose name is gone, and return the error that says so."""
         rescue = self._directory.rescued()
         file.seek(0)
         with rescue.predictions.open("xb") as copy:

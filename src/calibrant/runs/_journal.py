@@ -15,9 +15,9 @@ from calibrant.core import (
     is_in_place,
     prediction_from_record,
     prediction_to_record,
-    try_lock,
     write_atomically,
 )
+from calibrant.runs._folder import hold_lock
 
 __all__ = ["FileLogger", "JsonlStore", "PredictionJournal"]
 
@@ -46,10 +46,10 @@ class JsonlStore:
             with ExitStack() as stack:
                 file = stack.enter_context(path.open("a+b"))
                 # Before the first look: half a line is what another process is writing, unless nobody is.
-                if not try_lock(file.fileno()):
-                    raise StateError(
-                        f"{path}: another process is writing this journal: wait for it, or choose another directory."
-                    )
+                hold_lock(
+                    file.fileno(),
+                    f"{path}: another process is writing this journal: wait for it, or choose another directory.",
+                )
                 self._load(path, file)
                 stack.pop_all()
             self._file = file

@@ -1,28 +1,26 @@
-"""One file for each block of rows, whole or not there; together they are a run."""
+"""Shards: one file for each block of rows, whole or not there; together they are a run."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from calibrant.core import Example, Outcome, StateError, write_atomically
-from calibrant.distributed._worker import blocks_of
-from calibrant.evaluation import Tally
+from calibrant.core import Example, StateError, atomic_bytes_writer, write_atomically
+from calibrant.runs._records import RowCounter, StoredRow
 
-__all__ = ["Found", "Shards"]
+__all__ = ["FinishedBlocks", "Shards", "blocks_of"]
 
 _DIGITS: Final = 9  # their names sort like their numbers
 
 
 @dataclass(kw_only=True)
-class Found:
-    """What earlier sessions left.
+class FinishedBlocks:
+    """The rows that earlier sessions finished.
 
     Attributes
     ----------
@@ -54,7 +52,7 @@ class Shards:
         self._folder = folder
         self._block_rows = block_rows
 
-    def recover(self, examples: Iterable[Example], tally: Tally) -> Found:
+    def recover(self, examples: Iterable[Example], tally: RowCounter) -> FinishedBlocks:
         """Count the rows that are finished, and find out which are not.
 
         Raises
@@ -62,7 +60,7 @@ class Shards:
         StateError
             A file is damaged, or belongs to another input.
         """
-        found = Found()
+        found = FinishedBlocks()
         present = {path.name for path in self._folder.glob("*.jsonl")}
         if not present:
             return found  # without reading the input
@@ -73,8 +71,7 @@ class Shards:
             present.remove(path.name)
             finished = set()
             for index, line in self._lines(path).items():
-                if _is_finished(path, line, block, index):
-                    tally.add_record(json.loads(line))
+                if _counted(path, line, block, index, tally):
                     finished.add(index)
             found.rows += len(finished)
             if len(finished) == len(block):
@@ -85,7 +82,7 @@ class Shards:
             raise _too_long(self._folder / min(present))
         return found
 
-    def count_finished(self, path: Path, examples: Iterable[Example], tally: Tally) -> bool:
+    def count_finished(self, path: Path, examples: Iterable[Example], tally: RowCounter) -> bool:
         """Count the rows of a finished run by its one file; False where some are to be asked again.
 
         Raises
@@ -100,10 +97,7 @@ class Shards:
                     line = file.readline()
                     if not line:
                         return False  # the input has grown
-                    if _is_finished(path, line, block, index):
-                        tally.add_record(json.loads(line))
-                    else:
-                        whole = False
+                    whole = _counted(path, line, block, index, tally) and whole
             if file.readline():
                 raise _too_long(path)
         return whole
@@ -162,13 +156,9 @@ class Shards:
         StateError
             It cannot be written.
         """
-        new = path.with_name(f".{path.name}.new")
         try:
-            with new.open("wb") as file:
+            with atomic_bytes_writer(path) as file:
                 file.writelines(self.lines())
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
         except OSError as error:
             raise _unwritable(path, error) from error
 
@@ -186,23 +176,32 @@ class Shards:
         return rows
 
 
-def _is_finished(path: Path, line: bytes, block: list[tuple[int, Example]], index: int) -> bool:
-    """Return whether a row need not be asked again."""
+def _counted(
+    path: Path, line: bytes, block: list[tuple[int, Example]], index: int, tally: RowCounter
+) -> bool:
+    """Count a row and return True, or return False where it is to be asked again."""
     place = index - block[0][0]
     try:
-        record = json.loads(line)
-        example = block[place][1] if 0 <= place < len(block) else None
-        asked = record["input"], record["answer"], record.get("context")
-        same = example is not None and asked == (example.input, example.answer, example.context)
-        failed = Outcome(record["outcome"]) is Outcome.ERROR
-    except (KeyError, TypeError, ValueError) as error:
+        row = StoredRow.read(line, block[place][1] if 0 <= place < len(block) else None)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
-    if not same:
+    if not row.is_same:
         raise StateError(
             f"{path}: row {index + 1} was evaluated on another text, answer or context than the input has now: choose "
             "a new directory, or restore the data."
         )
-    return not failed
+    if row.is_finished:
+        tally.add_record(row.record)
+    return row.is_finished
+
+
+def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
+    """Yield number and rows of one block after the other; every row with its place in the input."""
+    rows = iter(enumerate(examples))
+    number = 0
+    while block := list(itertools.islice(rows, size)):
+        yield number, block
+        number += 1
 
 
 def _too_long(path: Path) -> StateError:

@@ -1,0 +1,177 @@
+"""One saved prediction, checked: a line of ``predictions.jsonl``, or a row of another file with the same names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibrant.core.prediction import Outcome
+from calibrant.core.records import has_low_label_mass
+
+__all__ = ["UNKNOWN", "RunRow"]
+
+UNKNOWN: Final = -1
+"""Stands for a row of which nobody knows whether it is right."""
+
+_ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
+_CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRow:
+    """A saved prediction.
+
+    Attributes
+    ----------
+    values : mapping
+        All of the row, as JSON values.
+    prompt : str
+        The prompt that the row belongs to, of a search ``seed``, ``best`` or ``final``; empty where it does not say.
+    index : int or None
+        Place of the row in the input, from 0; None where the row does not say.
+    input, answer, label : str or None
+        The text, its true label and the predicted one, where known.
+    outcome : Outcome
+        How the row ended; ``ok`` where the row does not say.
+    confidence : float
+        In [0, 1]; NaN where there is none.
+    correct : int
+        1 right, 0 wrong, -1 unknown: the row failed with a transport error, or its true label is not known.
+    cost, latency_seconds : float
+        US dollars and seconds, at least 0; NaN where unknown.
+    has_low_label_mass : bool
+        True if the model would rather have written something else than any label, as far as the row says.
+    """
+
+    values: Mapping[str, Any]
+    prompt: str
+    index: int | None
+    input: str | None
+    answer: str | None
+    label: str | None
+    outcome: Outcome
+    confidence: float
+    correct: int
+    cost: float
+    latency_seconds: float
+    has_low_label_mass: bool
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> RunRow:
+        """Check a row that was read.
+
+        Parameters
+        ----------
+        values : mapping
+            Has ``correct``, or ``label`` and ``answer``. Numbers may be texts, as in a CSV file.
+
+        Raises
+        ------
+        ValueError
+            A value is out of range or of another type; the message says which.
+        """
+        outcome = _outcome(values)
+        usage = values.get("usage")
+        return cls(
+            values=values,
+            prompt=prompt if isinstance(prompt := values.get("prompt"), str) else "",
+            index=_index(values),
+            input=_text(values, "input"),
+            answer=_text(values, "answer"),
+            label=_text(values, "label"),
+            outcome=outcome,
+            confidence=_confidence(values),
+            correct=UNKNOWN if outcome is Outcome.ERROR else _correct(values),
+            cost=_amount(usage if isinstance(usage, Mapping) else values, "cost"),
+            latency_seconds=_amount(values, "latency_seconds"),
+            has_low_label_mass=outcome is not Outcome.ERROR and _is_low(values),
+        )
+
+
+def _index(values: Mapping[str, Any]) -> int | None:
+    value = values.get("index", values.get("row"))
+    if type(value) is int and value >= 0:
+        return value
+    if value is None and not {"index", "row"} & values.keys():
+        return None
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"expected index to be a whole number from 0, got {value!r:.40}")
+    return int(text)
+
+
+def _outcome(values: Mapping[str, Any]) -> Outcome:
+    value = values.get("outcome") or "ok"
+    if value in ("ok", "error"):  # nearly all are, and a look-up in the enumeration takes longer
+        return Outcome.OK if value == "ok" else Outcome.ERROR
+    try:
+        return Outcome(value)
+    except ValueError as error:
+        known = ", ".join(Outcome)
+        raise ValueError(f"expected outcome to be one of {known}, got {value!r:.40}") from error
+
+
+def _text(values: Mapping[str, Any], name: str) -> str | None:
+    value = values.get(name)
+    if value is None or (isinstance(value, str) and (value or name == "input")):
+        return value
+    if value == "":
+        return None  # a CSV file's way to say that there is none
+    raise ValueError(f"expected {name} to be text, got {type(value).__name__}")
+
+
+def _confidence(values: Mapping[str, Any]) -> float:
+    number = _number(values, "confidence")
+    if not (number is None or -_ROUNDING <= number <= 1.0 + _ROUNDING):
+        raise _no_number(values, "confidence", "a probability in [0, 1]")
+    return math.nan if number is None else min(max(number, 0.0), 1.0)
+
+
+def _amount(values: Mapping[str, Any], name: str) -> float:
+    number = _number(values, name)
+    if not (number is None or 0.0 <= number < math.inf):
+        raise _no_number(values, name, "a number of at least 0")
+    return math.nan if number is None else number
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a row: None where it has none, NaN where it has something else."""
+    value = values.get(name)
+    if type(value) is float:
+        return value
+    if value is None or value == "":
+        return None
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _no_number(values: Mapping[str, Any], name: str, expected: str) -> ValueError:
+    return ValueError(f"expected {name} to be {expected} or null, got {values[name]!r:.40}")
+
+
+def _correct(values: Mapping[str, Any]) -> int:
+    """Return the correctness that the row states, or else that of its labels."""
+    if "correct" in values:
+        value = values["correct"]
+        if value is True or value is False:
+            return int(value)
+        if value is None or value == "":
+            return UNKNOWN
+        found = _CORRECT.get(str(value).strip().lower())
+        if found is None:
+            raise ValueError(f"expected correct to be true, false or null, got {value!r:.40}")
+        return found
+    if not {"label", "answer"} <= values.keys():
+        raise ValueError(f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
+    return UNKNOWN if values["answer"] in (None, "") else int(values["label"] == values["answer"])
+
+
+def _is_low(values: Mapping[str, Any]) -> bool:
+    try:
+        return has_low_label_mass(values)
+    except (TypeError, ValueError):  # other people's columns may have these names
+        return False

@@ -1,0 +1,48 @@
+"""Run directories: folders, manifests, locks, row records, resume and rescue. Decodes rows and JSON, nothing else."""
+
+from calibrant.runs._directory import METRICS, PREDICTIONS, RunDirectory
+from calibrant.runs._folder import (
+    MANIFEST,
+    Manifest,
+    differing_keys,
+    locked_folder,
+    make_folder,
+    rescue_if_lost,
+    write_json,
+)
+from calibrant.runs._journal import FileLogger, JsonlStore, PredictionJournal
+from calibrant.runs._origin import BATCH, RESULT, damaged_origin, read_origin, unfinished
+from calibrant.runs._output import PredictionsFile
+from calibrant.runs._records import RowCounter, StoredRow, row_line, row_record
+from calibrant.runs._row_file import RowFile, read_row
+from calibrant.runs._shards import Shards, blocks_of
+
+__all__ = [
+    "BATCH",
+    "MANIFEST",
+    "METRICS",
+    "PREDICTIONS",
+    "RESULT",
+    "FileLogger",
+    "JsonlStore",
+    "Manifest",
+    "PredictionJournal",
+    "PredictionsFile",
+    "RowCounter",
+    "RowFile",
+    "RunDirectory",
+    "Shards",
+    "StoredRow",
+    "blocks_of",
+    "damaged_origin",
+    "differing_keys",
+    "locked_folder",
+    "make_folder",
+    "read_origin",
+    "read_row",
+    "rescue_if_lost",
+    "row_line",
+    "row_record",
+    "unfinished",
+    "write_json",
+]

@@ -1,0 +1,160 @@
+"""The directory of an evaluation: its files, its lock, and its rescue."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+from calibrant.core import CalibrantError, is_in_place, make_rescue_folder, remove_leftovers
+from calibrant.runs._folder import MANIFEST, Manifest, hold_lock, make_folder, unwritable, write_json
+
+__all__ = ["METRICS", "PREDICTIONS", "RunDirectory"]
+
+_LOCK: Final = ".lock"
+_INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
+PREDICTIONS: Final = "predictions.jsonl"
+METRICS: Final = "metrics.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """The files of an evaluation.
+
+    Attributes
+    ----------
+    path : Path
+        The directory.
+    fingerprint : mapping
+        All that the predictions depend on, as JSON values.
+    lock : file or None
+        Held while the run goes on.
+    """
+
+    path: Path
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    lock: IO[str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def predictions(self) -> Path:
+        """One JSON object a row, in the order of the input."""
+        return self.path / PREDICTIONS
+
+    @property
+    def parquet(self) -> Path:
+        """The same rows in columns, where they are wanted; see `write_parquet`."""
+        return self.path / "predictions.parquet"
+
+    @property
+    def shards(self) -> Path:
+        """One file for each block of rows, where several machines evaluate."""
+        return self.path / "shards"
+
+    @property
+    def metrics(self) -> Path:
+        """The numbers, as JSON values."""
+        return self.path / METRICS
+
+    @property
+    def run(self) -> Path:
+        """The manifest: all that the predictions depend on."""
+        return self.path / MANIFEST
+
+    @property
+    def journal(self) -> Path:
+        """Answers that are not written yet, where there is no cache."""
+        return self.path / "journal.sqlite"
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(
+        cls,
+        path: Path,
+        fingerprint: Mapping[str, Any],
+        *,
+        comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> Iterator[RunDirectory]:
+        """Make the directory, or check that it holds an earlier part of this run; lock it until the block ends.
+
+        Parameters
+        ----------
+        path : Path
+            The directory.
+        fingerprint : mapping
+            All that the predictions depend on, as JSON values; kept in ``run.json``.
+        comparable : callable, default dict
+            Brings a fingerprint, perhaps of an earlier version, to the form that is compared.
+
+        Raises
+        ------
+        StateError
+            It holds another run or other files, is in use, or cannot be written.
+        """
+        make_folder(path)
+        try:
+            lock = (path / _LOCK).open("a")
+        except OSError as error:
+            raise unwritable(path, error, remedy="choose another directory, or make room") from error
+        with lock:
+            hold_lock(
+                lock.fileno(),
+                f"{path}: another process is evaluating into this directory: wait for it, or choose another one.",
+            )
+            # Tuples become lists, as stored.
+            directory = cls(
+                path=path, fingerprint=json.loads(json.dumps(fingerprint, default=repr)), lock=lock
+            )
+            manifest = Manifest(path, kind="an evaluation")
+            manifest.check(
+                directory.fingerprint,
+                has_rows=directory._has_rows(),
+                ignored=_INFORMATION,
+                comparable=comparable,
+            )
+            manifest.write(directory.fingerprint)
+            for written in (directory.run, directory.predictions):
+                remove_leftovers(written)  # of a killed writer; others write them under this lock only
+            yield directory
+
+    def _has_rows(self) -> bool:
+        written = self.predictions.exists() and self.predictions.stat().st_size > 0
+        return written or any(self.shards.glob("*.jsonl"))
+
+    def write_metrics(self, record: Mapping[str, Any]) -> None:
+        """Write ``metrics.json``, whole or not at all; see `write_json`."""
+        write_json(self.metrics, record)
+
+    @property
+    def in_place(self) -> bool:
+        """False once somebody moved or removed the directory, or what is in it, during the run."""
+        held = self.lock is None or is_in_place(self.lock.fileno(), self.path / _LOCK)
+        return held and self.run.exists()
+
+    def rescued(self) -> RunDirectory:
+        """Return a new directory for what this one should hold, which was moved or removed during the run.
+
+        It holds ``run.json``: with its predictions beside it, it is an earlier part of the same run.
+
+        Raises
+        ------
+        StateError
+            It cannot be made.
+        """
+        rescue = RunDirectory(path=make_rescue_folder(self.path), fingerprint=self.fingerprint)
+        write_json(rescue.run, rescue.fingerprint)
+        return rescue
+
+    def lost(self, rescue: RunDirectory, what: str) -> CalibrantError:
+        """Return the error for a run whose files were moved or removed; `what` says which are kept in `rescue`."""
+        return CalibrantError(
+            f"{self.path}: its files were moved or removed during the run: {what} in {rescue.path}. Give that "
+            "directory as the output of the same command to go on from there."
+        )
+
+    def remove_journal(self) -> None:
+        """Remove the journal, with what SQLite keeps beside it."""
+        for path in self.path.glob(f"{self.journal.name}*"):
+            path.unlink(missing_ok=True)

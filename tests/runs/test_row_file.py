@@ -1,0 +1,62 @@
+"""``predictions.jsonl`` read back: checked rows in order, and single rows again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import DataError, Example, Outcome, Prediction, StateError
+from calibrant.runs import RowFile, row_line
+
+TEXTS = ("first", "zweite Zeile: größer", "third\nwith a break")
+
+
+def line(index: int) -> bytes:
+    """Return the line of a right row."""
+    example = Example(input=TEXTS[index], answer="cat")
+    return row_line(index, example, Prediction(label="cat", outcome=Outcome.OK, confidence=0.5))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file of three rows."""
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(b"".join(map(line, range(3))))
+    return path
+
+
+def test_rows_come_in_order_and_again_by_place(path: Path) -> None:
+    """Any of them, in any order; texts of several bytes a character do not shift the places."""
+    file = RowFile(path)
+    found = list(file.rows())
+    assert [(row.index, row.input, row.correct, row.confidence) for _, row in found] == [
+        (index, text, 1, 0.5) for index, text in enumerate(TEXTS)
+    ]
+    places = [place for place, _ in reversed(found)]
+    assert [record["input"] for record in file.records_at(places)] == list(reversed(TEXTS))
+
+
+def test_a_torn_line_ends_an_unfinished_run(path: Path) -> None:
+    """A finished one is damaged by it."""
+    path.write_bytes(line(0) + line(1)[:-9])
+    file = RowFile(path, finished=False)
+    assert ([row.index for _, row in file.rows()], file.torn) == ([0], True)
+    with pytest.raises(DataError, match=r"predictions\.jsonl:2: expected the line of a row"):
+        list(RowFile(path).rows())
+
+
+@pytest.mark.parametrize("broken", [b"[]\n", b'{"label": "cat"}\n', b"\n", b"[" * 100_000 + b"\n", b"\xff\n"])
+def test_a_broken_line_is_named(path: Path, broken: bytes) -> None:
+    """By file and line, and in an unfinished run as well."""
+    path.write_bytes(line(0) + broken + line(1))
+    with pytest.raises(DataError, match=r"predictions\.jsonl:2: expected the line of a row"):
+        list(RowFile(path, finished=False).rows())
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """With the command that writes it."""
+    with pytest.raises(
+        StateError, match=r"none\.jsonl: expected the predictions of a run .*calibrant evaluate"
+    ):
+        list(RowFile(tmp_path / "none.jsonl").lines())

@@ -1,0 +1,180 @@
+"""Folders of runs: made, locked, claimed by one run, rescued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
+from calibrant.runs import (
+    JsonlStore,
+    Manifest,
+    RunDirectory,
+    StoredRow,
+    blocks_of,
+    locked_folder,
+    make_folder,
+    rescue_if_lost,
+    row_line,
+)
+
+FOUND = {"prompt": "Which?", "model": "fake"}
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Return the manifest of a run in an existing folder."""
+    manifest = Manifest(tmp_path, kind="a run")
+    manifest.write(FOUND)
+    return manifest
+
+
+def test_a_run_is_continued_unchanged(manifest: Manifest) -> None:
+    """Its folder is an earlier part of it once a row is there."""
+    assert manifest.check(FOUND, has_rows=True)
+    assert not manifest.check(FOUND, has_rows=False)
+    assert manifest.read() == FOUND
+
+
+@pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
+def test_a_changed_run_is_refused(manifest: Manifest, changed: dict[str, object]) -> None:
+    """A new, a changed and a missing value are each named; a failed start may be started otherwise."""
+    (name,) = changed
+    with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
+        manifest.check(FOUND | changed, has_rows=True)
+    assert not manifest.check(FOUND | changed, has_rows=False)
+
+
+def test_ignored_keys_are_not_compared(manifest: Manifest) -> None:
+    """They are kept for the reader."""
+    assert manifest.check({**FOUND, "data": 3}, has_rows=True, ignored=("data",))
+
+
+def test_earlier_forms_are_made_comparable(manifest: Manifest) -> None:
+    """Both records pass through the same function."""
+    assert manifest.check(
+        {**FOUND, "model": "FAKE"}, has_rows=True, comparable=lambda r: {**r, "model": r["model"].lower()}
+    )
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    """Hidden ones are of file managers."""
+    (tmp_path / ".hidden").touch()
+    manifest = Manifest(tmp_path, kind="a run")
+    assert not manifest.check(FOUND, has_rows=False)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(StateError, match="expected an empty directory or an earlier run, got other files"):
+        manifest.check(FOUND, has_rows=False)
+
+
+def test_a_damaged_manifest_is_refused(manifest: Manifest) -> None:
+    """The message names the file."""
+    manifest.path.write_text("[")
+    with pytest.raises(StateError, match=r"run\.json: expected a JSON object"):
+        manifest.check(FOUND, has_rows=True)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    """It is left alone."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StateError, match="expected a directory for the run, got a file"):
+        make_folder(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """The lock ends with the block, and leaves no file behind."""
+    with locked_folder(tmp_path, "busy"):
+        with pytest.raises(StateError, match="busy"), locked_folder(tmp_path, "busy"):
+            pytest.fail("was locked twice")
+        assert list(tmp_path.iterdir()) == []
+    with locked_folder(tmp_path, "busy"):
+        pass
+
+
+def test_an_evaluation_locks_its_directory(tmp_path: Path) -> None:
+    """Another one is refused while it runs."""
+    path = tmp_path / "run"
+    with RunDirectory.opened(path, FOUND):
+        with pytest.raises(StateError, match="another process"), RunDirectory.opened(path, FOUND):
+            pytest.fail("was opened twice")
+        assert json.loads((path / "run.json").read_text()) == FOUND
+    with RunDirectory.opened(path, FOUND) as again:
+        assert again.in_place
+
+
+def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
+    """Temporary files of what the directory holds, and no others."""
+    for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
+        (tmp_path / name).touch()
+    with RunDirectory.opened(tmp_path, FOUND):
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".mine.0123abcd.tmp", "run.json"}
+
+
+def test_lost_files_raise_the_rescue() -> None:
+    """At the end of the block or instead of its error; files in place raise nothing."""
+    lost = CalibrantError("rescued")
+    with rescue_if_lost(lambda: True, lambda: lost):
+        pass
+    with pytest.raises(CalibrantError, match="rescued"), rescue_if_lost(lambda: False, lambda: lost):
+        pass
+    with (
+        pytest.raises(CalibrantError, match="rescued") as caught,
+        rescue_if_lost(lambda: False, lambda: lost),
+    ):
+        raise OSError("gone")
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(OSError, match="full"), rescue_if_lost(lambda: True, lambda: lost):
+        raise OSError("full")
+
+
+def test_a_moved_directory_is_rescued_beside_it(tmp_path: Path) -> None:
+    """With its manifest, so that the run goes on from there."""
+    with RunDirectory.opened(tmp_path / "run", FOUND) as directory:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+        assert not directory.in_place
+        rescue = directory.rescued()
+    assert rescue.path == tmp_path / "run.rescued"
+    assert json.loads(rescue.run.read_text()) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "expected"),
+    [
+        ("a", Outcome.OK, (True, True)),
+        ("a", Outcome.UNPARSED, (True, True)),
+        ("a", Outcome.ERROR, (True, False)),
+        ("b", Outcome.OK, (False, True)),
+    ],
+)
+def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bool, bool]) -> None:
+    """Rows of the same text stay; those that failed with a transport error are asked again."""
+    label = "cat" if outcome is Outcome.OK else None
+    line = row_line(0, Example(input="a", answer="cat"), Prediction(label=label, outcome=outcome))
+    row = StoredRow.read(line, Example(input=text, answer="cat"))
+    assert (row.is_same, row.is_finished) == expected
+    assert not StoredRow.read(line, None).is_same
+
+
+def test_blocks_keep_the_places_of_rows() -> None:
+    """The last one is shorter."""
+    rows = [Example(input=text, answer="x") for text in "abcde"]
+    found = [(number, [place for place, _ in block]) for number, block in blocks_of(rows, 2)]
+    assert found == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
+
+
+def test_a_journal_keeps_entries(tmp_path: Path) -> None:
+    """A line cut off by a kill is dropped; a moved journal still copies all of its entries."""
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"key": "a", "value": 1}\n{"key": "b", "va')
+    with JsonlStore(path) as journal:
+        journal.put("c", 3)
+        assert (journal.get("a"), journal.get("b"), journal.get("c"), len(journal)) == (1, None, 3, 2)
+        path.rename(tmp_path / "moved")
+        assert not journal.in_place
+        (tmp_path / "rescue").mkdir()
+        journal.copy_to(tmp_path / "rescue")
+    with JsonlStore(tmp_path / "rescue" / path.name) as journal:
+        assert (journal.get("a"), journal.get("c")) == (1, 3)
