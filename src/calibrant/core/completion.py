@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from calibrant.core.distribution import LogprobSpace
 from calibrant.core.prediction import Usage
 
 __all__ = [
+    "STAND_INS",
     "Client",
     "Completion",
     "CompletionRequest",
@@ -20,6 +21,7 @@ __all__ = [
     "LabelLogprobs",
     "Message",
     "NextTokens",
+    "Opener",
     "Token",
 ]
 
@@ -257,3 +259,10 @@ class ContinuingClient(Client, Protocol):
             the client's own number.
         """
         ...
+
+
+Opener: TypeAlias = Callable[..., Client]
+"""A function ``(name, *, space, concurrency, options, scoring) -> Client``."""
+
+STAND_INS: MutableMapping[str, Opener] = {}
+"""Models that stand in for others in this process, by name: `calibrant.testing.fake_model` registers them."""

@@ -13,7 +13,6 @@ import pydantic
 from calibrant.core.answers import unknown_answer
 from calibrant.core.errors import ConfigurationError, DataError
 from calibrant.core.labels import LabelSet
-from calibrant.core.leaks import warn_about_leaks
 from calibrant.core.predictor import INPUT_SLOT
 from calibrant.core.rows import Columns, DataSource, Example
 from calibrant.core.sections import (
@@ -273,7 +272,10 @@ class Task:
         rows: dict[str, tuple[Example, ...]] = {
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
         }
-        warn_about_leaks(rows, path)
+        if len(rows) > 1:
+            from calibrant.core.leaks import warn_about_leaks  # noqa: PLC0415  (evaluations read one split)
+
+            warn_about_leaks(rows, path)
         return cls(
             name=settings.name,
             labels=labels,

@@ -24,7 +24,6 @@ from calibrant.core import (
 )
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
-from calibrant.inference._described import demonstrated_by, described
 from calibrant.inference._from_task import task_arguments, task_head
 from calibrant.inference._limits import Gate, default_concurrency
 from calibrant.inference._methods import Tolerance, keeps_features
@@ -33,7 +32,7 @@ from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._prompted import PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Runner
-from calibrant.inference.doctor import refuse_misleading
+from calibrant.inference.doctor import identity, refuse_misleading
 from calibrant.logprobs import enum_schema
 
 if TYPE_CHECKING:
@@ -436,7 +435,7 @@ class Classifier(ModelPredictor):
     def fingerprint(self) -> Fingerprint:
         """Return what a correction or calibration of this classifier's predictions belongs to."""
         return Fingerprint(
-            prompt=asked_text(self.prompt, self.user_template, demonstrated_by(self)),
+            prompt=asked_text(self.prompt, self.user_template, self._shown()),
             model=self.client.name,
             space=self.space,
             labels=self.labels,
@@ -444,7 +443,29 @@ class Classifier(ModelPredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        return described(self)
+        name, endpoint, options = identity(
+            self.name, self.options, api_base=getattr(self.client, "endpoint", None)
+        )
+        correction, head, shown = self.prior_correction, self.head, self._shown()
+        prior = None
+        if correction is not None:
+            prior = {"prior": correction.divisor_.tolist(), "strength": correction.strength_}
+        return {
+            "model": name,
+            "endpoint": endpoint,
+            "options": options,
+            "method": dict(self.method.describe()),
+            "response_format": self.response_format,
+            "top_logprobs": self.top_logprobs,
+            "prompt": self.prompt,
+            "user_template": self.user_template,
+            "label_prior": prior,
+            **({} if head is None else {"head": head.digest}),
+            **({} if shown is None else {"demonstrations": shown}),
+        }
+
+    def _shown(self) -> dict[str, Any] | None:
+        return None if self.demonstrations is None else self.demonstrations.description
 
     def close(self) -> None:
         """Free what the client holds; a client that was handed in is left open."""

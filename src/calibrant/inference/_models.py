@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from calibrant import clients
 from calibrant.core import Client, ConfigurationError, LogprobSpace
-from calibrant.core.stand_ins import STAND_INS, Opener
+from calibrant.core.completion import STAND_INS, Opener
 from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from calibrant.core import Client, ConfigurationError
-from calibrant.core.stand_ins import STAND_INS, Opener
+from calibrant.core.completion import STAND_INS, Opener
 
 __all__ = ["fake_model"]
 
