@@ -169,22 +169,7 @@ class Walk:
     order: EscalationOrder
     keep_tokens: bool = False
     purse: Purse = field(init=False)
-    _keys: QueryKeys = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # In the places of a classifier's settings, so that keys of earlier versions are found again.
-        self._keys = QueryKeys(
-            lambda query: [
-                self.name,
-                None,
-                self.describe(),
-                query.prompt + query.shown,
-                query.user_template,
-                None,
-                5,
-                {},
-            ]
-        )
+    _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False)
 
     @property
     def space(self) -> LogprobSpace:
@@ -221,10 +206,23 @@ class Walk:
 
     def key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction, the verifier's context included."""
-        key = self._keys.key(query)
+        key = self._keys.key(query, self._settings)
         if query.context is None:
             return key
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _settings(self, query: Query) -> list[object]:
+        """Return the settings in the places of a classifier's, so that keys of earlier versions are found again."""
+        return [
+            self.name,
+            None,
+            self.describe(),
+            query.prompt + query.shown,
+            query.user_template,
+            None,
+            5,
+            {},
+        ]
 
     def richer_key(self, query: Query) -> None:  # noqa: ARG002  (the Protocol's)
         """Return None: predictions of a cascade hold no features."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core import (
@@ -32,26 +33,28 @@ _PROMPTS: Final = 256
 
 
 class QueryKeys:
-    """Digests of everything that can change the prediction of a query.
+    """Digests of everything that can change the prediction of a query."""
 
-    Parameters
-    ----------
-    settings : callable
-        Returns what can change it, the text aside, as JSON values; called once for each prompt.
-    """
-
-    def __init__(self, settings: Callable[[Query], Sequence[object]]) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._digests: dict[tuple[str, str | None], Any] = {}
 
-    def key(self, query: Query) -> str:
-        """Return the digest of a query, 64 hexadecimal digits."""
+    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
+        """Return the digest of a query, 64 hexadecimal digits.
+
+        Parameters
+        ----------
+        query : Query
+            The query.
+        settings_of : callable
+            Returns all that can change the prediction but the text, as JSON values; called once for each prompt. It is
+            not kept: a reference back to the model would keep a client from being closed with its last user.
+        """
         prompt = (query.prompt + query.shown, query.user_template)
         digest = self._digests.get(prompt)
         if digest is None:
             if len(self._digests) >= _PROMPTS:
                 self._digests.clear()
-            settings = json.dumps(list(self._settings(query)), sort_keys=True, default=repr)
+            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
             digest = self._digests[prompt] = hashlib.sha256(settings.encode())
         digest = digest.copy()
         digest.update(query.text.encode("utf-8", "surrogatepass"))
@@ -84,14 +87,8 @@ class PromptedModel:
     top_logprobs: int = 5
     options: Mapping[str, Any] = field(default_factory=dict)
     retrieval: Retrieval | None = None
-    _keys: QueryKeys = field(init=False, repr=False, compare=False)
-    _keys_with_features: QueryKeys | None = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_keys", QueryKeys(lambda query: self._settings(query, self.method)))
-        richer = keeping_features(self.method) if might_keep_features(self.method) else None
-        keys = None if richer is None else QueryKeys(lambda query: self._settings(query, richer))
-        object.__setattr__(self, "_keys_with_features", keys)
+    _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
+    _richer_keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -139,11 +136,13 @@ class PromptedModel:
 
     def key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction."""
-        return self._keys.key(query)
+        return self._keys.key(query, partial(self._settings, method=self.method))
 
     def richer_key(self, query: Query) -> str | None:
         """Return the key under which the same prediction is stored with its features; None where none has any."""
-        return None if self._keys_with_features is None else self._keys_with_features.key(query)
+        if not might_keep_features(self.method):
+            return None
+        return self._richer_keys.key(query, partial(self._settings, method=keeping_features(self.method)))
 
     def is_final(self, prediction: Prediction) -> bool:
         """Return whether asking again would bring nothing else."""
@@ -153,7 +152,7 @@ class PromptedModel:
         """Return whether no other row can be expected to be answered."""
         return error.systemic and not answered
 
-    def _settings(self, query: Query, method: Method) -> list[object]:
+    def _settings(self, query: Query, *, method: Method) -> list[object]:
         return [
             self.client.name,
             getattr(self.client, "endpoint", None),
