@@ -1,4 +1,4 @@
-"""Whether unlabelled predictions show a bias for a label, and which prior may be divided out then."""
+"""Test for a label bias in unlabelled predictions, and the prior to divide out if there is one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class PairedGain:
-    """How far a loss falls on the same rows.
+    """Decrease of a mean loss on the same rows, with its standard error.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class PairedGain:
 
     @property
     def helps(self) -> bool:
-        """Whether the loss falls by more than one standard error (and more than rounding)."""
+        """True if the loss falls by more than one standard error (and more than rounding)."""
         return self.mean > self.standard_error + _ROUNDING
 
 

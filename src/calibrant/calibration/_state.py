@@ -1,4 +1,4 @@
-"""Fitted calibrators as JSON files that know what they were fitted on."""
+"""JSON files of fitted calibrators, with the fingerprint of the fit."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ def check_label_count(fingerprint: Fingerprint, n_labels: int) -> None:
 
 
 def damaged(path: str | Path, error: Exception) -> StateError:
-    """Return the error to raise for a file that is not as it was written."""
+    """Return the error to raise for a damaged file."""
     return damaged_record(path, error, make=_MAKE)
