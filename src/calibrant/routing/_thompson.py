@@ -20,7 +20,7 @@ _LEVEL = 0.95
 
 
 class ThompsonRouter(CountingRouter):
-    """Orders providers by samples of what their probability of answering may be [1]_.
+    """Orders providers by samples from the posterior of their success probability [1]_.
 
     What is known of a provider is a Beta distribution that begins as Beta(1, 1). An answer that came whole adds 1
     to its alpha, a failure 1 and a rate limit 2 to its beta, and a penalty adds itself to beta. Every order sorts
@@ -76,7 +76,7 @@ class ThompsonRouter(CountingRouter):
         return sorted(samples, key=samples.__getitem__, reverse=True)
 
     def record(self, observation: Observation) -> None:
-        """Take a call into the distribution of its provider, after the decay of all.
+        """Update the distribution of a call's provider, after the decay of all.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class ThompsonRouter(CountingRouter):
         return self._written({"alpha": self._alpha, "beta": self._beta})
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over the parameters in a snapshot, brought into [0.5, 1e9]; None forgets everything.
+        """Restore the parameters of a snapshot, clipped to [0.5, 1e9]; None resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
 
@@ -127,5 +127,5 @@ class ThompsonRouter(CountingRouter):
 
 
 def _within(value: float) -> float:
-    """Return a parameter that can be sampled with."""
+    """Return a parameter clipped to the range that can be sampled."""
     return min(max(float(value), _LEAST), _MOST)
