@@ -93,7 +93,7 @@ class ConfidenceCalibrator(ABC):
         confidence : array-like of shape (n,)
             In [0, 1]; up to 1e-6 outside is clipped.
         correct : array-like of 0/1, shape (n,)
-            Whether each row is right; both kinds must occur, but for `IdentityCalibrator`.
+            1 if a row is right, else 0; both must occur, except for `IdentityCalibrator`.
         predicted : sequence of str, length n, optional
             Predicted labels; only `PerLabelCalibrator` looks at them, and needs them.
         ids : sequence of length n, optional

@@ -155,7 +155,7 @@ def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
     Raises
     ------
     KeyError, TypeError, ValueError
-        It is no such record.
+        The record is not one of a calibrator.
     """
     kinds: dict[str, type[ConfidenceCalibrator]] = {**_KINDS, PerLabelCalibrator.method: PerLabelCalibrator}
     return kinds[record["method"]].from_record(record)
@@ -206,7 +206,7 @@ def select_calibrator(
     confidence : array-like of shape (n,)
         In [0, 1]; up to 1e-6 outside is clipped.
     correct : array-like of 0/1, shape (n,)
-        Whether each row is right.
+        1 if a row is right, else 0.
     predicted : sequence of str, length n, optional
         Predicted labels. With them, every method is also tried with one calibrator per label
         (`PerLabelCalibrator`), if any label has rows enough.

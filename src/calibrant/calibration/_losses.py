@@ -38,7 +38,7 @@ class PairedGain:
     mean : float
         Mean of before minus after, by row; above 0 where the loss falls.
     standard_error : float
-        Of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
+        Standard error of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
         single row, which cannot show its own error.
     """
 

@@ -236,7 +236,7 @@ class LabelPriorCorrection:
         Raises
         ------
         NotFittedError
-            There is no prior yet.
+            Neither `fit` nor `partial_fit` was called.
         ConfigurationError
             The strength was given to the constructor, or the input is wrong as for `fit`.
         """
@@ -293,7 +293,7 @@ class LabelPriorCorrection:
         Raises
         ------
         NotFittedError
-            `fit` was not called.
+            Neither `fit` nor `partial_fit` was called.
         ConfigurationError
             The fingerprint has another number of labels.
         StateError
@@ -323,7 +323,7 @@ class LabelPriorCorrection:
         path : str or Path
             The file.
         fingerprint : Fingerprint
-            What the correction is to be used on.
+            Fingerprint of the predictions to correct.
 
         Raises
         ------

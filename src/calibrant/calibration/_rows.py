@@ -52,7 +52,7 @@ class FittedRows:
     def refuse(self, p: NDArray[np.float64], y: NDArray[np.float64], ids: Sequence[object] | None) -> None:
         """Raise ConfigurationError if the rows are, or contain, fitted rows.
 
-        Where both the fit and this call name their rows, the names decide; else the set as a whole.
+        Rows are compared by name if both the fit and this call name them; else as a whole set.
         """
         named = _digests(ids, len(p))
         if named and self.ids:

@@ -22,13 +22,13 @@ def write_state(
     Parameters
     ----------
     path : str or Path
-        Where to; an existing file is replaced.
+        Destination path. An existing file is replaced.
     kind : str
-        What was fitted, in words.
+        Noun for the fitted object, for messages.
     version : int
-        Of the layout of `state`.
+        Version of the layout of `state`.
     fingerprint : Fingerprint
-        What it was fitted on.
+        Fingerprint of the fit.
     state : mapping
         JSON values, all numbers finite.
 

@@ -23,7 +23,7 @@ class EmbeddingModel(Protocol):
     Attributes
     ----------
     name : str
-        By which it is opened again.
+        Name that opens the model again.
     """
 
     @property
@@ -41,7 +41,7 @@ class HeadEmbedding:
     Attributes
     ----------
     name : str
-        By which the model is opened.
+        Name that opens the model.
     probe : tuple of float, length d
         The vector it gives to a fixed sentence followed by the labels' names; another model gives another.
     model : EmbeddingModel or None
@@ -73,7 +73,7 @@ class HeadEmbedding:
         Raises
         ------
         ConfigurationError
-            It is another model than the head was fitted with.
+            `model` is not the one that the head was fitted with.
         """
         given, expected = np.array(_probe(model, labels)), np.array(self.probe)
         length = float(np.linalg.norm(expected))

@@ -109,22 +109,22 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
-    """Learn from labelled rows how to turn log-probabilities of labels into the final distribution.
+    """Fit a head on labelled rows: from log-probabilities of labels to the final distribution.
 
     The rungs of the ladder, from below: ``as scored``; ``prior``, the label prior divided out with learned strength
     (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
-    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same on
-    what the model made of the text as well. Beside them, ``text alone`` looks at the words of the text
-    and of the labels' names, and ``regression and text`` and ``features and text`` at both.
+    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same
+    with the model's features of the text. Beside them, ``text alone`` looks at the words of the text and of the
+    labels' names, and ``regression and text`` and ``features and text`` at both.
 
-    Each is judged on rows that had not taught it (five folds, stratified by label), at the temperature of least log
+    Each is judged on held-out rows (five folds, stratified by label), at the temperature of least log
     loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
-    rows, and neither accuracy nor macro F1 is lower. Both together are taken if they beat so what the model alone and
-    what the text alone can do; else the better of the two is, the text alone only if it beats so the distributions as
-    they were scored. With fewer than ten rows nothing is learned.
+    rows, and neither accuracy nor macro F1 is lower. A combined rung is taken if it beats, by this rule, both the best
+    rung without the text and the text alone; else the better of these two, the text alone only if it beats the
+    distributions as they were scored. With fewer than ten rows nothing is learned.
 
-    From ``regression`` on, labels count alike whether they have many rows or few. What looks at the text takes the name
-    of a label for a text of it, worth two rows: with many labels and few rows of each, most of what is known.
+    From ``regression`` on, labels have equal influence, regardless of their number of rows. Rungs that use the text
+    treat the name of a label as one more text of it, worth two rows, which matters with many labels and few rows.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts : sequence of str, length n, optional
         The texts; without them no rung looks at the text.
     features : array-like of shape (n, d), optional
-        What the model made of each text, such as its last hidden state.
+        The model's features of each text, such as its last hidden state.
     embedding : EmbeddingModel, optional
         Gives a vector to every text, which the rungs that look at the text then see beside its words, such as
         `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds are then known by their likes.
@@ -145,9 +145,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
         are the only one of their label, the first two and, up to 1,500 rows and labels together, the text alone.
     label_mix : mapping of str to float, or array-like of shape (L,), optional
-        How frequent the labels are, relative to each other, where the head will be used; above 0. For labelled rows
-        that were chosen by label: the head is learned from them as they are, and the logarithm of expected over
-        observed frequency is added to what it says. That is exact where the texts of a label are alike in both
+        Relative frequencies of the labels where the head will be used, above 0; for labelled rows that were chosen
+        by label. The head is fitted on these rows, and the logarithm of expected over observed frequency is added
+        to its output. This is exact if the texts of a label have one distribution in both
         (Saerens, Latinne and Decaestecker 2002, equation 4). The figures are those of the labelled rows.
     rng : numpy Generator, int or None, default None
         Draws the folds; None is seed 0, so that equal calls agree.

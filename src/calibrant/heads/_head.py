@@ -44,7 +44,7 @@ class Affine:
     Attributes
     ----------
     weight, offset : ndarray of shape (L,)
-        Of the labels.
+        Factor and offset of each label.
     """
 
     weight: NDArray[np.float64]
@@ -238,9 +238,9 @@ class Head:
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced.
+            Destination path. An existing file is replaced.
         fingerprint : Fingerprint
-            What it was fitted on; `load` asks for the same.
+            Fingerprint of the fit; `load` requires the same.
 
         Raises
         ------

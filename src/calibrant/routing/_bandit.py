@@ -66,20 +66,20 @@ class BanditRouter(NamedRouter):
     Parameters
     ----------
     providers : sequence of str
-        Whom to order, at least one, each once.
+        Names of the providers, at least one, each once.
     alpha : float, default 1.0
         Weight of the bound's width, at least 0; higher tries more.
     dim : int, default 64
         Entries of an embedding that are used, in [1, 1024], the constant not counted; time grows with
         its square.
     cost_weight : float, default 0.1
-        What the dearest provider's mean cost takes off the reward, at least 0.
+        Reward lost to the mean cost of the dearest provider, at least 0.
     decay_factor : float, default 0.99
         In (0, 1]. With n providers every record leaves ``decay_factor ** (1 / n)`` of what was learnt,
         so that a provider asked as often as average forgets this much per record of its own.
     costs : mapping of str to float, optional
-        What providers cost in relation to each other, in any unit, at least 0, for as long as no
-        price of a call is known.
+        Relative costs of the providers, in any unit, at least 0, used until the price of a call
+        is known.
     rng : Generator or int, optional
         Not used; every strategy takes it.
 

@@ -30,7 +30,7 @@ class Average:
     Attributes
     ----------
     weight : float
-        How many values of full weight it stands for; 0 before the first.
+        Sum of the weights of all values; 0 before the first.
     mean : float
         The mean; 0 before the first.
     """

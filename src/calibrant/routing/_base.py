@@ -116,7 +116,7 @@ class CountingRouter(NamedRouter):
         Raises
         ------
         StateError
-            There is something in the snapshot.
+            The snapshot is not empty.
         """
         if snapshot is None:
             self._counts = [0] * len(self._providers)

@@ -62,9 +62,9 @@ def judge_messages(question: str, answer: str) -> tuple[Message, ...]:
     Parameters
     ----------
     question : str
-        What was asked.
+        The question.
     answer : str
-        What came.
+        The answer to grade.
 
     Returns
     -------

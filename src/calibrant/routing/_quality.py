@@ -109,7 +109,7 @@ def answer_quality(
     text : str
         The answer.
     finish_reason : str, optional
-        Why it ended, as OpenAI names it, in any case.
+        Finish reason in OpenAI's terms, in upper or lower case.
     refusal : str, optional
         The refusal, where the provider reports one.
     window_size : int, optional

@@ -119,11 +119,11 @@ class BanditSettings(Section):
     Attributes
     ----------
     alpha : float, default 1.0
-        How much uncertainty counts in a provider's favour, at least 0.
+        Weight of uncertainty in a provider's favour, at least 0.
     dim : int, default 64
         Entries of the embedding that are used, in [1, 1024].
     cost_weight : float, default 0.1
-        How much cost counts against a provider, at least 0.
+        Weight of cost against a provider, at least 0.
     decay_factor : float, default 0.99
         Weight of earlier observations after each new one, in (0, 1].
     embedding_provider : str or None
@@ -155,7 +155,7 @@ class CoherenceSettings(Section):
     coherence_threshold : float, default 0.5
         Mean cosine similarity in [0, 1] below which there is a warning, and a penalty.
     penalty_weight : float, default 0.3
-        How much of the penalty counts, in [0, 1], for ``ema`` and ``thompson``.
+        Weight of the penalty, in [0, 1], for ``ema`` and ``thompson``.
     embedding_provider : str or None
         Embedder of answers; None, or an empty text, takes that of ``[routing]``.
     """
@@ -233,7 +233,7 @@ class RoutingSettings(Section):
         Place of the learnt state, for every strategy: a SQLite file, or the URL of a
         database. Files are relative to the task file. None takes the strategy's own, if any.
     thompson_state_path, bandit_state_path : str or None
-        The same for one strategy.
+        Place of the state of one strategy.
     thompson_decay : float, default 1.0
         Weight of earlier observations after each new one for ``thompson``, in (0, 1].
     cooldown_seconds : float, default 5
@@ -247,7 +247,7 @@ class RoutingSettings(Section):
     cascade, bandit, coherence : CascadeRoutingSettings, BanditSettings, CoherenceSettings
         Their own tables.
     triage : TriageSettings or None
-        The same; ``triage`` needs it.
+        Table of ``triage``, which requires it.
     """
 
     routing: RoutingStrategy = "none"

@@ -59,7 +59,7 @@ def read_count(record: Mapping[str, Any], name: str) -> int:
     Raises
     ------
     StateError
-        It is missing, or no whole number of at least 0.
+        The count is missing, or not a whole number of at least 0.
     """
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

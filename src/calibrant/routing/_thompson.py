@@ -22,14 +22,14 @@ _LEVEL = 0.95
 class ThompsonRouter(CountingRouter):
     """Orders providers by samples from the posterior of their success probability [1]_.
 
-    What is known of a provider is a Beta distribution that begins as Beta(1, 1). An answer that came whole adds 1
+    The success probability of a provider has a Beta distribution with the prior Beta(1, 1). A complete answer adds 1
     to its alpha, a failure 1 and a rate limit 2 to its beta, and a penalty adds itself to beta. Every order sorts
-    one sample per provider, so that providers that are little known are tried now and then.
+    one sample per provider, so that providers with few observations are tried now and then.
 
     With a decay ``d`` below 1 every observation first moves the alpha and the beta of all providers towards 1,
-    ``1 + d (alpha - 1)`` [2]_: of those that are not asked, too, so that what was learnt about them long ago
-    wears off and they are tried again; otherwise one that became good meanwhile would not be noticed. About
-    ``1 / (1 - d)`` observations are remembered, of all providers together.
+    ``1 + d (alpha - 1)`` [2]_: of idle providers, too, so that old observations fade and these
+    providers are tried again; otherwise a recovered provider would go unnoticed. The memory is about
+    ``1 / (1 - d)`` observations of all providers together.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ class TriageRouter(CountingRouter):
         Raises
         ------
         StateError
-            They are damaged; nothing is changed.
+            The snapshot is damaged; nothing is changed.
         """
         stored = self._read(snapshot, tuple(_START))
         for number, values in stored.items():
@@ -218,7 +218,7 @@ def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
     Raises
     ------
     ConfigurationError
-        There is no tier, or an unknown one.
+        `tiers` is empty or holds an unknown tier.
     """
     offered = _in_order(tiers)
     if not offered:

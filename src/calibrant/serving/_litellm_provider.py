@@ -44,9 +44,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     bundles : mapping of str to str or Path
         Folders by name.
     options : mapping of str to mapping, optional
-        By name, what `calibrant.load` takes as options.
+        Options of `calibrant.load`, by name of a bundle.
     limits : Limits, optional
-        Of each bundle's calls.
+        Limits on the calls of each bundle.
 
     Raises
     ------

@@ -87,7 +87,7 @@ class AppServer(uvicorn.Server):
     app : FastAPI
         The application; its state has ``stopping`` and ``connections``.
     listening : socket
-        Where clients connect.
+        Socket that clients connect to.
     on_ready : callable, optional
         Called with the address.
     notice_seconds : float, default 0

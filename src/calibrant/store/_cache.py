@@ -111,7 +111,7 @@ class PredictionCache:
 
     def _reset(self) -> None:
         """Reset the state: nothing pending and no writer thread."""
-        self._lock = threading.Lock()  # held for moments only
+        self._lock = threading.Lock()  # never held during a write: `put` must not wait for the database
         self._write_lock = threading.Lock()  # held while writing
         self._pending: dict[str, Prediction] = {}
         self._writing: dict[str, Prediction] = {}

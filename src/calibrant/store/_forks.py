@@ -57,6 +57,7 @@ def in_use() -> Iterator[None]:
 
 
 def _before_fork() -> None:
+    # Wait for other threads to leave the database, then close idle connections: the child must inherit none.
     _GATE.condition.acquire()
     _GATE.forking += 1
     this_thread = {threading.get_ident()}

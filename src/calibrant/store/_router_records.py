@@ -20,7 +20,7 @@ def check_name(name: str, *, what: str, longest: int) -> str:
     Raises
     ------
     ConfigurationError
-        It is empty, too long, or has characters that cannot be printed.
+        The name is empty, too long, or has unprintable characters.
     """
     if not isinstance(name, str) or not 0 < len(name) <= longest or not name.isprintable():
         raise ConfigurationError(
@@ -49,7 +49,7 @@ def as_record(value: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
     Raises
     ------
     ValueError
-        It is another JSON value.
+        `value` is not a JSON object.
     """
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")  # noqa: TRY004 (a wrong value)
