@@ -417,13 +417,13 @@ def test_a_client_that_has_taken_what_was_there_is_waited_for_no_more() -> None:
         made = protocol(ServerState())
         made.connection_made(asyncio.Transport())
         made.pause_writing()
-        (first,) = [made._taken]
+        (first,) = [made._write_timer]
         made.resume_writing()
         made.pause_writing()
-        assert (first.cancelled(), made._taken.cancelled()) == (True, False)
+        assert (first.cancelled(), made._write_timer.cancelled()) == (True, False)
         made.connection_lost(OSError())
-        assert made._taken.cancelled()
-        assert made._asked.cancelled()
+        assert made._write_timer.cancelled()
+        assert made._headers_timer.cancelled()
 
     asyncio.run(run())
 

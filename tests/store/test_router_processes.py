@@ -291,8 +291,7 @@ def test_requests_go_on_where_nothing_can_be_written(kind: str) -> None:
             + f"""
 if os.getuid() == 0:  # may write anywhere
     os.setgid({NOBODY})
-    import calibrant.core.files, calibrant.store._router_table  # nobody may not read them
-    import calibrant.store._router_state
+    import calibrant.core.files, calibrant.store._router_state  # nobody may not read them
     os.setuid({NOBODY})
 shared = SharedRouter(Counting("a"), open_router_state(sys.argv[1]), flush_seconds=0.001)
 go_on(shared)

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: what is learned after the model has answered."""
+"""Calibration: probabilities that match the share of right answers, fitted on finished predictions."""
 
 from typing import TYPE_CHECKING
 

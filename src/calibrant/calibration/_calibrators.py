@@ -1,4 +1,4 @@
-"""Confidence turned into the share of rows that are right: Platt, isotonic, temperature, or as it is."""
+"""Confidence calibrators: Platt, isotonic, temperature and identity."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HUGE = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEvaluation:
-    """Calibration on rows that were not fitted, before and after.
+    """Calibration error before and after, on rows outside the fit.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class CalibrationEvaluation:
 
 
 class ConfidenceCalibrator(ABC):
-    """What all calibrators of one confidence per row share.
+    """Base class of calibrators that map one confidence per row to a probability of being right.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ class ConfidenceCalibrator(ABC):
         predicted: Sequence[str] | None = None,
         ids: Sequence[object] | None = None,
     ) -> Self:
-        """Learn how often rows of a confidence are right; forget what was learned before.
+        """Fit the probability of a right answer given its confidence; an earlier fit is discarded.
 
         Parameters
         ----------
         confidence : array-like of shape (n,)
             In [0, 1]; up to 1e-6 outside is clipped.
         correct : array-like of 0/1, shape (n,)
-            Whether each row is right; both kinds must occur, but for `IdentityCalibrator`.
+            1 if a row is right, else 0; both must occur, except for `IdentityCalibrator`.
         predicted : sequence of str, length n, optional
             Predicted labels; only `PerLabelCalibrator` looks at them, and needs them.
         ids : sequence of length n, optional
@@ -125,7 +125,7 @@ class ConfidenceCalibrator(ABC):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            `fit` was not called.
         ConfigurationError
             No rows, NaN, or values out of range.
         """
@@ -140,15 +140,15 @@ class ConfidenceCalibrator(ABC):
         predicted: Sequence[str] | None = None,
         ids: Sequence[object] | None = None,
     ) -> CalibrationEvaluation:
-        """Compare given and calibrated confidence on rows that were not fitted.
+        """Compare raw and calibrated confidence on rows outside the fit.
 
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            `fit` was not called.
         ConfigurationError
-            As `fit`; or the rows were fitted: one of their `ids` was, or, where the fit or this
-            call has none, they are the fitted rows as a whole, in whatever order.
+            As `fit`; or a row was fitted: one of the `ids` is known from the fit or, without ids in
+            either call, the rows equal the fitted ones in any order.
         """
         require_fitted(self, "rows_", what="evaluate")
         p, y = check_confidence_correct(confidence, correct)
@@ -165,19 +165,19 @@ class ConfidenceCalibrator(ABC):
         )
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write what was learned to one JSON file, atomically and at full precision.
+        """Write the fitted parameters to one JSON file, atomically and at full precision.
 
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced.
+            Destination path. An existing file is replaced.
         fingerprint : Fingerprint
-            What it was fitted on; loading asks for the same.
+            Fingerprint of the fit; loading requires the same.
 
         Raises
         ------
         NotFittedError
-            There is nothing to save yet.
+            `fit` was not called.
         StateError
             The file cannot be written.
         """
@@ -185,7 +185,7 @@ class ConfidenceCalibrator(ABC):
         write_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint, state=self.to_record())
 
     def to_record(self) -> dict[str, Any]:
-        """Return what was learned as JSON values."""
+        """Return the fitted parameters as JSON values."""
         return {"method": self.method, "learned": self._learned(), "rows": self.rows_.to_record()}
 
     @classmethod
@@ -206,7 +206,7 @@ class ConfidenceCalibrator(ABC):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
+        """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError for any other."""
         if record["method"] != cls.method:
             raise ConfigurationError(f"Expected method {cls.method!r}, got {record['method']!r}.")
         calibrator = cls()
@@ -230,7 +230,7 @@ class ConfidenceCalibrator(ABC):
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
-    """Leaves confidence as it is: the candidate to beat."""
+    """Calibrator that leaves confidence unchanged: the baseline of a selection."""
 
     method = "none"
 
@@ -252,8 +252,8 @@ class PlattCalibrator(ConfidenceCalibrator):
 
     ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], a and b
     of greatest likelihood for Platt's smoothed targets: ``(r + 1) / (r + 2)`` instead of 1 for each of r right
-    rows, ``1 / (w + 2)`` instead of 0 for each of w wrong ones. So a few rows that do not overlap are not taken
-    for certainty. A good choice for few rows. Where all confidences are equal, a is 0 and the prediction the
+    rows, ``1 / (w + 2)`` instead of 0 for each of w wrong ones. So a few separable rows do not yield
+    certainty. A good choice for few rows. Where all confidences are equal, a is 0 and the prediction the
     mean target.
 
     Attributes
@@ -379,7 +379,7 @@ class IsotonicCalibrator(ConfidenceCalibrator):
 def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     """Return the zero of `slope`, a rising function of the inverse temperature, in [0.001, 1000].
 
-    The nearer end where there is none, and 1 where the slope is 0 throughout.
+    The nearer end if the slope has no zero, and 1 if it is 0 throughout.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - `import calibrant` must not load scipy
 

@@ -1,4 +1,4 @@
-"""Certified abstention: which answers can be accepted so that enough of them are right."""
+"""Certified abstention: thresholds whose accepted answers reach a target accuracy."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = [
     "rows_at_thresholds",
 ]
 
-_MOST_ROWS = 2.0**50  # where more rows would be needed, no number of rows is a useful answer
+_MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedThreshold:
-    """A threshold whose accepted answers are right often enough, or why there is none.
+    """Threshold with a certified accuracy, or the reason why none was found.
 
     Attributes
     ----------
     threshold : float or None
-        Accept an answer whose confidence is at least this, in [0, 1]; None where nothing qualifies.
+        Least confidence of an accepted answer, in [0, 1]; None if no threshold qualifies.
     coverage : float
         Share of the labelled rows that it accepts, in [0, 1]; 0 without a threshold.
     accuracy : float or None
@@ -45,9 +45,9 @@ class CertifiedThreshold:
         ``1 - delta``; 0 without a threshold. What holds in spite of the choice among thresholds is
         `target_accuracy`, which it is never below.
     target_accuracy, delta : float
-        What was asked for: with probability ``1 - delta``, the accuracy is at least the target.
+        The request: with probability ``1 - delta``, the accuracy is at least the target.
     n, n_accepted : int
-        Labelled rows, and how many of them are accepted.
+        Labelled rows, and accepted ones among them.
     additional_rows : int or None
         About how many more labelled rows would be needed if their accuracy were as observed; 0 with
         a threshold, None if no part of the rows that is large enough was observed above the target.
@@ -84,7 +84,7 @@ class CertifiedClassThresholds:
     delta: float
 
     def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which answers to accept, shape (n,); labels without a threshold never are.
+        """Return a mask of accepted answers, shape (n,); False for labels without a threshold.
 
         Raises
         ------
@@ -92,8 +92,8 @@ class CertifiedClassThresholds:
             Lengths differ, or confidences are not in [0, 1].
         """
         p, _ = check_confidence_correct(confidence, np.zeros(len(predicted)))
-        found = [self.thresholds.get(label) for label in predicted]
-        least = [np.inf if t is None or t.threshold is None else t.threshold for t in found]
+        per_row = [self.thresholds.get(label) for label in predicted]
+        least = [np.inf if t is None or t.threshold is None else t.threshold for t in per_row]
         result: NDArray[np.bool_] = p >= np.array(least)
         return result
 
@@ -111,8 +111,8 @@ def certify_threshold(
     Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021): the thresholds of a fixed grid are
     tested from the highest down, each at level `delta` by the exact binomial tail of the number of
     right answers among the rows it accepts, until the first one fails. The last that passed is
-    returned. Any of them holds an error only if the first bad one passed, so nothing is paid for
-    trying many.
+    returned. The result can be wrong only if the first bad threshold passed, so testing many
+    costs nothing.
 
     The sequence begins at the highest threshold that accepts enough rows to tell anything (by their
     number, never by their answers). This is exact where accuracy does not rise as confidence falls;
@@ -192,7 +192,7 @@ def certify_class_thresholds(
     confidence, correct, target_accuracy, delta
         As for `certify_threshold`.
     predicted : sequence of str, length n
-        What was predicted.
+        Predicted labels.
     labels : sequence of str, optional
         The label set; by default the labels that were predicted. Those never predicted get no
         threshold.
@@ -245,7 +245,7 @@ def candidate_thresholds() -> NDArray[np.float64]:
 def rows_at_thresholds(
     confidence: NDArray[np.float64], correct: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the thresholds that matter, how many rows each accepts, and how many of these are right.
+    """Return the distinct thresholds, the rows that each accepts, and the right ones among those.
 
     Of thresholds that accept the same rows only the highest matters: nothing is claimed about
     confidences never seen. Thresholds are positions in `candidate_thresholds`, ascending.
@@ -257,7 +257,7 @@ def rows_at_thresholds(
 
 
 def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
-    """Return how many rows the first threshold of the sequence must accept.
+    """Return the least number of rows that the first threshold of the sequence must accept.
 
     Enough to pass, about nine times in ten, with an accuracy halfway between the target and 1 (by a normal
     approximation; exactly 0.86 to 0.91 for targets from 0.8 to 0.95), but no more than a quarter of the rows,
@@ -281,7 +281,7 @@ def last_certified(
     target_accuracy: float,
     delta: float,
 ) -> NDArray[np.intp]:
-    """Return the position of the last threshold of an unbroken row of passes; -1 where there is none.
+    """Return the position of the last threshold before the first failed test; -1 if the first one fails.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def last_certified(
 def _additional_rows(
     n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
 ) -> int | None:
-    """Return how many further rows, at the best threshold, would do if accuracy were as observed."""
+    """Return the number of further rows that would certify the best threshold at its observed accuracy."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     total = int(n[-1])

@@ -1,4 +1,4 @@
-"""Which calibrator to use, judged on rows it has not seen; and one for every label with rows enough."""
+"""Selection of a calibrator by cross-validation, and calibrators per predicted label."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     base : {"platt", "isotonic", "temperature"}, default "platt"
         The kind of every calibrator.
     min_rows : int, at least 20, default 100
-        Rows that a label needs.
+        Least number of rows for a calibrator of its own.
 
     Attributes
     ----------
     pooled_ : ConfidenceCalibrator
         Fitted on all rows.
     by_label_ : dict of str to ConfidenceCalibrator
-        The labels that have their own.
+        Calibrators of the labels with enough rows.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
     path : str or Path
         The file.
     fingerprint : Fingerprint
-        What the calibrator is to be used on.
+        Fingerprint of the predictions to calibrate.
 
     Raises
     ------
@@ -150,12 +150,12 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
 
 
 def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
-    """Return the calibrator of any kind whose `to_record` made this; for files that hold more than one.
+    """Return the calibrator of any kind of a `to_record` record; for files that hold several.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        It is no such record.
+        The record is not one of a calibrator.
     """
     kinds: dict[str, type[ConfidenceCalibrator]] = {**_KINDS, PerLabelCalibrator.method: PerLabelCalibrator}
     return kinds[record["method"]].from_record(record)
@@ -206,7 +206,7 @@ def select_calibrator(
     confidence : array-like of shape (n,)
         In [0, 1]; up to 1e-6 outside is clipped.
     correct : array-like of 0/1, shape (n,)
-        Whether each row is right.
+        1 if a row is right, else 0.
     predicted : sequence of str, length n, optional
         Predicted labels. With them, every method is also tried with one calibrator per label
         (`PerLabelCalibrator`), if any label has rows enough.
@@ -253,7 +253,7 @@ def select_calibrator(
 def _makers(
     candidates: Sequence[CalibratorMethod], names: Sequence[str] | None, y: NDArray[np.float64]
 ) -> dict[str, Callable[[], ConfidenceCalibrator]]:
-    """Return by name what makes a calibrator that is not fitted yet, doing nothing first."""
+    """Return factories of unfitted calibrators by method name, the identity first."""
     unknown = [name for name in candidates if name not in get_args(CalibratorMethod)]
     if isinstance(candidates, str) or unknown:
         raise ConfigurationError(
@@ -274,7 +274,7 @@ def _any_suffices(names: Sequence[str], y: NDArray[np.float64]) -> bool:
 
 
 def _folds(y: NDArray[np.float64], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return the fold of each row, at random and as even as can be within right and within wrong rows."""
+    """Return a random fold for each row, stratified by right and wrong."""
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     fold = np.empty(len(y), dtype=np.intp)
@@ -289,7 +289,7 @@ def _held_out(
     names: Sequence[str] | None,
     fold: NDArray[np.intp],
 ) -> NDArray[np.float64]:
-    """Return the confidence of every row, calibrated by what the other folds teach, shape (n,)."""
+    """Return out-of-fold calibrated confidence, shape (n,)."""
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
         judged = fold == k

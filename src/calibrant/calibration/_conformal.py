@@ -55,7 +55,7 @@ class ConformalSets:
         self._answers: NDArray[np.intp] | None = None
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
-        """Take the labelled rows that sets are judged on.
+        """Store the labelled rows that the sets are conformed on.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class ConformalSets:
         return self
 
     def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> NDArray[np.bool_]:
-        """Return which labels belong to each row's set, shape (m, L).
+        """Return the prediction sets as a mask of labels, shape (m, L).
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Whether unlabelled predictions show a bias for a label, and which prior may be divided out then."""
+"""Test for a label bias in unlabelled predictions, and the prior to divide out if there is one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 __all__ = ["guarded_prior", "label_wins"]
 
-# A label with at least half its fair share of the rows, 1 / (2 L), is in use; of the others no unlabelled row tells
-# whether they are rare or suppressed.
+# A label with at least half its fair share of the rows, 1 / (2 L), is in use; unlabelled rows cannot show
+# whether the others are rare or suppressed.
 _IN_USE = 0.5
-# Times as many rows as the other labels in use win on average: of 64 rows that 4 labels win equally often, chance
-# gives one of them so many about 4 times in 100,000. No prior is taken for less than a third of a fair share.
+# A dominant label wins this many times the rows that the other labels in use win on average: of 64 rows that 4 labels
+# win equally often, chance makes one dominant about 4 times in 100,000. Priors are floored at a third of a fair share.
 _DOMINANT = 3.0
-# One label on so many rows leaves nothing to compare it with.
+# Above this share of rows won by one label, no other label is left to compare it with.
 _NEARLY_ALL = 0.95
 # Sums of weights are exact up to rounding.
 _ROUNDING = 1e-9

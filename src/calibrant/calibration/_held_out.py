@@ -1,4 +1,4 @@
-"""How probable the answers of labelled rows are, each judged by the other rows alone."""
+"""Held-out probabilities of labelled rows' answers, by cross-fitting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ITERATIONS: Final = 500
 def held_out_answer_probability(
     log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
 ) -> NDArray[np.float64]:
-    """Return the calibrated probability of each row's answer, by what the other rows teach.
+    """Return the cross-fitted probability of each row's answer.
 
     The least probable answers are those to look at first: a wrong answer in the data, or the classifier's worst
     mistake. A row's own answer never moves its number: in five folds, even within every label, the label-prior

@@ -29,7 +29,7 @@ def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class PairedGain:
-    """How far a loss falls on the same rows.
+    """Decrease of a mean loss on the same rows, with its standard error.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class PairedGain:
     mean : float
         Mean of before minus after, by row; above 0 where the loss falls.
     standard_error : float
-        Of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
+        Standard error of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
         single row, which cannot show its own error.
     """
 
@@ -49,7 +49,7 @@ class PairedGain:
 
     @property
     def helps(self) -> bool:
-        """Whether the loss falls by more than one standard error (and more than rounding)."""
+        """True if the loss falls by more than one standard error (and more than rounding)."""
         return self.mean > self.standard_error + _ROUNDING
 
 

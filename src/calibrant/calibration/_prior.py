@@ -1,4 +1,4 @@
-"""The label-prior correction: what the model prefers before it has read the text, divided out."""
+"""The label-prior correction: the model's preference for labels regardless of the text, divided out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHARES_SUM = 1e-6
 
 
 class LabelPriorCorrection:
-    """Divides predicted distributions by the mean prediction, so that no label is preferred blindly.
+    """Correction that divides predicted distributions by the mean prediction, which removes label bias.
 
     Small models prefer a label whatever the text. The mean predicted distribution, `prior_`, shows
     that preference without a single label, and ``p(y | x) / prior(y)^strength``, normalised, takes
@@ -80,8 +80,8 @@ class LabelPriorCorrection:
         predictions for real inputs, the more the better. ``contextual``: predictions for
         content-free inputs, which have no answers.
     strength : float in [0, 1e6], optional
-        How much of the prior to divide by: 1 all of it, 0 nothing. Default: learned from answers
-        where there are any, else 1, or 0 where the guard finds no bias.
+        Exponent of the prior: 1 divides by all of it, 0 by nothing. Default: learned from answers
+        if given, else 1, or 0 if the guard finds no bias.
     decay : float in (0, 1], default 1
         Weight of a row relative to the next one, for streams that drift: about the last
         ``1 / (1 - decay)`` rows count. 1 weighs all rows alike.
@@ -98,7 +98,7 @@ class LabelPriorCorrection:
         The prior that is divided out: `prior_`, as the guard bounds it, or relative to
         `frequencies`.
     n_rows_ : int
-        Rows it is the mean of.
+        Number of rows in the mean.
     strength_ : float
         The strength in use: the given one, the learned one, in [0, 2], 1, or 0 where the guard
         finds no bias.
@@ -106,7 +106,7 @@ class LabelPriorCorrection:
     Raises
     ------
     ConfigurationError
-        An unknown method, a strength or decay out of range, or frequencies that are none.
+        An unknown method, a strength or decay out of range, or invalid frequencies.
 
     Examples
     --------
@@ -160,7 +160,7 @@ class LabelPriorCorrection:
         *,
         weights: ArrayLike | None = None,
     ) -> Self:
-        """Learn the prior, and with answers the strength; forget what was learned before.
+        """Fit the prior and, given answers, the strength; an earlier fit is discarded.
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
         bias is small, but rows other than those are the better judge: fit the prior on unlabelled
@@ -236,7 +236,7 @@ class LabelPriorCorrection:
         Raises
         ------
         NotFittedError
-            There is no prior yet.
+            Neither `fit` nor `partial_fit` was called.
         ConfigurationError
             The strength was given to the constructor, or the input is wrong as for `fit`.
         """
@@ -281,19 +281,19 @@ class LabelPriorCorrection:
         return corrected[0] if single else corrected
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write what was learned to one JSON file, atomically and at full precision.
+        """Write the fitted parameters to one JSON file, atomically and at full precision.
 
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced.
+            Destination path. An existing file is replaced.
         fingerprint : Fingerprint
-            What it was fitted on; `load` asks for the same.
+            Fingerprint of the fit; `load` requires the same.
 
         Raises
         ------
         NotFittedError
-            There is nothing to save yet.
+            Neither `fit` nor `partial_fit` was called.
         ConfigurationError
             The fingerprint has another number of labels.
         StateError
@@ -316,14 +316,14 @@ class LabelPriorCorrection:
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the correction written by `save`; `partial_fit` goes on where it was.
+        """Return the correction written by `save`; `partial_fit` continues from its state.
 
         Parameters
         ----------
         path : str or Path
             The file.
         fingerprint : Fingerprint
-            What the correction is to be used on.
+            Fingerprint of the predictions to correct.
 
         Raises
         ------
@@ -339,7 +339,7 @@ class LabelPriorCorrection:
 
     @classmethod
     def _restored(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the correction of a stored state; KeyError, TypeError or ValueError if it is none."""
+        """Return the correction of a stored state; KeyError, TypeError or ValueError if the state is invalid."""
         # Files of version 1 hold neither wins nor frequencies.
         restored = cls(
             state["method"],
@@ -441,7 +441,7 @@ def _check_weights(weights: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.
 
 
 def _stored_shares(values: Any, n_labels: int) -> NDArray[np.float64]:  # noqa: ANN401 - any JSON value
-    """Return stored shares of the labels; TypeError, ValueError or ConfigurationError if they are none."""
+    """Return stored shares of the labels; TypeError, ValueError or ConfigurationError if they are invalid."""
     shares = np.array(values, dtype=np.float64)
     if shares.shape != (n_labels,) or not (shares >= 0.0).all() or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
         msg = f"Expected a distribution over {n_labels} labels, got {values}."

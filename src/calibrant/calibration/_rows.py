@@ -1,4 +1,4 @@
-"""Which rows a calibrator was fitted on, so that it is never judged on them."""
+"""Digests of fitted rows, so that a calibrator is never evaluated on them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FittedRows:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError or TypeError if it is something else."""
+        """Return the digests of a `to_record` record; KeyError or TypeError for any other."""
         return cls(digest=str(record["digest"]), ids=frozenset(map(str, record["ids"])))
 
     def to_record(self) -> dict[str, Any]:
@@ -50,9 +50,9 @@ class FittedRows:
         return {"digest": self.digest, "ids": sorted(self.ids)}
 
     def refuse(self, p: NDArray[np.float64], y: NDArray[np.float64], ids: Sequence[object] | None) -> None:
-        """Raise ConfigurationError if the rows are, or contain, what was fitted.
+        """Raise ConfigurationError if the rows are, or contain, fitted rows.
 
-        Where both the fit and this call name their rows, the names decide; else the set as a whole.
+        Rows are compared by name if both the fit and this call name them; else as a whole set.
         """
         named = _digests(ids, len(p))
         if named and self.ids:

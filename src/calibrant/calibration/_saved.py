@@ -1,4 +1,4 @@
-"""Predictions that were saved, whoever saved them: read back, checked, as arrays."""
+"""Saved predictions of any command, checked and converted to arrays."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class SavedPredictions:
     Attributes
     ----------
     name : str
-        What to call them: the directory or file they come from.
+        Directory or file of the predictions.
     index : ndarray of int, shape (n,)
         Position of each row in the input it was read from; no two are equal.
     inputs, answers, labels : tuple of (str or None), length n
         The text, its true label and the predicted one, where known.
     outcomes : tuple of Outcome, length n
-        How each row ended.
+        Outcome of each row.
     confidence : ndarray of float, shape (n,)
-        In [0, 1]; NaN where there is none.
+        In [0, 1]; NaN if missing.
     correct : ndarray of int, shape (n,)
-        1 right, 0 wrong, -1 unknown: the row failed for the server's reasons (outcome ``error``), or its true
+        1 right, 0 wrong, -1 unknown: the row failed with a transport error (outcome ``error``), or its true
         label is not known.
     cost : ndarray of float, shape (n,)
-        What each answer cost in US dollars; NaN where no price is known.
+        Cost of each answer in US dollars; NaN if no price is known.
     latency_seconds : ndarray of float, shape (n,)
-        What each answer took; NaN where it is not known.
+        Duration of each answer; NaN if it is not known.
     label_set : tuple of str or None
-        All labels, where a row says.
+        All labels, if a row lists them.
     fingerprint : Fingerprint or None
-        What the predictions depend on, where the directory says.
+        Circumstances of the predictions, if the directory records them.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label, as far as rows say.
     """
@@ -71,7 +71,7 @@ class SavedPredictions:
 
     @property
     def failed(self) -> NDArray[np.bool_]:
-        """Rows that failed for the server's reasons, shape (n,)."""
+        """Mask of rows that failed with a transport error, shape (n,)."""
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 
 
@@ -81,7 +81,7 @@ def read_predictions(
     name: str = "predictions",
     fingerprint: Callable[[LogprobSpace, Sequence[str] | None], Fingerprint | None] | None = None,
 ) -> SavedPredictions:
-    """Return rows that were read already, such as lines of ``predictions.jsonl``, as arrays.
+    """Return parsed rows, such as lines of ``predictions.jsonl``, as arrays.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def read_predictions(
     Raises
     ------
     DataError
-        A row is broken, or there is none; the message names its file and line, or its place from 1.
+        A row is invalid, or no row is left; the message names its file and line, or its place from 1.
     """
     source = Path(name)
     kept = {prompt: _Rows() for prompt in _CHOSEN}
@@ -154,7 +154,7 @@ class _Rows:
             self._learn_labels(row.values.get("distribution") or row.values)
 
     def _learn_labels(self, values: Mapping[str, Any]) -> None:
-        """Note label set and space, which `evaluate` and `optimize` write in different places."""
+        """Record label set and space, which `evaluate` and `optimize` write in different places."""
         found = values.get("labels") or values.get("probabilities")
         if isinstance(found, list | dict) and isinstance(values.get("space"), str):
             self.label_set, self.space = tuple(found), values["space"]
@@ -181,7 +181,7 @@ class _Rows:
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:
-    """Return the space of a row's parts, which `evaluate` and `optimize` write in different places."""
+    """Return the label space of a row's parts; `evaluate` and `optimize` write it in different places."""
     if isinstance(values.get("space"), str):
         return str(values["space"])
     found = (part.get("distribution") for part in values["parts"] if isinstance(part, Mapping))

@@ -1,4 +1,4 @@
-"""Whole distributions calibrated: one temperature, or a weight and an offset per label."""
+"""Calibrators of whole distributions: one temperature, or a weight and an offset per label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HUGE = 1e100
 
 
 class DistributionScaling(ABC):
-    """What temperature and vector scaling share.
+    """Base class of temperature and vector scaling.
 
     Rows are log-probabilities, normalised first; less than log(1e-12) counts as that.
 
@@ -48,7 +48,7 @@ class DistributionScaling(ABC):
     n_labels_: int
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
-        """Learn from labelled rows; forget what was learned before.
+        """Fit on labelled rows; an earlier fit is discarded.
 
         Parameters
         ----------
@@ -91,12 +91,12 @@ class DistributionScaling(ABC):
         return scaled[0] if given.ndim == 1 else scaled
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write what was learned to one JSON file, atomically and at full precision.
+        """Write the fitted parameters to one JSON file, atomically and at full precision.
 
         Raises
         ------
         NotFittedError
-            There is nothing to save yet.
+            `fit` was not called.
         ConfigurationError
             The fingerprint has another number of labels.
         StateError

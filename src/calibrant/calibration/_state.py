@@ -1,4 +1,4 @@
-"""Fitted calibrators as JSON files that know what they were fitted on."""
+"""JSON files of fitted calibrators, with the fingerprint of the fit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def write_state(
     Parameters
     ----------
     path : str or Path
-        Where to; an existing file is replaced.
+        Destination path. An existing file is replaced.
     kind : str
-        What was fitted, in words.
+        Noun for the fitted object, for messages.
     version : int
-        Of the layout of `state`.
+        Version of the layout of `state`.
     fingerprint : Fingerprint
-        What it was fitted on.
+        Fingerprint of the fit.
     state : mapping
         JSON values, all numbers finite.
 
@@ -89,5 +89,5 @@ def check_label_count(fingerprint: Fingerprint, n_labels: int) -> None:
 
 
 def damaged(path: str | Path, error: Exception) -> StateError:
-    """Return the error to raise for a file that is not as it was written."""
+    """Return the error to raise for a damaged file."""
     return damaged_record(path, error, make=_MAKE)

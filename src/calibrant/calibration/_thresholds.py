@@ -44,7 +44,7 @@ class ThresholdSuggestion:
     family : {"very-high", "moderately-high", "well-spread", "custom"}
         The kind of model: 0.99/0.90, 0.95/0.80, 0.85/0.60, or thresholds taken from the sample.
     warnings : tuple of str
-        What is wrong with them, in sentences; empty where nothing is.
+        Reasons not to trust the thresholds, in sentences; empty without any.
     n, n_correct : int
         Predictions, and how many of them were right.
     cluster : Interval

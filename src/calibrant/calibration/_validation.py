@@ -1,4 +1,4 @@
-"""Checks shared by everything that is fitted: log-probabilities of n rows, and their answers."""
+"""Argument checks shared by all estimators: log-probabilities of n rows, and their answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HUGE = 1e100
 
 
 def require_fitted(fitted: object, learned: str, *, what: str) -> None:
-    """Raise NotFittedError unless `fitted` has the attribute `learned`, before `what` is done with it."""
+    """Raise NotFittedError unless `fitted` has the attribute `learned`; `what` names the refused action."""
     if not hasattr(fitted, learned):
         name = type(fitted).__name__
         raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
 
 
 def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Return `values` as an array of floats; ConfigurationError if it holds anything else."""
+    """Return `values` as an array of floats; ConfigurationError if they are not numbers."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""From scored labels to the final distribution: what labelled rows teach about a model's answers."""
+"""Heads: final label distributions, learned from a model's scores on labelled rows."""
 
 from typing import TYPE_CHECKING
 

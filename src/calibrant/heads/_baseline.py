@@ -1,4 +1,4 @@
-"""Labels from the words of a text alone: what a language model has to beat."""
+"""Baseline classifier from the words of a text, which a language model has to beat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError, LabelSet, NotFittedError
 from calibrant.heads._head import check_rows
-from calibrant.heads._linear import LinearModel, Rows, tempered
+from calibrant.heads._linear import HeadRows, LinearModel, tempered
 
 __all__ = ["TextBaseline"]
 
@@ -99,5 +99,5 @@ def check_positions(answers: ArrayLike, *, n: int, n_labels: int) -> NDArray[np.
     return given.astype(np.intp)
 
 
-def _rows(texts: Sequence[str], n_labels: int) -> Rows:
+def _rows(texts: Sequence[str], n_labels: int) -> HeadRows:
     return check_rows(np.zeros((len(texts), n_labels)), texts=texts, features=None, n_labels=n_labels)

@@ -1,4 +1,4 @@
-"""A classifier beside what needs no language model, on the same rows."""
+"""Comparison of a classifier with baselines that need no language model, on the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["BaselineComparison", "BaselineScore", "compare_with_baselines"]
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineScore:
-    """How one classifier did on the compared rows.
+    """Scores of one classifier on the compared rows.
 
     Attributes
     ----------

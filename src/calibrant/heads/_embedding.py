@@ -18,12 +18,12 @@ _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less
 
 
 class EmbeddingModel(Protocol):
-    """Turns texts into vectors, the same ones every time.
+    """Deterministic embedder of texts.
 
     Attributes
     ----------
     name : str
-        By which it is opened again.
+        Name that opens the model again.
     """
 
     @property
@@ -36,12 +36,12 @@ class EmbeddingModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEmbedding:
-    """The embedding model of a head: its name, how it is recognised, and the model itself once it is open.
+    """Embedding model of a head: its name, a probe that identifies it, and the model once it is open.
 
     Attributes
     ----------
     name : str
-        By which the model is opened.
+        Name that opens the model.
     probe : tuple of float, length d
         The vector it gives to a fixed sentence followed by the labels' names; another model gives another.
     model : EmbeddingModel or None
@@ -53,7 +53,7 @@ class HeadEmbedding:
     model: EmbeddingModel | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the model behind: whoever unpickles a head opens it by its name."""
+        """Return the state without the model, which an unpickled head opens again by name."""
         return {**self.__dict__, "model": None}
 
     @classmethod
@@ -73,7 +73,7 @@ class HeadEmbedding:
         Raises
         ------
         ConfigurationError
-            It is another model than the head was fitted with.
+            `model` is not the one that the head was fitted with.
         """
         given, expected = np.array(_probe(model, labels)), np.array(self.probe)
         length = float(np.linalg.norm(expected))
@@ -111,7 +111,7 @@ class HeadEmbedding:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Return the embedding of `to_state`, not open; KeyError, TypeError or ValueError if it is none."""
+        """Return the unopened embedding of a `to_state` record; KeyError, TypeError or ValueError for any other."""
         probe = np.asarray(state["probe"], dtype=np.float64)
         if not isinstance(state["name"], str) or probe.ndim != 1 or not np.isfinite(probe).all():
             raise ValueError("the name or the probe of the embedding model is missing")

@@ -1,4 +1,4 @@
-"""Which rung labelled rows support."""
+"""Choice of the rung that labelled rows support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.core import ConfigurationError, LabelSet
 from calibrant.heads._baseline import check_positions
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
-from calibrant.heads._linear import Block, LinearModel, Rows, as_text, tempered
+from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
 from calibrant.metrics import classification_summary
 
 __all__ = ["cross_fitted", "fit_head"]
@@ -26,19 +26,19 @@ _MOST_TEXTS: Final = 1500  # texts and names of labels; where hardly two are of 
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
-_Fit = Callable[[Rows, NDArray[np.intp], LabelSet], Model]
+_Fit = Callable[[HeadRows, NDArray[np.intp], LabelSet], Model]
 
 
-def _as_scored(_: Rows, __: NDArray[np.intp], labels: LabelSet) -> Model:
+def _as_scored(_: HeadRows, __: NDArray[np.intp], labels: LabelSet) -> Model:
     return Affine(weight=np.ones(len(labels)), offset=np.zeros(len(labels)))
 
 
-def _prior(rows: Rows, answers: NDArray[np.intp], labels: LabelSet) -> Model:
+def _prior(rows: HeadRows, answers: NDArray[np.intp], labels: LabelSet) -> Model:
     found = LabelPriorCorrection().fit(rows.logprobs, answers)
     return Affine(weight=np.ones(len(labels)), offset=-found.strength_ * np.log(found.prior_))
 
 
-def _vector(rows: Rows, answers: NDArray[np.intp], _: LabelSet) -> Model:
+def _vector(rows: HeadRows, answers: NDArray[np.intp], _: LabelSet) -> Model:
     found = VectorScaling().fit(rows.logprobs, answers)
     return Affine(weight=found.weight_, offset=found.offset_)
 
@@ -63,8 +63,8 @@ _WITH_TEXT: Final[dict[str, tuple[Block, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tried:
-    """A rung and what it says of rows that had not taught it.
+class _RungTrial:
+    """Held-out distributions and losses of one rung.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class _Tried:
     fit : callable
         Fits its model.
     temperature : float or None
-        Makes what it says of held-out rows as sure as it is right.
+        Temperature that calibrates its held-out distributions.
     losses : ndarray of shape (n,)
         Log losses, in nats.
     figures : RungFigures
@@ -86,8 +86,8 @@ class _Tried:
     losses: NDArray[np.float64]
     figures: RungFigures
 
-    def beats(self, other: _Tried) -> bool:
-        """Return whether its loss is lower by more than the standard error, and nothing else is worse."""
+    def beats(self, other: _RungTrial) -> bool:
+        """Return whether the loss is lower by more than the standard error, and no other figure is worse."""
         gain = other.losses - self.losses
         error = float(gain.std(ddof=1)) / len(gain) ** 0.5
         return (
@@ -109,22 +109,22 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
-    """Learn from labelled rows how to turn log-probabilities of labels into the final distribution.
+    """Fit a head on labelled rows: from log-probabilities of labels to the final distribution.
 
     The rungs of the ladder, from below: ``as scored``; ``prior``, the label prior divided out with learned strength
     (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
-    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same on
-    what the model made of the text as well. Beside them, ``text alone`` looks at the words of the text
-    and of the labels' names, and ``regression and text`` and ``features and text`` at both.
+    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same
+    with the model's features of the text. Beside them, ``text alone`` looks at the words of the text and of the
+    labels' names, and ``regression and text`` and ``features and text`` at both.
 
-    Each is judged on rows that had not taught it (five folds, stratified by label), at the temperature of least log
+    Each is judged on held-out rows (five folds, stratified by label), at the temperature of least log
     loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
-    rows, and neither accuracy nor macro F1 is lower. Both together are taken if they beat so what the model alone and
-    what the text alone can do; else the better of the two is, the text alone only if it beats so the distributions as
-    they were scored. With fewer than ten rows nothing is learned.
+    rows, and neither accuracy nor macro F1 is lower. A combined rung is taken if it beats, by this rule, both the best
+    rung without the text and the text alone; else the better of these two, the text alone only if it beats the
+    distributions as they were scored. With fewer than ten rows nothing is learned.
 
-    From ``regression`` on, labels count alike whether they have many rows or few. What looks at the text takes the name
-    of a label for a text of it, worth two rows: with many labels and few rows of each, most of what is known.
+    From ``regression`` on, labels have equal influence, regardless of their number of rows. Rungs that use the text
+    treat the name of a label as one more text of it, worth two rows, which matters with many labels and few rows.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts : sequence of str, length n, optional
         The texts; without them no rung looks at the text.
     features : array-like of shape (n, d), optional
-        What the model made of each text, such as its last hidden state.
+        The model's features of each text, such as its last hidden state.
     embedding : EmbeddingModel, optional
         Gives a vector to every text, which the rungs that look at the text then see beside its words, such as
         `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds are then known by their likes.
@@ -145,9 +145,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
         are the only one of their label, the first two and, up to 1,500 rows and labels together, the text alone.
     label_mix : mapping of str to float, or array-like of shape (L,), optional
-        How frequent the labels are, relative to each other, where the head will be used; above 0. For labelled rows
-        that were chosen by label: the head is learned from them as they are, and the logarithm of expected over
-        observed frequency is added to what it says. That is exact where the texts of a label are alike in both
+        Relative frequencies of the labels where the head will be used, above 0; for labelled rows that were chosen
+        by label. The head is fitted on these rows, and the logarithm of expected over observed frequency is added
+        to its output. This is exact if the texts of a label have one distribution in both
         (Saerens, Latinne and Decaestecker 2002, equation 4). The figures are those of the labelled rows.
     rng : numpy Generator, int or None, default None
         Draws the folds; None is seed 0, so that equal calls agree.
@@ -156,7 +156,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     ------
     ConfigurationError
         Wrong shapes, NaN or infinity, a position out of range, an unknown rung, `embedding` gives no vectors, or
-        `label_mix` is none of these labels.
+        `label_mix` is not a mix of these labels.
 
     Examples
     --------
@@ -177,15 +177,15 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
     rows = _with_embeddings(rows, opened, found)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
-    wanted = _wanted(rows, truth, candidates)
+    rungs = _candidate_rungs(rows, truth, candidates)
     fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
-        wanted = {}
+        rungs = {}
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
-    # The matrices are small: threads would wait for each other, and for whatever else computes.
+    # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        tried = {name: _try(name, fit, rows, truth, fold, found) for name, fit in wanted.items()}
+        tried = {name: _cross_validate(name, fit, rows, truth, fold, found) for name, fit in rungs.items()}
         chosen, reason = _choose(tried)
         if chosen is None:
             return Head(
@@ -211,7 +211,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _with_embeddings(rows: Rows, embedding: HeadEmbedding | None, labels: LabelSet) -> Rows:
+def _with_embeddings(rows: HeadRows, embedding: HeadEmbedding | None, labels: LabelSet) -> HeadRows:
     """Return the rows with the vectors of their texts and of the labels' names."""
     if embedding is None or rows.texts is None:
         return rows
@@ -219,10 +219,10 @@ def _with_embeddings(rows: Rows, embedding: HeadEmbedding | None, labels: LabelS
     return replace(rows, embeddings=embedding.vectors(rows.texts), name_embeddings=names)
 
 
-def _wanted(
-    rows: Rows, answers: NDArray[np.intp], candidates: Sequence[str] | Literal["auto"]
+def _candidate_rungs(
+    rows: HeadRows, answers: NDArray[np.intp], candidates: Sequence[str] | Literal["auto"]
 ) -> dict[str, _Fit]:
-    """Return the rungs to try, from below."""
+    """Return the candidate rungs by name, the simplest first."""
     text: tuple[Block, ...] = ("text",) if rows.embeddings is None else ("text", "embeddings")
     every = _RUNGS | {_TEXT: _linear(*text)}
     every |= {name: _linear(*blocks, *text) for name, blocks in _WITH_TEXT.items()}
@@ -255,22 +255,22 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
             )
         label_mix = [label_mix[label] for label in labels.labels]
     try:
-        wanted = np.asarray(label_mix, dtype=np.float64)
+        expected = np.asarray(label_mix, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"Expected label_mix to hold numbers: {error}.") from error
-    if wanted.shape != (len(labels),) or not ((wanted > 0.0) & (wanted < np.inf)).all():
+    if expected.shape != (len(labels),) or not ((expected > 0.0) & (expected < np.inf)).all():
         raise ConfigurationError(
             f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
             "that is not expected a small one."
         )
-    # Beside the rows stands one that holds every label equally, as in `tempered`.
+    # One pseudo-row holds every label equally, as in `tempered`.
     observed = np.bincount(answers, minlength=len(labels)) + 1.0 / len(labels)
-    shift: NDArray[np.float64] = np.log(wanted / wanted.sum()) - np.log(observed / observed.sum())
+    shift: NDArray[np.float64] = np.log(expected / expected.sum()) - np.log(observed / observed.sum())
     return tuple(shift.tolist())
 
 
 def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Deal the rows of each label out over the folds, in random order."""
+    """Return a random fold for each row, stratified by label."""
     order = rng.permutation(len(answers))
     order = order[np.argsort(answers[order], kind="stable")]
     fold = np.empty(len(answers), dtype=np.intp)
@@ -278,15 +278,15 @@ def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.in
     return fold
 
 
-def _try(
+def _cross_validate(
     name: str,
     fit: _Fit,
-    rows: Rows,
+    rows: HeadRows,
     answers: NDArray[np.intp],
     fold: NDArray[np.intp],
     labels: LabelSet,
-) -> _Tried:
-    """Judge a rung on every row by what the other folds teach."""
+) -> _RungTrial:
+    """Cross-validate a rung."""
     log_proba, temperature = _held_out(name, fit, rows, answers, fold, labels)
     each = np.arange(len(answers))
     gap = np.exp(log_proba)
@@ -303,13 +303,13 @@ def _try(
         accuracy=float((best == answers).mean()),
         macro_f1=summary.macro_f1,
     )
-    return _Tried(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
+    return _RungTrial(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
 
 
 def _held_out(
     name: str,
     fit: _Fit,
-    rows: Rows,
+    rows: HeadRows,
     answers: NDArray[np.intp],
     fold: NDArray[np.intp],
     labels: LabelSet,
@@ -328,10 +328,10 @@ def _held_out(
 def cross_fitted(
     logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
 ) -> NDArray[np.float64]:
-    """Return the distributions after the label prior was divided out, none taught by its own row's answer.
+    """Return cross-fitted distributions after division by the label prior.
 
-    The rung ``prior`` of `fit_head`, for comparing prompts: what one of them is worth once its preference for labels is
-    mended. With fewer than ten rows the distributions as they were scored.
+    The rung ``prior`` of `fit_head`, for comparing prompts: it scores a prompt as if its label preference were
+    corrected. With fewer than ten rows, the scored distributions are returned.
 
     Parameters
     ----------
@@ -385,8 +385,8 @@ def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp])
     return float(np.exp(-minimize_scalar(loss, bounds=bounds, method="bounded").x))
 
 
-def _choose(tried: dict[str, _Tried]) -> tuple[_Tried | None, str]:
-    """Return the rung to take, and why."""
+def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial | None, str]:
+    """Return the chosen rung and the reason for it."""
     ladder = [one for name, one in tried.items() if name in _RUNGS]
     if not ladder:
         return None, ""
@@ -405,7 +405,7 @@ def _choose(tried: dict[str, _Tried]) -> tuple[_Tried | None, str]:
     return best, _reason(best, ladder[0])
 
 
-def _reason(best: _Tried, first: _Tried) -> str:
+def _reason(best: _RungTrial, first: _RungTrial) -> str:
     before, after = first.figures, best.figures
     if best is first:
         return (

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration import Fingerprint, log_normalise, read_state, write_state
 from calibrant.core import ConfigurationError, StateError
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
-from calibrant.heads._linear import LinearModel, Rows, as_numbers, tempered
+from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
 
 __all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
 
@@ -26,14 +26,14 @@ _HUGE: Final = 1e100
 
 
 class Model(Protocol):
-    """Turns what is known of rows into distributions."""
+    """Model that turns rows into log-probabilities of labels."""
 
-    def log_proba(self, rows: Rows) -> NDArray[np.float64]:
+    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
         """Return log-probabilities of the labels, shape (n, L)."""
         ...
 
     def to_state(self) -> dict[str, Any]:
-        """Return what was learned as JSON values."""
+        """Return the fitted parameters as JSON values."""
         ...
 
 
@@ -44,30 +44,30 @@ class Affine:
     Attributes
     ----------
     weight, offset : ndarray of shape (L,)
-        Of the labels.
+        Factor and offset of each label.
     """
 
     weight: NDArray[np.float64]
     offset: NDArray[np.float64]
 
-    def log_proba(self, rows: Rows) -> NDArray[np.float64]:
+    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
         """Return log-probabilities of the labels, shape (n, L)."""
         return log_normalise(rows.logprobs * self.weight + self.offset)
 
     def to_state(self) -> dict[str, Any]:
-        """Return what was learned as JSON values."""
+        """Return the fitted parameters as JSON values."""
         return {"weight": self.weight.tolist(), "offset": self.offset.tolist()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the model of `to_state` over L labels; KeyError, TypeError or ValueError if it is none."""
+        """Return the model of a `to_state` record over L labels; KeyError, TypeError or ValueError for any other."""
         weight, offset = (as_numbers(state[name], (n_labels,)) for name in ("weight", "offset"))
         return cls(weight=weight, offset=offset)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RungFigures:
-    """How a rung did on labelled rows that had not taught it.
+    """Held-out scores of one rung.
 
     Attributes
     ----------
@@ -99,23 +99,22 @@ class Head:
     labels : tuple of str, length L
         The labels, in the order of every column.
     rung : str
-        What it does: see `fit_head`.
+        Name of the transformation: see `fit_head`.
     figures : tuple of RungFigures
-        Of every rung that was tried, on rows that had not taught it.
+        Held-out scores of every rung that was tried.
     n_rows : int
         Labelled rows it learned from.
     reason : str
-        Why this rung, in one sentence.
+        Reason for the rung, in one sentence.
     temperature : float or None
-        What log-probabilities are divided by at the end; None where nothing is learned.
+        Divisor of the final log-probabilities; None for the rung ``as scored``.
     shift : tuple of float, length L, or None
-        What is added to the final log-probabilities, where the labels are expected in another mix than they were
-        learned from; in nats.
+        Offsets of the final log-probabilities, in nats, for an expected label mix that differs from that of the
+        labelled rows.
     embedding : HeadEmbedding or None
         The embedding model it reads texts with, beside their words; None where it needs none.
     held_out_losses : ndarray of shape (n_rows,) or None
-        Log loss of each row that it learned from, in nats, judged by what other rows teach; None where nothing was
-        tried, and of a head that was read from a file.
+        Held-out log loss of each labelled row, in nats; None if no rung was tried, or for a head read from a file.
     """
 
     labels: tuple[str, ...]
@@ -131,21 +130,21 @@ class Head:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether `transform` returns what it is given."""
+        """True if `transform` returns its input unchanged."""
         return self.rung == "as scored" and self.shift is None
 
     @property
     def uses_text(self) -> bool:
-        """Whether `transform` needs the texts."""
+        """True if `transform` needs the texts."""
         return "text" in self._blocks
 
     @property
     def uses_features(self) -> bool:
-        """Whether `transform` needs what the model made of the texts."""
+        """True if `transform` needs the model's features of the texts."""
         return "features" in self._blocks
 
     def with_embedding(self, model: EmbeddingModel) -> Head:
-        """Return a copy that reads texts with this embedding model; itself where it needs none.
+        """Return a copy that embeds texts with this model, or the head itself if it needs none.
 
         Parameters
         ----------
@@ -155,7 +154,7 @@ class Head:
         Raises
         ------
         ConfigurationError
-            It is another model.
+            `model` is another model.
         """
         if self.embedding is None:
             return self
@@ -167,7 +166,7 @@ class Head:
 
     @property
     def gain(self) -> float:
-        """How far the mean log loss fell below that of the distributions as they were scored, in nats."""
+        """Decrease of the mean log loss from the scored distributions, in nats."""
         by_name = {one.name: one.log_loss for one in self.figures}
         return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
 
@@ -185,9 +184,9 @@ class Head:
         logprobs : array-like of shape (n, L)
             Natural logarithms; rows are normalised first.
         texts : sequence of str, length n, optional
-            The texts, where `uses_text` says so.
+            The texts; required if `uses_text`.
         features : array-like of shape (n, d), optional
-            What the model made of them, where `uses_features` says so.
+            The model's features of the texts; required if `uses_features`.
 
         Raises
         ------
@@ -214,14 +213,14 @@ class Head:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that it does, 64 hexadecimal digits."""
+        """SHA-256 of everything that determines the output, 64 hexadecimal digits."""
         state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
         state += [] if self.shift is None else [self.shift]
         state += [] if self.embedding is None else [self.embedding.to_state()]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return the rung, why it was taken and all figures as JSON values."""
+        """Return the rung, the reason for it and all figures as JSON values."""
         return {
             "rung": self.rung,
             "reason": self.reason,
@@ -239,9 +238,9 @@ class Head:
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced.
+            Destination path. An existing file is replaced.
         fingerprint : Fingerprint
-            What it was fitted on; `load` asks for the same.
+            Fingerprint of the fit; `load` requires the same.
 
         Raises
         ------
@@ -312,14 +311,14 @@ class Head:
 
 
 def _check_embedding(embedding: HeadEmbedding | None, model: Model) -> None:
-    """Refuse columns of embeddings without their model, or a model without its columns: ValueError."""
+    """Raise ValueError for embedding columns without their model, or a model without its columns."""
     looks = model.blocks if isinstance(model, LinearModel) else ()
     if ("embeddings" in looks) != (embedding is not None):
         raise ValueError("the embedding model does not go with the columns")
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
-    """Refuse what `Head.save` does not write beside the model: KeyError, TypeError or ValueError."""
+    """Raise KeyError, TypeError or ValueError unless `Head.save` can have written this state."""
     rung, temperature = state["rung"], state["temperature"]
     names = [one["name"] for one in state["figures"]]
     for one in state["figures"]:
@@ -340,8 +339,8 @@ def check_rows(
     texts: Sequence[str] | None,
     features: ArrayLike | None,
     n_labels: int,
-) -> Rows:
-    """Return what is known of rows.
+) -> HeadRows:
+    """Return checked rows.
 
     Raises
     ------
@@ -362,7 +361,7 @@ def check_rows(
     found = None if features is None else _numbers("features", features)
     if found is not None and len(found) != len(given):
         raise ConfigurationError(f"Expected features of {len(given)} rows, got {len(found)}.")
-    return Rows.of(given, features=found, texts=texts)
+    return HeadRows.of(given, features=found, texts=texts)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on what is known of a row."""
+"""Multinomial logistic regression on log-probabilities, features and words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrant.calibration import log_normalise
 from calibrant.core import ConfigurationError
 from calibrant.heads._words import Words
 
-__all__ = ["Block", "LinearModel", "Rows", "as_numbers", "as_text", "tempered"]
+__all__ = ["Block", "HeadRows", "LinearModel", "as_numbers", "as_text", "tempered"]
 
 Block = Literal["labels", "features", "text", "embeddings"]
 _T = TypeVar("_T")
@@ -33,21 +33,21 @@ _BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """What is known of n rows.
+class HeadRows:
+    """Inputs of n rows.
 
     Attributes
     ----------
     logprobs : ndarray of shape (n, L)
         Log-probabilities of the labels, normalised, at least log(1e-12).
     features : ndarray of shape (n, d), or None
-        What the model made of each text.
+        The model's features of each text.
     texts : tuple of str, length n, or None
         The texts.
     embeddings : ndarray of shape (n, e), or None
         Their vectors, each of length 1.
     name_embeddings : ndarray of shape (L, e), or None
-        The vectors of the labels' names; to learn from.
+        The vectors of the labels' names, used in the fit.
     """
 
     logprobs: NDArray[np.float64]
@@ -71,9 +71,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.logprobs)
 
-    def take(self, places: NDArray[np.intp]) -> Rows:
+    def take(self, places: NDArray[np.intp]) -> HeadRows:
         """Return some of the rows."""
-        return Rows(
+        return HeadRows(
             logprobs=self.logprobs[places],
             features=None if self.features is None else self.features[places],
             texts=None if self.texts is None else tuple(self.texts[place] for place in places),
@@ -94,7 +94,7 @@ def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int)
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """How a dense block is standardised."""
+    """Standardisation and coefficients of a dense block."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -119,15 +119,15 @@ class LinearModel:
         self._words: Words | None = None
         self._word_coefficients = np.zeros((0, 0))
         self._intercept = np.zeros(0)
-        self._seen: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._seen_labels: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
-    def fit(self, rows: Rows, answers: NDArray[np.intp], *, names: Sequence[str] | None = None) -> Self:
+    def fit(self, rows: HeadRows, answers: NDArray[np.intp], *, names: Sequence[str] | None = None) -> Self:
         """Learn from labelled rows.
 
         Parameters
         ----------
-        rows : Rows
-            What is known of n rows.
+        rows : HeadRows
+            Inputs of n rows.
         answers : ndarray of int, shape (n,)
             Positions of their labels.
         names : sequence of str, length L, optional
@@ -138,19 +138,19 @@ class LinearModel:
 
         added = [] if names is None or "text" not in self.blocks else [as_text(name) for name in names]
         taught = np.concatenate([answers, np.arange(len(added))])
-        self._seen, targets = np.unique(taught, return_inverse=True)
+        self._seen_labels, targets = np.unique(taught, return_inverse=True)
         widths, matrices = [], []
         standard: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         for block in self.blocks:
             if block == "text":
                 self._words = Words()
-                matrix = self._words.fit([*_known(rows.texts), *added])
+                matrix = self._words.fit([*_required(rows.texts), *added])
             else:
                 given = _dense(rows, block)
                 mean, scale = standard[block] = _standard(given, block)
                 names_too = np.tile(mean, (len(added), 1))  # as the mean row
                 if added and block == "embeddings":
-                    names_too = _known(rows.name_embeddings)
+                    names_too = _required(rows.name_embeddings)
                 matrix = (np.vstack([given, names_too]) - mean) * scale
             widths.append(matrix.shape[1])
             matrices.append(matrix)
@@ -160,14 +160,14 @@ class LinearModel:
         parts = np.split(coefficients, np.cumsum(widths)[:-1])
         for block, part in zip(self.blocks, parts, strict=True):
             if block == "text":
-                self._word_coefficients = _rounded(_known(self._words).weights(part))
+                self._word_coefficients = _rounded(_required(self._words).weights(part))
             else:
                 mean, scale = standard[block]
                 self._columns[block] = _Column(mean=mean, scale=scale, coefficients=part)
         return self
 
-    def log_proba(self, rows: Rows) -> NDArray[np.float64]:
-        """Return log-probabilities of the labels, shape (n, L); -inf for labels that nothing was learned of."""
+    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
+        """Return log-probabilities of the labels, shape (n, L); -inf for labels absent from the fit."""
         scores = np.tile(self._intercept, (len(rows), 1))
         for block, column in self._columns.items():
             given = _dense(rows, block)
@@ -179,16 +179,16 @@ class LinearModel:
             # In this thread alone: an engine beside it needs the others.
             scores += np.einsum("nd,dl->nl", standard, column.coefficients)
         if self._words is not None:
-            scores += self._words.transform(_known(rows.texts)) @ self._word_coefficients
+            scores += self._words.transform(_required(rows.texts)) @ self._word_coefficients
         found = np.full(rows.logprobs.shape, -np.inf)
-        found[:, self._seen] = log_normalise(scores)
+        found[:, self._seen_labels] = log_normalise(scores)
         return found
 
     def to_state(self) -> dict[str, Any]:
-        """Return what was learned as JSON values."""
+        """Return the fitted parameters as JSON values."""
         return {
             "blocks": list(self.blocks),
-            "seen": self._seen.tolist(),
+            "seen": self._seen_labels.tolist(),
             "intercept": self._intercept.tolist(),
             "columns": {
                 block: {
@@ -204,7 +204,13 @@ class LinearModel:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the model of `to_state` over L labels; AttributeError, KeyError, TypeError or ValueError if not."""
+        """Return the model of a `to_state` record over L labels.
+
+        Raises
+        ------
+        AttributeError, KeyError, TypeError or ValueError
+            The record is invalid.
+        """
         model = cls(state["blocks"])
         dense = [block for block in model.blocks if block != "text"]
         if (
@@ -216,7 +222,7 @@ class LinearModel:
         seen = np.asarray(state["seen"])
         if seen.dtype.kind != "i" or not np.isin(seen, range(n_labels)).all() or (np.diff(seen) <= 0).any():
             raise ValueError("labels out of range or out of order")
-        model._seen, n_seen = seen.astype(np.intp), len(seen)
+        model._seen_labels, n_seen = seen.astype(np.intp), len(seen)
         model._intercept = as_numbers(state["intercept"], (n_seen,))
         for block in dense:
             stored = state["columns"][block]
@@ -237,7 +243,7 @@ class LinearModel:
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values with four digits: nobody sees the difference, and files are a third as large."""
+    """Return values rounded to four digits, which makes files a third as large."""
     scale = 10.0 ** (3.0 - np.floor(np.log10(np.where(values == 0.0, 1.0, np.abs(values)))))
     rounded: NDArray[np.float64] = np.round(values * scale) / scale
     return rounded
@@ -249,7 +255,7 @@ def as_text(name: str) -> str:
 
 
 def _balanced(answers: NDArray[np.intp], targets: NDArray[np.intp], n_names: int) -> NDArray[np.float64]:
-    """Return weights of rows and of the names behind them, by which labels count alike; their sum is that of none.
+    """Return weights of rows and then names that give labels equal influence; the unweighted sum is kept.
 
     Without names, each label counts as if it had more rows by as many as a name is worth: a label of one row does not
     become as heavy as one of a hundred.
@@ -293,7 +299,7 @@ def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _standard(given: NDArray[np.float64], block: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what a block's columns are taken less, and times."""
+    """Return the offset and the factor that standardise a block's columns."""
     if block == "embeddings":
         # Of length 1, as the words and the pieces of words are; half of that and twice were no better on training rows.
         return np.zeros(given.shape[1]), np.ones(given.shape[1])
@@ -301,13 +307,13 @@ def _standard(given: NDArray[np.float64], block: str) -> tuple[NDArray[np.float6
     return given.mean(axis=0), _SCALE[block] / np.where(spread > 1e-9, spread, np.inf)
 
 
-def _dense(rows: Rows, block: str) -> NDArray[np.float64]:
+def _dense(rows: HeadRows, block: str) -> NDArray[np.float64]:
     if block == "labels":
         return rows.logprobs
-    return _known(rows.features if block == "features" else rows.embeddings)
+    return _required(rows.features if block == "features" else rows.embeddings)
 
 
-def _known(value: _T | None) -> _T:
+def _required(value: _T | None) -> _T:
     if value is None:
         raise TypeError("a block of columns is missing")
     return value

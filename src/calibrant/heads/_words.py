@@ -57,7 +57,7 @@ class Words:
         squares, directions = np.linalg.eigh(gram)
         kept = squares > 1e-9 * squares.max()
         lengths = np.sqrt(squares[kept])
-        # Not their product yet: words times texts are too many numbers.
+        # The product is taken in `weights`: words times texts are too many numbers to keep.
         self._span = words, directions[:, kept] / lengths
         return directions[:, kept] * lengths
 
@@ -93,7 +93,7 @@ class Words:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the words of `to_state`; KeyError, TypeError or ValueError if it is none."""
+        """Return the words of a `to_state` record; KeyError, TypeError or ValueError for any other."""
         words = cls()
         if not set(state) <= {str(place) for place in range(len(words._vectorizers))}:
             raise ValueError("words of an unknown kind")
@@ -110,5 +110,5 @@ class Words:
 
 
 def _writable(text: str) -> str:
-    """Return a text that can stand in a file: half a surrogate pair becomes a question mark."""
+    """Return a text that UTF-8 can encode: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Which provider to try first: pure strategies that learn from what they are told."""
+"""Routing strategies: the order in which to try providers, learned from observations without I/O."""
 
 from typing import TYPE_CHECKING
 

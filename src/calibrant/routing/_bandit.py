@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing._bandit_state import Tally, arm_record, read_arm
+from calibrant.routing._bandit_state import ProviderTally, arm_record, read_arm
 from calibrant.routing._base import NamedRouter
 from calibrant.routing._checks import check_costs, check_real, check_share, check_whole, unit_vector
 from calibrant.routing._linucb import LinUCB
@@ -27,7 +27,7 @@ _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
 # Length of an embedding, and size of the constant: together a context has length 1.
 _PART: Final = math.sqrt(0.5)
-# Numbers whose squares neither overflow nor lose digits; beyond, more care is taken.
+# Magnitudes whose squares neither overflow nor lose digits; others are rescaled first.
 _PLAIN: Final = (1e-100, 1e100)
 
 
@@ -66,20 +66,20 @@ class BanditRouter(NamedRouter):
     Parameters
     ----------
     providers : sequence of str
-        Whom to order, at least one, each once.
+        Names of the providers, at least one, each once.
     alpha : float, default 1.0
         Weight of the bound's width, at least 0; higher tries more.
     dim : int, default 64
         Entries of an embedding that are used, in [1, 1024], the constant not counted; time grows with
         its square.
     cost_weight : float, default 0.1
-        What the dearest provider's mean cost takes off the reward, at least 0.
+        Reward lost to the mean cost of the dearest provider, at least 0.
     decay_factor : float, default 0.99
         In (0, 1]. With n providers every record leaves ``decay_factor ** (1 / n)`` of what was learnt,
         so that a provider asked as often as average forgets this much per record of its own.
     costs : mapping of str to float, optional
-        What providers cost in relation to each other, in any unit, at least 0, for as long as no
-        price of a call is known.
+        Relative costs of the providers, in any unit, at least 0, used until the price of a call
+        is known.
     rng : Generator or int, optional
         Not used; every strategy takes it.
 
@@ -159,9 +159,9 @@ class BanditRouter(NamedRouter):
         self._model.learn(arm, context, reward)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what has been learnt as JSON values, about ``6 * dim ** 2`` bytes per provider, and by which settings.
+        """Return the learnt state and the settings as JSON values, about ``6 * dim ** 2`` bytes per provider.
 
-        `alpha` and `decay_factor` are there for whoever looks at them; `restore` does not take them over.
+        `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
         records = {
             name: tally.record() | arm_record(self._model, arm)
@@ -175,7 +175,7 @@ class BanditRouter(NamedRouter):
         }
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over what a bandit has learnt; None, or another `dim` (with a warning), begins afresh.
+        """Restore a bandit's snapshot; None, or another `dim` (with a warning), resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
 
@@ -193,7 +193,7 @@ class BanditRouter(NamedRouter):
         for name, record in records.items():
             arm = self._numbers[name]
             try:
-                tallies[arm] = Tally.read(record)
+                tallies[arm] = ProviderTally.read(record)
                 read_arm(model, arm, record, observations=tallies[arm].observations)
             except StateError as error:
                 raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
@@ -213,15 +213,15 @@ class BanditRouter(NamedRouter):
             values["cost"] = tally.cost.mean
         return values | {"unembedded": float(tally.unembedded)}
 
-    def _fresh(self) -> tuple[LinUCB, list[Tally]]:
+    def _fresh(self) -> tuple[LinUCB, list[ProviderTally]]:
         arms = len(self._providers)
         model = LinUCB(arms=arms, dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
-        return model, [Tally() for _ in range(arms)]
+        return model, [ProviderTally() for _ in range(arms)]
 
     def _context(self, embedding: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Return what is used of an embedding and the constant, shape (dim + 1,), of length 1.
+        """Return the context vector: the truncated embedding and a constant, shape (dim + 1,), of length 1.
 
-        None where there is no embedding, or none with a direction.
+        None if the embedding is missing or has no direction.
         """
         if embedding is None:
             return None

@@ -1,4 +1,4 @@
-"""What the bandit strategy knows of one provider, and how it is written down."""
+"""State of the bandit strategy for one provider, and its JSON form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.routing._checks import is_number
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
 from calibrant.routing._snapshots import read_count
 
-__all__ = ["Average", "Tally", "arm_record", "read_arm"]
+__all__ = ["Average", "ProviderTally", "arm_record", "read_arm"]
 
 # What rounding may add to a bound that holds exactly.
 _ROUNDING = 1e-6
@@ -25,12 +25,12 @@ _ROUNDING = 1e-6
 
 @dataclass
 class Average:
-    """A mean in which every value counts less by a factor with each one that follows.
+    """Exponentially weighted mean.
 
     Attributes
     ----------
     weight : float
-        How many values of full weight it stands for; 0 before the first.
+        Sum of the weights of all values; 0 before the first.
     mean : float
         The mean; 0 before the first.
     """
@@ -39,13 +39,13 @@ class Average:
     mean: float = 0.0
 
     def add(self, value: float, *, decay: float) -> None:
-        """Take in a value; those before lose the share 1 - `decay` of their weight."""
+        """Add a value; earlier values lose the share 1 - `decay` of their weight."""
         self.weight = decay * self.weight + 1.0
         self.mean += (value - self.mean) / self.weight
 
 
 @dataclass
-class Tally:
+class ProviderTally:
     """Counts and means of one provider.
 
     Attributes
@@ -65,7 +65,7 @@ class Tally:
     cost: Average = field(default_factory=Average)
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the tally as JSON values."""
         averages = {"reward": self.reward, "quality": self.quality, "cost": self.cost}
         return {
             "observations": self.observations,
@@ -74,8 +74,8 @@ class Tally:
         }
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Tally:
-        """Return what `record` returned.
+    def read(cls, record: Mapping[str, Any]) -> ProviderTally:
+        """Return the tally of a `record` record.
 
         Raises
         ------
@@ -93,14 +93,14 @@ class Tally:
 
 
 def arm_record(model: LinUCB, arm: int) -> dict[str, Any]:
-    """Return what `model` has learnt of one arm as JSON values; floats keep every bit."""
+    """Return the state of one arm of `model` as JSON values; floats keep every bit."""
     ridge, updates, gram, response = model.arm(arm)
     triangle = gram[np.triu_indices(model.dim)]
     return {"ridge": ridge, "updates": updates, "gram": _packed(triangle), "response": _packed(response)}
 
 
 def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations: int) -> None:
-    """Let `model` take over what `arm_record` returned.
+    """Restore one arm of `model` from an `arm_record` record.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def read_arm(model: LinUCB, arm: int, record: Mapping[str, Any], *, observations
         of length 1 with rewards in [-1, 1] can lead to.
     """
     dim = model.dim
-    ridge = _checked(record.get("ridge"), "ridge", low=LEAST_RIDGE, high=1.0)
+    ridge = _checked_number(record.get("ridge"), "ridge", low=LEAST_RIDGE, high=1.0)
     updates = read_count(record, "updates")
     gram = np.zeros((dim, dim))
     rows, columns = np.triu_indices(dim)
@@ -132,11 +132,11 @@ def _average(record: Mapping[str, Any], key: str, *, low: float, high: float = m
     pair = record.get(key)
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise StateError(f"Expected {key} to be a weight and a mean, got {pair!r:.80}.")
-    weight = _checked(pair[0], f"the weight of {key}", low=0.0, high=math.inf)
-    return Average(weight, _checked(pair[1], f"the mean of {key}", low=low, high=high))
+    weight = _checked_number(pair[0], f"the weight of {key}", low=0.0, high=math.inf)
+    return Average(weight, _checked_number(pair[1], f"the mean of {key}", low=low, high=high))
 
 
-def _checked(value: object, name: str, *, low: float, high: float) -> float:
+def _checked_number(value: object, name: str, *, low: float, high: float) -> float:
     if not is_number(value) or not low <= value <= high:
         raise StateError(f"Expected {name} to be a finite number in [{low:g}, {high:g}], got {value!r:.80}.")
     return float(value)

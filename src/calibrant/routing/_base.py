@@ -1,4 +1,4 @@
-"""What strategies have in common: whom they order, and a few numbers about every provider."""
+"""Base classes of strategies: the declared providers, and a few numbers about each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNT = "observations"
 
 
 class NamedRouter(ABC):
-    """Knows its providers.
+    """Base class of strategies over named providers.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class NamedRouter(ABC):
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Whom it orders, as they were declared."""
+        """Names of the providers, in declared order."""
         return self._providers
 
     @abstractmethod
@@ -50,7 +50,7 @@ class NamedRouter(ABC):
         """Return all providers, the one to ask first at the front; the others are its fallbacks."""
 
     def _number(self, observation: Observation) -> int:
-        """Return the number of a call's provider, from 0 as they were declared."""
+        """Return the index of a call's provider in declared order, from 0."""
         number = self._numbers.get(observation.provider)
         if number is None:
             raise ConfigurationError(
@@ -60,7 +60,7 @@ class NamedRouter(ABC):
         return number
 
     def standings(self) -> tuple[Standing, ...]:
-        """Return what it knows of every provider, as they were declared."""
+        """Return the standing of every provider, in declared order."""
         return tuple(
             Standing(provider=name, observations=self._observed(number), values=self._values(number))
             for number, name in enumerate(self._providers)
@@ -68,15 +68,15 @@ class NamedRouter(ABC):
 
     @abstractmethod
     def _observed(self, number: int) -> int:
-        """Return how many observations of one provider it has learnt from."""
+        """Return the number of observations of one provider."""
 
     def _values(self, number: int) -> dict[str, float]:  # noqa: ARG002 (subclasses use it)
-        """Return what it thinks of one provider."""
+        """Return the strategy's numbers about one provider, by name."""
         return {}
 
 
 class CountingRouter(NamedRouter):
-    """Knows how many observations there were of every provider, and may keep a few numbers about each.
+    """Router that counts the observations of every provider; subclasses may keep more numbers.
 
     Parameters
     ----------
@@ -101,22 +101,22 @@ class CountingRouter(NamedRouter):
         self._count(observation)
 
     def _count(self, observation: Observation) -> int:
-        """Count a call and return its provider's number."""
+        """Count a call and return its provider's index."""
         number = self._number(observation)
         self._counts[number] += 1
         return number
 
     def snapshot(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to learn."""
+        """Return an empty snapshot: the strategy has no state."""
         return {}
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over nothing; None sets the counts back.
+        """Ignore a snapshot; None resets the counts.
 
         Raises
         ------
         StateError
-            There is something in the snapshot.
+            The snapshot is not empty.
         """
         if snapshot is None:
             self._counts = [0] * len(self._providers)
@@ -136,12 +136,12 @@ class CountingRouter(NamedRouter):
         return write_records(self.strategy, dict(zip(self._providers, records, strict=True)))
 
     def _read(self, snapshot: Mapping[str, Any] | None, names: Sequence[str]) -> dict[int, dict[str, float]]:
-        """Return what is stored about the providers that are still there, by their number.
+        """Return the stored numbers of the providers still declared, by provider index.
 
         Raises
         ------
         StateError
-            A number is missing or not finite, or a count is none.
+            A number is missing or not finite, or a count is not a whole number.
         """
         stored = {}
         for provider, record in read_records(

@@ -1,4 +1,4 @@
-"""The cheapest provider first; a dearer one where its answer is no good."""
+"""Cascade strategy: the cheapest provider first, a dearer one after a poor answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CascadeRouter", "ClassifierMode"]
 
 ClassifierMode = Literal["heuristic", "judge"]
 
-# The least in which a trigram can come again.
+# The shortest window in which a trigram can repeat.
 _LEAST_WINDOW: Final = 4
 _START: Final = {"judged": 0, "quality": 0.0}
 
@@ -26,31 +26,30 @@ _START: Final = {"judged": 0, "quality": 0.0}
 class CascadeRouter(CountingRouter):
     """Orders providers from cheap to dear; every request climbs until an answer is good enough.
 
-    The order never changes by what is observed. Whoever makes the calls takes a `ladder` for each request,
-    tells it what every answer is worth, and returns its best one. Failed calls are no answers: they use
-    up no escalation. Its standings say how many answers were ``judged``, and, if any were, their
-    ``mean_quality``.
+    Observations never change the order. The caller takes a `ladder` for each request, passes it the quality
+    of every answer and returns the best one. Failed calls are not answers: they use up no escalation.
+    Standings hold the number of ``judged`` answers and, if any were judged, their ``mean_quality``.
 
     Parameters
     ----------
     providers : sequence of str
-        Whom to order; each once.
+        Names of the providers, each once.
     cost_tiers : sequence of str, optional
         Providers from cheap to dear. Those that are not listed follow as declared.
     costs : mapping of str to float, optional
-        What a call costs, in any unit, finite and at least 0. Without `cost_tiers`, providers go by it,
-        equal ones as declared, and those without a cost last: an unknown price may be any.
+        Cost of a call, in any unit, finite and at least 0. Without `cost_tiers`, providers are sorted by it,
+        ties as declared, and those without a cost last: an unknown price may be high.
     quality_threshold : float, default 0.5
         In [0, 1]: quality from which an answer is taken. 0.5 tells degenerate answers from others.
     max_escalations : int, default 2
-        Answers that may be turned down for one request.
+        Answers that may be rejected for one request.
     max_cascade_tokens : int, optional
         Tokens, at least 1, that all answers to one request may take before the best is taken.
     window_size : int, optional
         Words, at least 4, in which to look for repetition; the whole answer by default.
     classifier_mode : {"heuristic", "judge"}, default "heuristic"
-        Who says what an answer is worth: `assess`, or a model (`judge_messages`, `read_judgement`), and
-        `assess` where that gives nothing of use.
+        Judge of answers: `assess`, or a model (`judge_messages`, `read_judgement`) with `assess` as the
+        fallback for unreadable replies.
     rng : Generator or int, optional
         Not used; every strategy takes it.
 
@@ -64,7 +63,7 @@ class CascadeRouter(CountingRouter):
     Raises
     ------
     ConfigurationError
-        No provider or one twice; an unknown name or one twice in `cost_tiers` or `costs`; a number out of its
+        No provider or a repeated one; an unknown or repeated name in `cost_tiers` or `costs`; a number out of its
         range.
 
     Examples
@@ -112,13 +111,13 @@ class CascadeRouter(CountingRouter):
         return list(self._providers if request is not None and request.has_tools else self._cheapest_first)
 
     def ladder(self) -> Ladder:
-        """Return what judges the answers to one request."""
+        """Return a fresh judge of the answers to one request."""
         return Ladder(threshold=self._threshold, max_escalations=self._escalations, max_tokens=self._tokens)
 
     def assess(
         self, text: str, *, finish_reason: str | None = None, refusal: str | None = None
     ) -> AnswerQuality:
-        """Return how sound an answer looks, as `answer_quality` does, in windows of `window_size`."""
+        """Return the quality of an answer by `answer_quality`, in windows of `window_size`."""
         return answer_quality(text, finish_reason=finish_reason, refusal=refusal, window_size=self._window)
 
     def record(self, observation: Observation) -> None:
@@ -139,12 +138,12 @@ class CascadeRouter(CountingRouter):
         return self._written({"judged": self._judged, "quality": self._quality})
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over counts; None begins at zero.
+        """Restore the counts of a snapshot; None resets them to zero.
 
         Raises
         ------
         StateError
-            They are damaged; nothing is changed.
+            The snapshot is damaged; nothing is changed.
         """
         stored = self._read(snapshot, tuple(_START))
         for number, values in stored.items():

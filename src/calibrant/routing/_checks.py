@@ -1,4 +1,4 @@
-"""Checks of what strategies are given: names of providers, numbers, vectors."""
+"""Argument checks of strategies: names of providers, numbers, vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     ConfigurationError
-        There is none, one is no name, or one is there twice.
+        `providers` is empty, holds a non-string or a blank name, or repeats a name.
     """
     if isinstance(providers, str):
         raise ConfigurationError(f"Expected a list of providers, got the text {providers!r:.80}.")
@@ -50,12 +50,12 @@ def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> None:
-    """Raise for names in an option that are no providers.
+    """Raise ConfigurationError for a name in an option that is not a provider.
 
     Raises
     ------
     ConfigurationError
-        There is one.
+        A name is unknown.
     """
     unknown = sorted({str(name) for name in names if name not in providers})
     if unknown:
@@ -71,7 +71,7 @@ def check_table(option: str, table: object) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        It is something else.
+        `table` is not a mapping.
     """
     if not isinstance(table, Mapping):
         raise ConfigurationError(f"Expected {option} to be a table, got {table!r:.80}.")
@@ -79,12 +79,12 @@ def check_table(option: str, table: object) -> dict[str, Any]:
 
 
 def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> dict[str, float]:
-    """Return what providers cost; None is nothing known.
+    """Return checked costs by provider; None means that no cost is known.
 
     Raises
     ------
     ConfigurationError
-        It is no table, or a name is unknown, or a cost no finite number of at least 0.
+        `costs` is not a table, names an unknown provider, or holds a cost that is not a finite number of at least 0.
     """
     table = {} if costs is None else check_table("costs", costs)
     check_known("costs", table, providers)
@@ -92,7 +92,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a finite real number; a truth value is none."""
+    """Return whether `value` is a finite real number; bools do not count."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -107,7 +107,7 @@ def check_real(name: str, value: object, *, low: float = 0.0, high: float = math
     Raises
     ------
     ConfigurationError
-        It is something else.
+        `value` is not such a number.
     """
     if not is_number(value) or not low <= value <= high:
         kind = f"to be a finite number of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
@@ -121,7 +121,7 @@ def check_share(name: str, value: object) -> float:
     Raises
     ------
     ConfigurationError
-        It is something else.
+        `value` is not such a number.
     """
     if not is_number(value) or not 0.0 < value <= 1.0:
         raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r:.80}.")
@@ -129,12 +129,12 @@ def check_share(name: str, value: object) -> float:
 
 
 def check_whole(name: str, value: object, *, low: int) -> int:
-    """Return `value` as an int of at least `low`; a float is taken if it is whole.
+    """Return `value` as an int of at least `low`; whole floats are accepted.
 
     Raises
     ------
     ConfigurationError
-        It is something else.
+        `value` is not such a number.
     """
     if not is_number(value) or value < low or value != int(value):
         raise ConfigurationError(
@@ -144,7 +144,7 @@ def check_whole(name: str, value: object, *, low: int) -> int:
 
 
 def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:
-    """Return a vector at length 1; None where it has no direction.
+    """Return the vector scaled to length 1, or None if it has no direction.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whether a provider's answers still resemble its earlier ones."""
+"""Monitor of the similarity between a provider's answers and its earlier ones."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class CoherenceMonitor:
         self._size = check_whole("window_size", window_size, low=1)
         self._threshold = check_real("coherence_threshold", coherence_threshold, high=1.0)
         self._weight = check_real("penalty_weight", penalty_weight, high=1.0)
-        self._seen: dict[str, _Seen] = {}
+        self._histories: dict[str, _AnswerHistory] = {}
 
     def observe(self, provider: str, embedding: ArrayLike | None) -> float:
-        """Note an answer and return the penalty for it.
+        """Record an answer and return its penalty.
 
         Parameters
         ----------
         provider : str
-            Who answered.
+            Name of the provider that answered.
         embedding : array-like of shape (d,), or None
             The answer as a vector. One that is missing, all zeros, not finite or of another size than
             the provider's earlier ones is ignored.
@@ -71,31 +71,31 @@ class CoherenceMonitor:
         vector = unit_vector(embedding)
         if vector is None:
             return 0.0
-        seen = self._seen.setdefault(provider, _Seen(deque(maxlen=self._size)))
-        if seen.window and seen.window[0].shape != vector.shape:
+        history = self._histories.setdefault(provider, _AnswerHistory(deque(maxlen=self._size)))
+        if history.window and history.window[0].shape != vector.shape:
             return 0.0
-        usual = np.mean(seen.window, axis=0) if seen.window else np.zeros_like(vector)
+        usual = np.mean(history.window, axis=0) if history.window else np.zeros_like(vector)
         length = float(np.linalg.norm(usual))
-        seen.window.append(vector)
+        history.window.append(vector)
         if length < _NO_DIRECTION:  # the first answer, or earlier ones that cancel each other out
             return 0.0
-        seen.coherence = min(1.0, max(-1.0, float(vector @ usual) / length))
-        return self._penalty(provider, seen, seen.coherence)
+        history.coherence = min(1.0, max(-1.0, float(vector @ usual) / length))
+        return self._penalty(provider, history, history.coherence)
 
     def coherence(self, provider: str) -> float | None:
-        """Return how well a provider's last answer went with those before it, in [-1, 1].
+        """Return the similarity of a provider's last answer to those before it, in [-1, 1].
 
         None before its second answer.
         """
-        seen = self._seen.get(provider)
-        return None if seen is None else seen.coherence
+        history = self._histories.get(provider)
+        return None if history is None else history.coherence
 
-    def _penalty(self, provider: str, seen: _Seen, coherence: float) -> float:
+    def _penalty(self, provider: str, history: _AnswerHistory, coherence: float) -> float:
         if coherence >= self._threshold or self._threshold == 0.0:
-            seen.warned = False
+            history.warned = False
             return 0.0
-        if not seen.warned:
-            seen.warned = True
+        if not history.warned:
+            history.warned = True
             _LOG.warning(
                 "Answers of %s drift away from its earlier ones: coherence %.2f is below %g.",
                 provider,
@@ -106,8 +106,8 @@ class CoherenceMonitor:
 
 
 @dataclass
-class _Seen:
-    """What is known of one provider."""
+class _AnswerHistory:
+    """Recent answers of one provider, with its latest coherence."""
 
     window: deque[NDArray[np.float64]]
     coherence: float | None = None

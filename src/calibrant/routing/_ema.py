@@ -66,11 +66,11 @@ class EMARouter(CountingRouter):
         self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
-        """Return all providers as they were sorted last."""
+        """Return all providers in the order of the last sort."""
         return self._order.copy()
 
     def record(self, observation: Observation) -> None:
-        """Take a call into the averages of its provider; sort when it is time.
+        """Update the averages of a call's provider; sort when it is due.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class EMARouter(CountingRouter):
         return self._written(dict(zip(_COLUMNS, averages, strict=True)))
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over the averages in a snapshot and sort by them; None forgets everything.
+        """Restore the averages of a snapshot and sort by them; None resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
 
@@ -142,7 +142,7 @@ class EMARouter(CountingRouter):
 
 
 def unexplored(router: Router) -> list[str]:
-    """Return the providers that somebody must ask once, because the strategy would not: it never explores.
+    """Return the providers without observations, which the caller must ask once: the strategy never explores.
 
     Under moving averages those without an observation; under every other strategy none.
     """

@@ -1,4 +1,4 @@
-"""Whether an answer is about its question at all, by the angle between their embeddings."""
+"""Quality gate on the angle between the embeddings of a question and its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["QualityGate"]
 
 
 class QualityGate:
-    """Turns an answer down whose embedding points elsewhere than its question's; the next provider is asked.
+    """Gate that rejects an answer whose embedding points away from its question's, so that the next provider is asked.
 
     It fails open: an answer that cannot be compared passes. Where no answer passes, the most similar one
     is taken. With a single provider there is nothing to choose, and nothing to ask it.
@@ -63,5 +63,5 @@ class QualityGate:
         return min(1.0, max(-1.0, float(first @ second)))
 
     def ladder(self) -> Ladder:
-        """Return what judges the answers to one request; tell it their similarities, None included."""
+        """Return a fresh judge of the answers to one request; it takes their similarities, None included."""
         return Ladder(threshold=self.threshold)

@@ -1,4 +1,4 @@
-"""A model grades another one's answer: what it is asked, and how its reply is read."""
+"""Prompt for a judge model, and the parser of its reply."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def judge_messages(question: str, answer: str) -> tuple[Message, ...]:
     Parameters
     ----------
     question : str
-        What was asked.
+        The question.
     answer : str
-        What came.
+        The answer to grade.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def judge_messages(question: str, answer: str) -> tuple[Message, ...]:
 
 
 def read_judgement(text: str) -> float | None:
-    """Return the quality a judge gives, in [0, 1]; None where its reply is of no use.
+    """Return the quality in a judge's reply, in [0, 1]; None if the reply holds no grade.
 
     A reply counts if it is a JSON object with a number from 0 to 10 under ``score``, with no digits
     around it, or such a number alone: ``7``, ``7.5``, ``Score: 7``, ``7/10`` or ``7 out of 10``. Thoughts

@@ -1,4 +1,4 @@
-"""One request's way from provider to provider: which answer is good enough, and which was the best."""
+"""Judge of the successive answers to one request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Ladder"]
 
 
 class Ladder:
-    """Judges the answers to one request one by one, and remembers the best.
+    """Judge of the answers to one request, one by one, that remembers the best.
 
-    Failed calls are not its business: they neither count as escalations nor as answers.
+    Failed calls are not passed to it: they count neither as escalations nor as answers.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Ladder:
     best : int or None
         Number (from 0, in the order in which they were judged) of the best answer; None without any.
     accepted : bool
-        Whether it reached the threshold, or nobody could judge it.
+        True if that answer reached the threshold, or could not be judged.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Ladder:
         self.accepted = False
 
     def settles(self, quality: float | None, *, tokens: int = 0) -> bool:
-        """Note an answer; return whether the request ends here, with the best answer so far.
+        """Record an answer; return whether the request ends here, with the best answer so far.
 
         Parameters
         ----------
         quality : float or None
-            What the answer is worth, on the threshold's scale: any finite number, the more the better. None
-            where it could not be judged, which lets it pass.
+            Quality on the threshold's scale: any finite number, higher is better. None if the answer could
+            not be judged, which accepts it.
         tokens : int, default 0
-            What it took.
+            Tokens of the answer.
         """
         self.accepted = quality is None or quality >= self._threshold
         if self.accepted or quality is None or quality > self._best_score:

@@ -1,4 +1,4 @@
-"""What every routing strategy has in common: a request in, providers in order out, observations back."""
+"""Protocol of routing strategies: a request in, ordered providers out, observations back."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Observation", "Router", "RoutingRequest", "Standing"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoutingRequest:
-    """What a strategy may know of a request before it is sent.
+    """Description of a request, as a strategy sees it before the call.
 
     Attributes
     ----------
     embedding : ndarray of shape (d,) or None
         The text as a vector; None where it could not be embedded.
     tier : str or None
-        How hard a triage model takes it to be: ``simple``, ``medium``, ``complex`` or ``expert``.
+        Difficulty by a triage model: ``simple``, ``medium``, ``complex`` or ``expert``.
     task : str or None
-        Name of the task it belongs to.
+        Name of the request's task.
     has_tools : bool
-        Whether it offers tools to the model.
+        True if the request offers tools to the model.
     tokens : int or None
         Tokens of its messages, estimated.
     """
@@ -53,38 +53,38 @@ _RANGES: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
-    """What came of one call.
+    """Outcome of one call.
 
-    Real numbers of any kind are taken, numpy's too, and kept as floats; 0 and 1 as truth values where such are asked
-    for, and the other way round as quality.
+    Real numbers of any type, numpy's included, are converted to floats. Flags also accept 0 and 1, and quality also
+    accepts a bool.
 
     Attributes
     ----------
     provider : str
-        Who was asked.
+        Name of the provider that was asked.
     success : bool
-        Whether a whole answer came, whatever it is worth.
+        True if a complete answer came, of any quality.
     latency_seconds : float
-        How long it took, finite and at least 0.
+        Duration of the call, finite and at least 0.
     rate_limited : bool
-        Whether it failed because the provider wants fewer calls.
+        True if the call failed on the provider's rate limit.
     quality : float or None
-        What the answer is worth, in [0, 1]; None where nobody knows, or not yet.
+        Quality of the answer, in [0, 1]; None if it is not known, or not yet.
     cost : float or None
-        US dollars, at least 0; None where no price is known.
+        Cost in US dollars, at least 0; None if no price is known.
     context : ndarray of shape (d,) or None
-        The embedding of the request; None where there is none.
+        The embedding of the request, or None.
     penalty : float
-        In [0, 1]; lowers the provider's chances whatever else was observed.
+        In [0, 1]; lowers the provider's chances regardless of the outcome.
     recovered : bool
-        Whether this is the first answer after the provider was left out for failing.
+        True for the first answer after the provider's cooldown.
     request : RoutingRequest or None
-        What the strategy was told of the request.
+        The request, as the strategy saw it.
 
     Raises
     ------
     ConfigurationError
-        A number is out of its range, not finite or no number, or a truth value is neither true nor false.
+        A number is out of range, not finite or of another type, or a truth value is neither true nor false.
     """
 
     provider: str
@@ -121,14 +121,14 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What a strategy thinks of one provider.
+    """Standing of one provider with a strategy.
 
     Attributes
     ----------
     provider : str
         The provider.
     observations : int
-        Calls it has learnt from.
+        Number of calls that the strategy has learnt from.
     values : mapping of str to float
         Its numbers by name, such as ``alpha`` and ``beta``, in the order in which to show them.
     """
@@ -140,7 +140,7 @@ class Standing:
 
 @runtime_checkable
 class Router(Protocol):
-    """A strategy: which provider to ask first, and which ones after it.
+    """Strategy that orders providers for a request.
 
     It makes no call, reads no clock and may be used by one thread at a time. Implementations take
     ``providers`` and ``rng`` as keywords.
@@ -150,7 +150,7 @@ class Router(Protocol):
     strategy : str
         Its name: ``none``, ``ema``, ``thompson``, ``cascade``, ``task``, ``triage`` or ``bandit``.
     providers : tuple of str
-        Whom it orders, as they were declared.
+        Names of the providers, in declared order.
     """
 
     @property
@@ -164,7 +164,7 @@ class Router(Protocol):
         ...
 
     def record(self, observation: Observation) -> None:
-        """Learn from a call.
+        """Update the strategy with the outcome of a call.
 
         Raises
         ------
@@ -174,13 +174,13 @@ class Router(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what has been learnt as JSON values; empty where nothing is."""
+        """Return the learnt state as JSON values; empty before any observation."""
         ...
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over what a strategy of the same kind has learnt; None forgets everything.
+        """Restore a snapshot of a strategy of the same kind; None resets the state.
 
-        Providers that are no longer there are left out, new ones begin without experience.
+        Undeclared providers are ignored; new ones start without observations.
 
         Raises
         ------
@@ -190,12 +190,12 @@ class Router(Protocol):
         ...
 
     def standings(self) -> tuple[Standing, ...]:
-        """Return what it thinks of every provider, as they were declared."""
+        """Return the standing of every provider, in declared order."""
         ...
 
 
 def _truth(name: str, value: object) -> bool:
-    """Return what is true or false, or 1 or 0, as a truth value."""
+    """Return a truth value, or 1 or 0, as a bool."""
     if not isinstance(value, np.bool_) and not (is_number(value) and value in (0, 1)):
         raise ConfigurationError(f"Expected {name} to be true or false, got {value!r:.80}.")
     return bool(value)

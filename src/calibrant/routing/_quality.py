@@ -1,4 +1,4 @@
-"""Whether an answer is degenerate: empty, repetitive, incoherent, cut off or declined. No model is asked."""
+"""Detection of degenerate answers (empty, repetitive, incoherent, cut off or declined) without a model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _GLUE: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerQuality:
-    """How sound an answer looks.
+    """Quality of one answer, by its text alone.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class AnswerQuality:
 def answer_quality(
     text: str, *, finish_reason: str | None = None, refusal: str | None = None, window_size: int | None = None
 ) -> AnswerQuality:
-    """Return how sound an answer looks by itself; whether it is right, nobody asks.
+    """Return the quality of an answer by its form; its correctness is not judged.
 
     An answer is taken to be sound until something speaks against it, however short it is: ``Paris.``, a
     label, a number or ``{"category": "Sports"}`` score 1. The score is the least of what applies:
@@ -109,7 +109,7 @@ def answer_quality(
     text : str
         The answer.
     finish_reason : str, optional
-        Why it ended, as OpenAI names it, in any case.
+        Finish reason in OpenAI's terms, in upper or lower case.
     refusal : str, optional
         The refusal, where the provider reports one.
     window_size : int, optional
@@ -187,7 +187,7 @@ def repetition(text: str, *, window_size: int | None = None) -> float:
 
 
 def _most_repeated(trigrams: Sequence[str | None], width: int) -> int:
-    """Return how many of `width` trigrams in a row came before among these, where it is most."""
+    """Return the greatest number of repeated trigrams in any window of `width` of them."""
     counts: Counter[str] = Counter()
     repeated = most = 0
     for at, entering in enumerate(trigrams):
@@ -213,12 +213,12 @@ def _is_one_loop(words: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Document:
+class _JsonText:
     value: Any
 
 
 def _unwrapped(text: str) -> str:
-    """Return the inside of a Markdown code block that is all there is."""
+    """Return the content of a Markdown code block that makes up the whole text, else the text itself."""
     body = text.strip().removeprefix("\ufeff")
     if not body.startswith("```"):
         return body
@@ -228,12 +228,12 @@ def _unwrapped(text: str) -> str:
     return inside.removesuffix("```").strip()
 
 
-def _document(body: str) -> _Document | None:
+def _document(body: str) -> _JsonText | None:
     """Return the JSON object, array, text or null that `body` is."""
     if body[:1] not in {"{", "[", '"'} and body != "null":
         return None
     try:
-        return _Document(json.loads(body, strict=False))
+        return _JsonText(json.loads(body, strict=False))
     except (ValueError, RecursionError):
         return None
 
@@ -251,7 +251,7 @@ def _texts(document: object) -> Iterator[str]:
             left.extend(node)
 
 
-def _is_empty(body: str, document: _Document | None) -> bool:
+def _is_empty(body: str, document: _JsonText | None) -> bool:
     if document is None:
         return _says_nothing(body)
     value = document.value
@@ -260,7 +260,7 @@ def _is_empty(body: str, document: _Document | None) -> bool:
     return value is None or (isinstance(value, str) and _says_nothing(value))
 
 
-def _is_declined(document: _Document | None, texts: Sequence[str]) -> bool:
+def _is_declined(document: _JsonText | None, texts: Sequence[str]) -> bool:
     """Return whether the only text declines; a text in quotes is somebody else's."""
     quoted = document is not None and isinstance(document.value, str)
     return len(texts) == 1 and not quoted and declines(texts[0])

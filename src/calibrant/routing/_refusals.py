@@ -1,4 +1,4 @@
-"""How answers begin that decline to answer."""
+"""Openings of refusals in several languages."""
 
 from __future__ import annotations
 

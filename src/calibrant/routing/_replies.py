@@ -1,4 +1,4 @@
-"""What the questions to judges and triage models, and the reading of their replies, have in common."""
+"""Helpers for prompts to judges and triage models, and for reading their replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fenced(texts: Mapping[str, str], word: str) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Return what follows a model's thoughts, stripped; empty where it never came to an end of them."""
+    """Return the reply after a model's thinking block, stripped; empty if that block never ends."""
     if _THOUGHT in text:
         text = text.rpartition(_THOUGHT)[2]
     body = text.strip()
@@ -50,7 +50,7 @@ def without_thinking(text: str) -> str:
 def json_object(text: str) -> dict[str, Any] | None:
     """Return the JSON object that `text` is, or that its first ``{`` and last ``}`` enclose.
 
-    None where there is none, and where a key stands in it twice with different values.
+    None if there is none, or if a key is repeated with another value.
     """
     begin, end = text.find("{"), text.rfind("}") + 1
     if begin < 0:

@@ -37,9 +37,9 @@ _Weight = Annotated[_Positive, pydantic.Field(le=1)]
 _AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
 _Problem: TypeAlias = tuple[tuple[str | int, ...], object, PydanticCustomError]
 
-# These judge answers themselves: neither the gate nor the coherence of answers applies to them.
+# Strategies that judge answers themselves: neither the quality gate nor coherence applies to them.
 _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
-# These have nothing to learn, and nothing to count.
+# Strategies without learnt state.
 _WITHOUT_STATE: Final = frozenset({"none", "task"})
 
 
@@ -74,7 +74,7 @@ class CascadeRoutingSettings(Section):
 
 
 class TierSettings(Section):
-    """The ``[routing.triage.tiers]`` table: which provider answers how hard a request.
+    """The ``[routing.triage.tiers]`` table: the provider of each difficulty.
 
     Attributes
     ----------
@@ -89,16 +89,16 @@ class TierSettings(Section):
 
 
 class TriageSettings(Section):
-    """The ``[routing.triage]`` table, for ``routing = "triage"``: a cheap model says how hard a request is.
+    """The ``[routing.triage]`` table, for ``routing = "triage"``: a cheap model grades the difficulty of a request.
 
     Attributes
     ----------
     triage_provider : str
-        The provider that sorts requests.
+        The provider that grades requests.
     tiers : TierSettings
-        Who answers which; at least one.
+        Provider of each tier; at least one.
     timeout_seconds : float, default 5
-        How long sorting a request may take.
+        Timeout of the triage call, in seconds.
     """
 
     triage_provider: str
@@ -108,7 +108,7 @@ class TriageSettings(Section):
     @pydantic.field_validator("tiers")
     @classmethod
     def _check_tiers(cls, tiers: TierSettings) -> TierSettings:
-        if not _named(tiers):
+        if not _provider_by_tier(tiers):
             raise wrong("Input should name a provider for at least one tier", "write simple = 'NAME'")
         return tiers
 
@@ -119,19 +119,19 @@ class BanditSettings(Section):
     Attributes
     ----------
     alpha : float, default 1.0
-        How much uncertainty counts in a provider's favour, at least 0.
+        Weight of uncertainty in a provider's favour, at least 0.
     dim : int, default 64
         Entries of the embedding that are used, in [1, 1024].
     cost_weight : float, default 0.1
-        How much cost counts against a provider, at least 0.
+        Weight of cost against a provider, at least 0.
     decay_factor : float, default 0.99
-        What remains of earlier observations at every new one, in (0, 1].
+        Weight of earlier observations after each new one, in (0, 1].
     embedding_provider : str or None
-        What embeds requests; None takes that of ``[routing]``.
+        Embedder of requests; None takes that of ``[routing]``.
     embedding_timeout_ms : int, default 500
-        Milliseconds an embedding may take, whatever it is for.
+        Timeout of every embedding, in milliseconds.
     cache_size : int, default 256
-        Embeddings that are kept, whatever they are for.
+        Size of the embedding cache, shared by all uses.
     """
 
     alpha: Amount = 1.0
@@ -144,20 +144,20 @@ class BanditSettings(Section):
 
 
 class CoherenceSettings(Section):
-    """The ``[routing.coherence]`` table: whether a provider's answers still resemble its earlier ones.
+    """The ``[routing.coherence]`` table: a check of answers against the provider's earlier ones.
 
     Attributes
     ----------
     enabled : bool, default False
-        Whether they are compared.
+        True to compare answers.
     window_size : int, default 10
         Answers that are compared.
     coherence_threshold : float, default 0.5
         Mean cosine similarity in [0, 1] below which there is a warning, and a penalty.
     penalty_weight : float, default 0.3
-        How much of the penalty counts, in [0, 1], for ``ema`` and ``thompson``.
+        Weight of the penalty, in [0, 1], for ``ema`` and ``thompson``.
     embedding_provider : str or None
-        What embeds answers; None, or an empty text, takes that of ``[routing]``.
+        Embedder of answers; None, or an empty text, takes that of ``[routing]``.
     """
 
     enabled: Annotated[bool, pydantic.Field(strict=True)] = False
@@ -175,7 +175,7 @@ class RoutingProviderSettings(Section):
     name : str
         The model's name, as under ``[model]``.
     alias : str or None
-        What strategies, tables and state call it; None takes the name.
+        Name in strategies, tables and state; None takes `name`.
     api_base : str or None
         Endpoint of an OpenAI-compatible server.
     space : str or None
@@ -183,7 +183,7 @@ class RoutingProviderSettings(Section):
     concurrency : int or None
         Calls in flight; None takes the ``n_parallel`` of an embedded model, and sets no limit of others.
     options : mapping
-        Handed to the provider as they are.
+        Passed to the provider unchanged.
     cost : float or None
         US dollars a call costs, at least 0, where the provider reports no price; also orders a cascade.
     context_window : int or None
@@ -221,7 +221,7 @@ class RoutingSettings(Section):
         Cosine similarity in [0, 1] of text and answer below which the next provider is asked; 0 asks no
         other one. Not for ``cascade`` and ``bandit``, which judge answers themselves.
     embedding_provider : str, default "hashing"
-        What embeds texts: ``hashing`` (local), ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``),
+        Embedder of texts: ``hashing`` (local), ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``),
         one of the providers, or the name of an embedding model.
     router_ema_enabled : bool, default False
         With ``none``, the same as ``ema``.
@@ -230,24 +230,24 @@ class RoutingSettings(Section):
     router_reorder_interval : int, default 10
         Calls after which ``ema`` sorts anew; 0 is never.
     state : str or None
-        Where what is learnt is kept, whatever the strategy: a SQLite file, or the URL of a
+        Place of the learnt state, for every strategy: a SQLite file, or the URL of a
         database. Files are relative to the task file. None takes the strategy's own, if any.
     thompson_state_path, bandit_state_path : str or None
-        The same for one strategy.
+        Place of the state of one strategy.
     thompson_decay : float, default 1.0
-        What remains of earlier observations at every new one for ``thompson``, in (0, 1].
+        Weight of earlier observations after each new one for ``thompson``, in (0, 1].
     cooldown_seconds : float, default 5
-        Seconds that a failing provider is left out at first, above 0; longer every time in a row.
+        First cooldown of a failing provider, in seconds, above 0; each one in a row is longer.
     allowed_failures : int, default 3
-        Failed calls in a row after which it is left out, at least 1.
+        Consecutive failures that start a cooldown, at least 1.
     call_seconds : float or None
-        Seconds that a provider may take before the next one is asked, above 0; None leaves it to its own timeout.
+        Timeout of a call before the fallback is asked, in seconds, above 0; None leaves it to the provider's own.
     tasks : mapping of str to str
         Provider of every task, for ``task``.
     cascade, bandit, coherence : CascadeRoutingSettings, BanditSettings, CoherenceSettings
         Their own tables.
     triage : TriageSettings or None
-        The same; ``triage`` needs it.
+        Table of ``triage``, which requires it.
     """
 
     routing: RoutingStrategy = "none"
@@ -302,7 +302,7 @@ class RoutingSettings(Section):
 
     @property
     def strategy(self) -> RoutingStrategy:
-        """The strategy that is really used."""
+        """Name of the effective strategy."""
         return "ema" if self.router_ema_enabled else self.routing
 
     @property
@@ -335,7 +335,7 @@ def _placed(place: str | None, folder: Path) -> str | None:
     return place if place is None or "://" in place else str(folder / Path(place).expanduser())
 
 
-def _named(tiers: TierSettings) -> dict[str, str]:
+def _provider_by_tier(tiers: TierSettings) -> dict[str, str]:
     named: dict[str, str] = tiers.model_dump(exclude_none=True)
     return named
 
@@ -409,7 +409,7 @@ def _useless(settings: RoutingSettings) -> Iterator[_Problem]:
 
 
 def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield every place that names a provider which is not there, or one of the cost tiers twice."""
+    """Yield an error for every name of an unknown provider, and for a provider repeated in the cost tiers."""
     known = settings.names
     tiers = settings.cascade.cost_tiers or ()
     places: list[tuple[tuple[str, ...], str | None]] = [
@@ -419,7 +419,10 @@ def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
     ]
     if settings.triage is not None:
         places.append((("triage", "triage_provider"), settings.triage.triage_provider))
-        places += [(("triage", "tiers", tier), name) for tier, name in _named(settings.triage.tiers).items()]
+        places += [
+            (("triage", "tiers", tier), name)
+            for tier, name in _provider_by_tier(settings.triage.tiers).items()
+        ]
     for place, name in places:
         if name is not None and name not in known:
             error = wrong(

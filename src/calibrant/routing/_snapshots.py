@@ -1,4 +1,4 @@
-"""What strategies write down, and how it is read back: JSON values, checked one by one."""
+"""Snapshots of strategies as JSON values, checked when they are read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def read_records(
     providers: Sequence[str],
     version: int = _VERSION,
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the records of those of these providers that have one; none for None and an empty snapshot.
+    """Return the stored records of these providers, by name; empty for None and an empty snapshot.
 
     Raises
     ------
     StateError
-        It is of another version or strategy, or a record is none.
+        The snapshot is of another version or strategy, or a record is not an object.
     """
     if snapshot is None or snapshot == {}:
         return {}
@@ -54,12 +54,12 @@ def read_records(
 
 
 def read_count(record: Mapping[str, Any], name: str) -> int:
-    """Return a count of a record.
+    """Return a checked count from a record.
 
     Raises
     ------
     StateError
-        It is missing, or no whole number of at least 0.
+        The count is missing, or not a whole number of at least 0.
     """
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -68,7 +68,7 @@ def read_count(record: Mapping[str, Any], name: str) -> int:
 
 
 def read_numbers(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Return some numbers of a record.
+    """Return checked numbers from a record.
 
     Raises
     ------

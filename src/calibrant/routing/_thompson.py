@@ -20,16 +20,16 @@ _LEVEL = 0.95
 
 
 class ThompsonRouter(CountingRouter):
-    """Orders providers by samples of what their probability of answering may be [1]_.
+    """Orders providers by samples from the posterior of their success probability [1]_.
 
-    What is known of a provider is a Beta distribution that begins as Beta(1, 1). An answer that came whole adds 1
+    The success probability of a provider has a Beta distribution with the prior Beta(1, 1). A complete answer adds 1
     to its alpha, a failure 1 and a rate limit 2 to its beta, and a penalty adds itself to beta. Every order sorts
-    one sample per provider, so that providers that are little known are tried now and then.
+    one sample per provider, so that providers with few observations are tried now and then.
 
     With a decay ``d`` below 1 every observation first moves the alpha and the beta of all providers towards 1,
-    ``1 + d (alpha - 1)`` [2]_: of those that are not asked, too, so that what was learnt about them long ago
-    wears off and they are tried again; otherwise one that became good meanwhile would not be noticed. About
-    ``1 / (1 - d)`` observations are remembered, of all providers together.
+    ``1 + d (alpha - 1)`` [2]_: of idle providers, too, so that old observations fade and these
+    providers are tried again; otherwise a recovered provider would go unnoticed. The memory is about
+    ``1 / (1 - d)`` observations of all providers together.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class ThompsonRouter(CountingRouter):
         return sorted(samples, key=samples.__getitem__, reverse=True)
 
     def record(self, observation: Observation) -> None:
-        """Take a call into the distribution of its provider, after the decay of all.
+        """Update the distribution of a call's provider, after the decay of all.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class ThompsonRouter(CountingRouter):
         return self._written({"alpha": self._alpha, "beta": self._beta})
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over the parameters in a snapshot, brought into [0.5, 1e9]; None forgets everything.
+        """Restore the parameters of a snapshot, clipped to [0.5, 1e9]; None resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
 
@@ -127,5 +127,5 @@ class ThompsonRouter(CountingRouter):
 
 
 def _within(value: float) -> float:
-    """Return a parameter that can be sampled with."""
+    """Return a parameter clipped to the range that can be sampled."""
     return min(max(float(value), _LEAST), _MOST)

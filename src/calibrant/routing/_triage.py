@@ -1,4 +1,4 @@
-"""Hard requests to strong providers, easy ones to cheap ones: a small model says which is which."""
+"""Triage strategy: a small model grades difficulty; hard requests go to strong providers, easy ones to cheap ones."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class TriageRouter(CountingRouter):
     a request may take 80 % of a window, the rest is for the answer. So a request that is too long for its
     tier goes to the first fallback that holds it.
 
-    Its standings count the calls of each tier by its name, those without a known tier (``untriaged``), and
-    those that came to a provider because that of their tier holds too little (``larger_window``).
+    Standings count the calls of each tier by its name, calls without a known tier (``untriaged``), and calls
+    sent elsewhere because the tier's context window was too small (``larger_window``).
 
     Parameters
     ----------
     providers : sequence of str
-        Whom to order; each once.
+        Names of the providers, each once.
     tiers : mapping of str to str
         Provider of each tier; at least one. A provider may serve several.
     context_windows : mapping of str to int, optional
@@ -95,7 +95,7 @@ class TriageRouter(CountingRouter):
     Raises
     ------
     ConfigurationError
-        No provider or one twice; no tiers; an unknown tier or provider; a window below 1.
+        No provider or a repeated one; no tiers; an unknown tier or provider; a window below 1.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class TriageRouter(CountingRouter):
         return sorted(self._chain(request.tier), key=lambda name: self._shortage(name, request.tokens))
 
     def record(self, observation: Observation) -> None:
-        """Count a call; where the observation has its request, also its tier and why it went where it did.
+        """Count a call and, if the observation has its request, its tier and the reason for its route.
 
         Raises
         ------
@@ -163,12 +163,12 @@ class TriageRouter(CountingRouter):
         return self._written(self._tallies)
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take over counts; None begins at zero.
+        """Restore the counts of a snapshot; None resets them to zero.
 
         Raises
         ------
         StateError
-            They are damaged; nothing is changed.
+            The snapshot is damaged; nothing is changed.
         """
         stored = self._read(snapshot, tuple(_START))
         for number, values in stored.items():
@@ -194,7 +194,7 @@ class TriageRouter(CountingRouter):
         return list(dict.fromkeys([*upward, *downward, *self._providers]))
 
     def _shortage(self, provider: str, tokens: int | None) -> float:
-        """Return 0 where a request fits, else a number the lower the larger the window is."""
+        """Return 0 if a request fits the window, else a number that falls as the window grows."""
         window = self._windows.get(provider)
         return 0.0 if tokens is None or window is None or tokens <= _FILL * window else 1.0 / window
 
@@ -218,7 +218,7 @@ def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
     Raises
     ------
     ConfigurationError
-        There is no tier, or an unknown one.
+        `tiers` is empty or holds an unknown tier.
     """
     offered = _in_order(tiers)
     if not offered:
@@ -231,7 +231,7 @@ def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
 
 
 def read_tier(text: str) -> str | None:
-    """Return the tier a triage model names; None where its reply is of no use.
+    """Return the tier in a triage model's reply; None if the reply names none.
 
     A reply counts if it is or encloses a JSON object with a tier under ``tier``, if it is a tier's name
     alone, or, where it holds no whole object, if exactly one tier stands in it in quotes or between

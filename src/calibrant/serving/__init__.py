@@ -1,4 +1,4 @@
-"""What calibrant offers over HTTP; needs the extra ``serve``."""
+"""HTTP services of calibrant; need the extra ``serve``."""
 
 from __future__ import annotations
 

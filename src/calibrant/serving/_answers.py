@@ -28,7 +28,7 @@ class AnswerPart(BaseModel):
 
 
 class Answer(BaseModel):
-    """What is known about one text."""
+    """Classification of one text."""
 
     label: str | None = Field(
         description="The predicted label, or the JSON text of an answer that holds several; null where there is none."
@@ -69,13 +69,13 @@ class Answers(BaseModel):
 
 
 class Refusal(BaseModel):
-    """What was expected, what came, and what to do."""
+    """Body of an error response: the message."""
 
     error: str
 
 
 class Failure(Refusal):
-    """That the model cannot be asked."""
+    """Body of a 503 response: the message and, if the model was asked, the answers."""
 
     results: list[Answer] | None = Field(
         default=None, description="One answer per text, where the model was asked about each of them."
@@ -93,7 +93,7 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
         "decided_by": decision.decided_by,
         "threshold": decision.threshold,
         "outcome": prediction.outcome.value,
-        "reason": _told(prediction),
+        "reason": _public_reason(prediction),
     }
     if prediction.parts:
         record["parts"] = [
@@ -108,15 +108,15 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     return record
 
 
-def _told(prediction: Prediction) -> str:
-    """Return the reason for those who ask."""
+def _public_reason(prediction: Prediction) -> str:
+    """Return the public reason for a missing label."""
     if prediction.outcome is Outcome.ERROR:
-        return _FAILED  # a provider's words name addresses that are nobody's business outside
+        return _FAILED  # a provider's message may name internal addresses
     return prediction.reason
 
 
 def _probabilities(found: LabelDistribution | None) -> dict[str, float] | None:
-    """Return what a distribution says by label."""
+    """Return the probability of each label."""
     return None if found is None else dict(zip(found.labels, found.probabilities.tolist(), strict=True))
 
 
@@ -143,7 +143,7 @@ def parse_asked(body: bytes, most_texts: int) -> list[str]:
     Raises
     ------
     HTTPException
-        400 where it is not JSON in UTF-8, 422 where it is not as it should be, or has too many texts.
+        400 if the body is not JSON in UTF-8, 422 if its fields are wrong or it has too many texts.
     """
     try:
         found = from_json(body)

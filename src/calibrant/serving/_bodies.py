@@ -1,4 +1,4 @@
-"""Request bodies of bounded size, and work that ends when the one who asked for it has gone."""
+"""Request bodies of bounded size, and work cancelled when its client disconnects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class Stopping:
-    """Says that the service ends; unlike an `asyncio.Event`, to whatever event loop a request runs in."""
+    """Shutdown event that, unlike `asyncio.Event`, works across event loops."""
 
     def __init__(self) -> None:
         self._set = False
@@ -27,13 +27,13 @@ class Stopping:
         return self._set
 
     def set(self) -> None:
-        """Wake all who wait; called in their event loop."""
+        """Set the event and wake all waiters; called in their event loop."""
         self._set = True
         for event in tuple(self._waiting):
             event.set()
 
     async def wait(self) -> None:
-        """Return when the service ends."""
+        """Wait until the service ends."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
@@ -44,7 +44,7 @@ class Stopping:
 
 
 async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> bytes:
-    """Return the body.
+    """Return the body of a request, bounded in size and time.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> 
     most_bytes : int
         The longest body that is read.
     seconds : float
-        How long it may take to come.
+        Deadline for the whole body.
 
     Raises
     ------
     HTTPException
-        413 where it is longer, 408 where it does not come in time, 499 where the client goes, which nobody reads.
+        413 if the body is longer, 408 if it is late, 499 (never delivered) if the client disconnects.
     """
     too_long = HTTPException(
         413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
@@ -84,23 +84,23 @@ async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> 
 async def while_connected(
     request: Request, work: Coroutine[Any, Any, _T], *, stopping: Stopping | None = None
 ) -> _T:
-    """Return what `work` returns; give it up when the client closes the connection, or the service ends.
+    """Await `work`; cancel it if the client disconnects or the service ends.
 
-    Clients that have waited too long ask again: what they no longer wait for must not be computed.
+    Clients that time out ask again, so abandoned work must not be computed.
 
     Parameters
     ----------
     request : Request
         The request; its body has been read.
     work : coroutine
-        What to wait for.
+        Coroutine to await.
     stopping : Stopping, optional
-        Set when the service ends; by default work goes on then.
+        Set when the service ends; by default the work is then finished.
 
     Raises
     ------
     HTTPException
-        499 where the client has gone, which nobody reads; 503 where the service ends.
+        499 (never delivered) if the client disconnects; 503 if the service ends.
     """
     working = asyncio.create_task(work)
     others = [asyncio.create_task(_gone(request))]

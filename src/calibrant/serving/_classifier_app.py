@@ -1,4 +1,4 @@
-"""A bundle over HTTP."""
+"""HTTP service of a bundle's classifier."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ def create_classifier_app(
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
     ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``decided_by``
     (which of the two confidences, or the cascade), ``threshold``, ``outcome`` and ``reason``; an answer that holds
-    several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and ``confidence`` each. A text whose call
-    failed says so in its outcome; what the provider said is logged where texts are. Where every text failed so, the
+    several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and ``confidence`` each. A failed call
+    shows in the outcome of its text; the provider's message is logged if texts are. If every call failed, the
     status is 503, with ``error`` beside ``results``.
-    ``GET /healthz`` says that the process lives, ``GET /readyz`` whether to send requests (503 once it is being
-    stopped, and while the model fails), ``GET /metrics`` counts for Prometheus, ``GET /openapi.json`` describes it.
+    ``GET /healthz`` is the liveness check, ``GET /readyz`` the readiness check (503 during shutdown and while the
+    model fails), ``GET /metrics`` serves Prometheus, ``GET /openapi.json`` the description.
     Every other answer is ``{"error": ...}``.
 
     Parameters
     ----------
     bundle : Bundle
-        What `calibrant.assembly.read_bundle` returns.
+        The bundle, as `calibrant.assembly.read_bundle` returns it.
     classifier : Predictor
-        What `calibrant.assembly.open_bundle` makes of it; left open.
+        The bundle's classifier, as `calibrant.assembly.open_bundle` returns it; not closed.
     settings : ServiceSettings, optional
         Keys, limits and logs.
     on_predictions : callable, optional
-        Called in the event loop with the predictions of every request, so it must not wait; what it raises is logged.
+        Called in the event loop with the predictions of every request, so it must not block; its errors are logged.
     """
     settings = settings or ServiceSettings()
     service = _Service(bundle, classifier, settings, on_predictions)
@@ -109,7 +109,7 @@ def create_classifier_app(
 
 
 def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]]]) -> None:
-    """Answer those who watch the service; the numbers want the key, too."""
+    """Add the health and metrics routes; metrics require the key, too."""
 
     @app.get("/healthz", summary="Whether the process lives")
     async def healthz() -> dict[str, str]:
@@ -140,7 +140,7 @@ def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]
 
 
 class _Service:
-    """Answers requests."""
+    """Request handlers of the service."""
 
     def __init__(
         self,
@@ -157,14 +157,14 @@ class _Service:
         self._predictor = classifier
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
-        self._under_way = 0
+        self._rows_in_flight = 0
 
     def check_key(self, request: Request) -> None:
-        """Raise 401 where a key is wanted and did not come."""
+        """Raise 401 if a required key is missing or wrong."""
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        # All keys are compared, each in constant time: how long it takes tells nothing.
-        found = [hmac.compare_digest(_digest(given.strip()), key) for key in self._keys]
-        if self._keys and not (any(found) and kind.lower() == "bearer"):
+        # All keys are compared, each in constant time, so that timing leaks nothing about them.
+        matches = [hmac.compare_digest(_digest(given.strip()), key) for key in self._keys]
+        if self._keys and not (any(matches) and kind.lower() == "bearer"):
             raise HTTPException(
                 401,
                 "Expected one of the service's keys in Authorization: Bearer, got none of them.",
@@ -187,8 +187,8 @@ class _Service:
         body = await bounded_body(request, settings.most_bytes, seconds=settings.connections.seconds_for_body)
         texts = parse_asked(body, settings.most_texts)
         self._refuse_flood(len(texts))
-        self._under_way += len(texts)
-        self.metrics.in_flight.set(self._under_way)
+        self._rows_in_flight += len(texts)
+        self.metrics.in_flight.set(self._rows_in_flight)
         try:
             async with asyncio.timeout(settings.deadline_seconds):
                 predictions = await while_connected(request, self._predict(texts))
@@ -199,8 +199,8 @@ class _Service:
                 f"The answer did not come within {settings.deadline_seconds:g} seconds: send fewer texts.",
             ) from None
         finally:
-            self._under_way -= len(texts)
-            self.metrics.in_flight.set(self._under_way)
+            self._rows_in_flight -= len(texts)
+            self.metrics.in_flight.set(self._rows_in_flight)
         results = self._results(request, texts, predictions)
         answered = any(map(_is_answered, predictions))
         self.readiness.note(answered=answered)
@@ -213,15 +213,15 @@ class _Service:
         try:
             return _is_answered(await self._answer(_PROBE_TEXT))
         except CalibrantError as error:
-            _LOG.warning("The model cannot be asked.", extra={"fields": self._known(error)})
+            _LOG.warning("The model cannot be asked.", extra={"fields": self._loggable(error)})
             return False
 
     def _refuse_flood(self, rows: int) -> None:
         most = self._settings.most_rows
-        if self._under_way + rows > most:
+        if self._rows_in_flight + rows > most:
             raise HTTPException(
                 429,
-                f"Expected at most {most:,} texts under way, and {self._under_way:,} are: ask again later.",
+                f"Expected at most {most:,} texts under way, and {self._rows_in_flight:,} are: ask again later.",
                 {"Retry-After": "1"},
             )
 
@@ -235,20 +235,20 @@ class _Service:
             if not isinstance(first, CalibrantError):
                 raise first from None
             self.readiness.note(answered=False)
-            _LOG.error("The model cannot be asked.", extra={"fields": self._known(first)})
+            _LOG.error("The model cannot be asked.", extra={"fields": self._loggable(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
-    def _known(self, error: CalibrantError) -> dict[str, Any]:
-        """Return what the log may hold about an error: its words may quote a text."""
-        told = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
+    def _loggable(self, error: CalibrantError) -> dict[str, Any]:
+        """Return the loggable fields of an error; its message only if texts may be logged, as it may quote one."""
+        details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None
-        return {"error": type(error).__name__, **told, "words": words}
+        return {"error": type(error).__name__, **details, "words": words}
 
     def _results(
         self, request: Request, texts: list[str], predictions: list[Prediction]
     ) -> list[dict[str, Any]]:
-        self._hand_on(predictions)
+        self._call_back(predictions)
         results, outcomes, review = [], Counter[str](), 0
         for prediction in predictions:
             decision = self._bundle.decide(prediction)
@@ -256,9 +256,9 @@ class _Service:
             outcomes[prediction.outcome.value] += 1
             review += decision_name(decision) == "review"
             results.append(answer_record(prediction, decision))
-        request.state.told = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
+        request.state.log_fields = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:
-            request.state.told["rows"] = [
+            request.state.log_fields["rows"] = [
                 {
                     "text": text,
                     "label": found.label,
@@ -270,18 +270,18 @@ class _Service:
             ]
         return results
 
-    def _hand_on(self, predictions: list[Prediction]) -> None:
-        """Tell whoever wants to know; a request never fails for it."""
+    def _call_back(self, predictions: list[Prediction]) -> None:
+        """Call the predictions callback; its errors are logged and never fail a request."""
         if self._on_predictions is None:
             return
         try:
             self._on_predictions(predictions)
-        except Exception:  # noqa: BLE001 (whatever the callable raises)
+        except Exception:  # noqa: BLE001 (any error of the callable)
             _LOG.exception("Predictions could not be handed on.")
 
 
 class _Watch:
-    """Numbers, measures and logs every request; while the service ends, asks connections to close."""
+    """Middleware that numbers, times and logs requests, and closes connections during shutdown."""
 
     def __init__(self, app: ASGIApp, service: _Service) -> None:
         self._app = app
@@ -299,10 +299,10 @@ class _Watch:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = [(b"x-request-id", number.encode())]
+                headers = [(b"x-request-id", number.encode())]
                 if self._service.stopping.is_set():
-                    own.append((b"connection", b"close"))
-                message = {**message, "headers": [*message["headers"], *own]}
+                    headers.append((b"connection", b"close"))
+                message = {**message, "headers": [*message["headers"], *headers]}
             await send(message)
 
         try:
@@ -314,21 +314,21 @@ class _Watch:
             await JSONResponse({"error": _REFUSALS[500]}, 500)(scope, receive, sent)
         finally:
             self._note(
-                scope["path"], status or 500, time.perf_counter() - start, number, state.get("told", {})
+                scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
             )
 
-    def _note(self, path: str, status: int, seconds: float, number: str, told: dict[str, Any]) -> None:
+    def _note(self, path: str, status: int, seconds: float, number: str, fields: dict[str, Any]) -> None:
         metrics = self._service.metrics
         path = path if path == _CLASSIFY or path in _PROBES else "other"
         metrics.requests.labels(path, str(status)).inc()
         metrics.seconds.labels(path).observe(seconds)
         if path not in _PROBES:
-            own = {"id": number, "path": path, "status": status, "seconds": round(seconds, 6)}
-            _LOG.info("request", extra={"fields": {**own, **told}})
+            timing = {"id": number, "path": path, "status": status, "seconds": round(seconds, 6)}
+            _LOG.info("request", extra={"fields": {**timing, **fields}})
 
 
 def _is_answered(prediction: Prediction) -> bool:
-    """Return whether the model answered, be it with something else than a label."""
+    """Return whether the model answered, with a label or otherwise."""
     return prediction.outcome is not Outcome.ERROR
 
 
@@ -349,7 +349,7 @@ def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[
 
 
 def _describe_key(app: FastAPI, *, keyed: bool) -> None:
-    """Name the kind of key in the description, where one is wanted."""
+    """Declare the API key in the OpenAPI description, if one is required."""
     if keyed:
         described = app.openapi()
         described.setdefault("components", {})["securitySchemes"] = {
@@ -359,7 +359,7 @@ def _describe_key(app: FastAPI, *, keyed: bool) -> None:
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 500)
-    said = getattr(error, "detail", "")
+    message = getattr(error, "detail", "")
     if status in {404, 405}:
-        said = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
-    return JSONResponse({"error": said}, status, getattr(error, "headers", None))
+        message = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
+    return JSONResponse({"error": message}, status, getattr(error, "headers", None))

@@ -1,4 +1,4 @@
-"""How long a server waits for its clients."""
+"""Timeouts and connection limits of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ConnectionLimits"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """How long a server waits for clients, and how many connections it keeps.
+    """Timeouts of a server for its clients, and the number of connections it keeps.
 
     Attributes
     ----------
@@ -21,11 +21,11 @@ class ConnectionLimits:
     seconds_for_body : float, default 30
         For a request's body; then status 408.
     seconds_to_take : float, default 60
-        For the client to take an answer; then the connection is closed.
+        For the client to read an answer; then the connection is closed.
     seconds_idle : float, default 2
-        A connection may be closed to make room for another once it has been without a whole request for so long.
+        Idle time after which a connection may be closed to make room for another.
     seconds_to_speak : float, default 0.2
-        When the server ends: for those who have just connected to send a request.
+        At shutdown: for new connections to send a request.
     most_connections : int, default 512
         Connections that are served; half as many again are answered with 503, and others wait to be accepted. Each
         takes a file descriptor, of which a process often has 1,024.

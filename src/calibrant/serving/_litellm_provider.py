@@ -44,9 +44,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     bundles : mapping of str to str or Path
         Folders by name.
     options : mapping of str to mapping, optional
-        By name, what `calibrant.load` takes as options.
+        Options of `calibrant.load`, by name of a bundle.
     limits : Limits, optional
-        Of each bundle's calls.
+        Limits on the calls of each bundle.
 
     Raises
     ------
@@ -62,8 +62,8 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         limits: Limits | None = None,
     ) -> None:
         super().__init__()
-        given = options or {}
-        unknown = sorted(set(given) - set(bundles))
+        options = options or {}
+        unknown = sorted(set(options) - set(bundles))
         if unknown or not bundles:
             raise ConfigurationError(
                 f"Expected bundles by name, and options for these only, got options for {', '.join(unknown) or 'none'}"
@@ -73,18 +73,18 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         with ExitStack() as opened:
             for name, path in bundles.items():
                 bundle = read_bundle(path)
-                classifier = open_bundle(bundle, options=given.get(name), limits=limits)
+                classifier = open_bundle(bundle, options=options.get(name), limits=limits)
                 opened.callback(classifier.close)
                 self._opened[name] = bundle, classifier
             self._closing = opened.pop_all()
 
     def register(self) -> None:
-        """Make it the provider ``calibrant`` of litellm in this process."""
+        """Register as litellm's provider ``calibrant`` in this process."""
         others = [own for own in litellm.custom_provider_map if own["provider"] != _PROVIDER]
         litellm.custom_provider_map = [*others, {"provider": _PROVIDER, "custom_handler": self}]
 
     def close(self) -> None:
-        """Free what the classifiers hold."""
+        """Close the classifiers and free their resources."""
         self._closing.close()
 
     def completion(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> ModelResponse:  # noqa: ANN401
@@ -140,10 +140,10 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         except CalibrantError as error:
             raise CustomLLMError(status_code=503, message=f"{model}: {error}") from error
         if prediction.outcome is not Outcome.OK:
-            told = f"{model}: {prediction.outcome.value}: {prediction.reason}"
+            message = f"{model}: {prediction.outcome.value}: {prediction.reason}"
             # As the service: 503 where the call failed, so that it may be tried again.
             failed = prediction.outcome is Outcome.ERROR
-            raise CustomLLMError(status_code=503 if failed else 502, message=told)
+            raise CustomLLMError(status_code=503 if failed else 502, message=message)
         record = answer_record(prediction, bundle.decide(prediction))
         return prediction, json.dumps(record, ensure_ascii=False)
 

@@ -17,10 +17,10 @@ _LOGGERS = ("calibrant", "uvicorn", "asyncio")
 
 
 class _JsonLines(logging.Formatter):
-    """Writes a record as one JSON object; of an exception its kind and place, as its words may quote a text."""
+    """Formatter of records as JSON objects, with class and place of an exception, whose message may quote a text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a record as one line of JSON."""
         found = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

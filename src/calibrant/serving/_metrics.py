@@ -1,4 +1,4 @@
-"""What a service tells Prometheus."""
+"""Prometheus metrics of a service."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ServiceMetrics:
     Parameters
     ----------
     history : BundleHistory
-        Of the bundle.
+        History of the bundle.
     labels : LabelSet, optional
-        The bundle's. Answers that hold several labels are counted by what they hold: as wholes there would be too many.
+        Labels of the bundle. Answers of several labels are counted by label: their combinations would be too many.
 
     Notes
     -----
@@ -47,7 +47,7 @@ class ServiceMetrics:
 
     def __init__(self, history: BundleHistory, labels: LabelSet | None = None) -> None:
         self._labels = labels
-        self.registry = own = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
         self._lock = threading.Lock()
@@ -55,61 +55,61 @@ class ServiceMetrics:
             "calibrant_requests",
             "Requests answered, by path and status; 429 are those refused as too many.",
             ["path", "status"],
-            registry=own,
+            registry=registry,
         )
         self.seconds = Histogram(
             "calibrant_request_seconds",
             "Seconds from a request's headers to the end of its answer.",
             ["path"],
             buckets=_SECONDS,
-            registry=own,
+            registry=registry,
         )
-        self.in_flight = Gauge("calibrant_rows_in_flight", "Texts being classified.", registry=own)
-        self._count_rows(own)
-        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=own).set_function(
+        self.in_flight = Gauge("calibrant_rows_in_flight", "Texts being classified.", registry=registry)
+        self._count_rows(registry)
+        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=registry).set_function(
             lambda: len(self._window)
         )
         Gauge(
             "calibrant_confidence_drift",
             "Kolmogorov-Smirnov distance of the window from the bundle's history.",
-            registry=own,
+            registry=registry,
         ).set_function(self.drift)
-        Gauge("calibrant_history_rows", "Confidences in the bundle's history.", registry=own).set(
+        Gauge("calibrant_history_rows", "Confidences in the bundle's history.", registry=registry).set(
             len(self._history)
         )
 
-    def _count_rows(self, own: CollectorRegistry) -> None:
-        """Begin to count texts, by what became of them."""
-        self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=own)
-        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=own)
+    def _count_rows(self, registry: CollectorRegistry) -> None:
+        """Create the counters of texts, by outcome."""
+        self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=registry)
+        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=registry)
         self.decisions = Counter(
             "calibrant_decisions",
             "Texts accepted, sent to review, or undecided for want of a threshold.",
             ["decision"],
-            registry=own,
+            registry=registry,
         )
         self.confidence = Histogram(
             "calibrant_confidence",
             "Confidences of predicted labels.",
             buckets=_CONFIDENCES,
-            registry=own,
+            registry=registry,
         )
         self.escalated = Counter(
-            "calibrant_escalations", "Texts for which a cascade asked more than one model.", registry=own
+            "calibrant_escalations", "Texts for which a cascade asked more than one model.", registry=registry
         )
         self.steps = Counter(
             "calibrant_steps",
             "Answers of a cascade's models, by what became of them.",
             ["model", "verdict"],
-            registry=own,
+            registry=registry,
         )
 
     def count(self, prediction: Prediction, decision: Decision) -> None:
-        """Take note of one classified text."""
+        """Count one classified text."""
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision_name(decision) or "undecided").inc()
         if prediction.label is not None:
-            for label in self._named(prediction.label):
+            for label in self._single_labels(prediction.label):
                 self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)
@@ -120,11 +120,11 @@ class ServiceMetrics:
         for step in prediction.steps:
             self.steps.labels(step.model, step.verdict.value).inc()
 
-    def _named(self, answer: str) -> Iterable[str]:
+    def _single_labels(self, answer: str) -> Iterable[str]:
         return self._labels.decisions(answer) if isinstance(self._labels, CompositeLabels) else (answer,)
 
     def drift(self) -> float:
-        """Return how far the latest confidences are from the history, in [0, 1], or NaN."""
+        """Return the Kolmogorov-Smirnov distance of the latest confidences from the history, in [0, 1], or NaN."""
         with self._lock:
             values = np.sort(np.asarray(self._window, dtype=np.float64))
         if len(values) < _LEAST or not len(self._history):
@@ -132,7 +132,7 @@ class ServiceMetrics:
         return ks_distance(values, self._history)
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 

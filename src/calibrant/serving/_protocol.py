@@ -1,4 +1,4 @@
-"""HTTP over a connection whose client may be slow, but not for ever."""
+"""HTTP protocol with deadlines for slow clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FULL: Final = JSONResponse(
 )
 _MOST_UNREAD: Final = 1 << 16
 _SECONDS_TO_DRAIN: Final = 1.0
-# Reading a piece of a body takes as long whether it has a byte or a thousand.
+# A piece of a body costs the same time with one byte as with a thousand.
 _PIECES: Final = 1_000
 _LEAST_BYTES_OF_A_PIECE: Final = 64
 
@@ -42,12 +42,12 @@ async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None
 
 
 class _StrictConnection(h11.Connection):
-    """Refuses bodies of very many very small chunks, which would keep others waiting, and of uncertain length."""
+    """HTTP parser that rejects bodies in very many tiny chunks, which would block others, or of ambiguous length."""
 
     _pieces = _bytes = 0
 
     def next_event(self) -> Any:  # noqa: ANN401 (h11's)
-        """Return what came next."""
+        """Return the next event; raise for a body in too many pieces or of ambiguous length."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._bytes = 0
@@ -61,7 +61,7 @@ class _StrictConnection(h11.Connection):
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse a body whose length two readers could take for different ones (RFC 9112, sections 6.1 and 6.3).
+    """Reject a body of ambiguous length (RFC 9112, sections 6.1 and 6.3).
 
     A proxy that believes Content-Length where this server believes Transfer-Encoding lets a second request through
     unseen. HTTP/1.0 has no Transfer-Encoding, so a proxy of that version does not look at it either.
@@ -72,23 +72,22 @@ def _check_framing(request: h11.Request) -> None:
 
 
 class PatientProtocol(H11Protocol):
-    """Hangs up on clients that uvicorn would wait for, or read from, for ever.
+    """HTTP protocol that disconnects clients past a deadline, for which uvicorn would wait for ever.
 
-    That is: whose next request's headers are not whole in time, who do not take what they asked for, and who go on
-    sending a body of which nobody wants the rest. The body has a time of its own, see `bounded_body`. Of too many
-    connections, the one goes that has been without a whole request for longest; where none has been for long, the new
-    one is answered with 503.
+    A connection is closed if the headers of the next request are late, if the client does not read its answer, or if
+    it keeps sending a body after the answer. The body has a deadline of its own, see `bounded_body`. Beyond the
+    limit of connections, the longest idle one is closed; if none has been idle for long, the new one gets a 503.
 
     Parameters
     ----------
     limits : ConnectionLimits
-        How long clients are waited for, and how many there may be.
+        Timeouts, and the number of connections.
     """
 
     _since = 0.0
     _unread = 0
-    _asked: asyncio.TimerHandle | None = None
-    _taken: asyncio.TimerHandle | None = None
+    _headers_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **options: Any) -> None:  # noqa: ANN401 (uvicorn's)
         super().__init__(*args, **options)
@@ -96,7 +95,7 @@ class PatientProtocol(H11Protocol):
         self.conn = _StrictConnection(h11.SERVER)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the timer for the headers of the first request."""
         super().connection_made(transport)
         _send_at_once(transport)
         self._await_request()
@@ -104,14 +103,14 @@ class PatientProtocol(H11Protocol):
             self.app = _refuse_connection
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        for timer in (self._asked, self._taken):
+        """Cancel the timers."""
+        for timer in (self._headers_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless it is the rest of a body whose answer has been sent."""
+        """Read data; close the connection if a body goes on for long after its answer."""
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
             self._unread += len(data)
             if self._unread > _MOST_UNREAD:
@@ -120,37 +119,37 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Start the timer for the headers of the next request."""
         self._await_request()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that this is not HTTP, unless an answer has begun already."""
+        """Send status 400, unless an answer has begun already."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             super().send_400_response(msg)
         else:
             self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to take what was written."""
+        """Start the timer for the client to read the answer."""
         super().pause_writing()
-        self._taken = self.loop.call_later(self.limits.seconds_to_take, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.limits.seconds_to_take, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Resume writing and cancel the timer."""
         super().resume_writing()
-        if self._taken is not None:
-            self._taken.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
 
     def _await_request(self) -> None:
-        if self._asked is not None:
-            self._asked.cancel()
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
         self._since, self._unread = self.loop.time(), 0
-        self._asked = self.loop.call_later(self.limits.seconds_for_headers, self._give_up)
+        self._headers_timer = self.loop.call_later(self.limits.seconds_for_headers, self._give_up)
 
     def drop(self) -> None:
-        """Hang up at once."""
-        self.connections.discard(self)  # now, and not when it is told so: others may come in between
+        """Close the connection at once."""
+        self.connections.discard(self)  # at once, not in connection_lost: others may connect in between
         self.transport.abort()
 
     def _give_up(self) -> None:
@@ -159,13 +158,13 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
 
     def rank(self) -> tuple[bool, float]:
-        """Return whether there is work for its client, and since when a request is waited for."""
+        """Return whether a request is in progress, and the time since which the connection is idle."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
 
 
 def drop_idle(connections: Collection[asyncio.Protocol]) -> bool:
-    """Hang up on the connection that has been idle for longest; return False where none has been for long enough."""
+    """Close the longest idle connection; return False if none has been idle for long enough."""
     last = min((one for one in connections if isinstance(one, PatientProtocol)), key=PatientProtocol.rank)
     busy, since = last.rank()
     if busy or last.loop.time() - since < last.limits.seconds_idle:
@@ -179,6 +178,6 @@ def _send_at_once(transport: asyncio.BaseTransport) -> None:
 
     asyncio sees to that itself, but not for sockets whose protocol number was left to the system, as uvicorn's is.
     """
-    own = transport.get_extra_info("socket")
-    if own is not None and own.family in {socket.AF_INET, socket.AF_INET6}:
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in {socket.AF_INET, socket.AF_INET6}:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Whether the model behind a service answers."""
+"""Readiness of the model behind a service."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["Readiness"]
 
 _LOG = logging.getLogger("calibrant.service")
 _FAILURES: Final = 3
-# Seconds between the ends and beginnings of probes: twice as many after each failed one.
+# Seconds from the end of a probe to the next one, doubled after each failure.
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
 
 
 class Readiness:
-    """Says whether requests should be sent: not after three in a row that failed for the model's reasons.
+    """Circuit breaker that reports the service unready after three model failures in a row.
 
-    A load balancer sends nothing to a service that is not ready, so the service asks the model itself then: with one
-    short text, when somebody looks whether it is ready, one call at a time, and less and less often while calls fail.
-    Whatever succeeds first, a probe or a request, makes it ready again.
+    A load balancer sends nothing to a service that is not ready, so the service probes the model itself: with one
+    short text, on a readiness check, one call at a time, with exponential backoff while calls fail. The first
+    success, of a probe or a request, makes it ready again.
 
     Parameters
     ----------
     probe : callable
         Asks the model once; returns whether it answered.
     seconds : float
-        What a probe may take.
+        Timeout of a probe.
     stopping : Stopping
         Set when the service ends.
     """
@@ -52,7 +52,7 @@ class Readiness:
         return "ready" if self._failures < _FAILURES else "model failing"
 
     def note(self, *, answered: bool) -> None:
-        """Take note of a request that the model answered, or that failed for its reasons."""
+        """Record a request that the model answered, or that failed because of the model."""
         before = self.status
         self._failures = 0 if answered else self._failures + 1
         if self.status == before:
@@ -65,14 +65,14 @@ class Readiness:
             self._next_probe = asyncio.get_running_loop().time() + self._pause
 
     def look(self) -> str:
-        """Return the status; where the model fails, begin to ask it again if it is time."""
+        """Return the status; while the model fails, start a probe when one is due."""
         idle = self._probing is None or self._probing.done()
         if self.status == "model failing" and idle and self._next_probe <= asyncio.get_running_loop().time():
             self._probing = asyncio.create_task(self._ask())
         return self.status
 
     async def _ask(self) -> None:
-        """Ask the model once, and say when to do so again; give up when the service ends."""
+        """Probe the model once and schedule the next probe; stop when the service ends."""
         asking = asyncio.ensure_future(self._probe())
         stopped = asyncio.create_task(self._stopping.wait())
         try:

@@ -1,4 +1,4 @@
-"""Runs an application until it is told to stop."""
+"""Server that runs an application until a signal."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def serve_app(
     notice_seconds: float = 0.0,
     finish_seconds: int = _SECONDS_TO_FINISH,
 ) -> None:
-    """Serve `app` until SIGINT or SIGTERM, of which ``app.state.stopping`` tells it.
+    """Serve `app` until SIGINT or SIGTERM, which sets ``app.state.stopping``.
 
-    A call that an embedded engine is computing ends before its model can be freed. ``app.state.connections`` says how
-    long clients are waited for, and how many are served at once; see `ConnectionLimits`.
+    A call that an embedded engine is computing ends before its model can be freed. ``app.state.connections`` holds
+    the timeouts for clients and the number of connections; see `ConnectionLimits`.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ def serve_app(
     port : int
         From 0 to 65535; 0 takes a free one.
     on_ready : callable, optional
-        Called with the address, such as ``http://127.0.0.1:8889``, once it is answered there.
+        Called with the address, such as ``http://127.0.0.1:8889``, once it accepts connections.
     notice_seconds : float, default 0
-        After the signal, how long requests are still taken, so that whoever sends them can turn elsewhere.
+        Time after the signal in which requests are still accepted, so that clients can turn elsewhere.
     finish_seconds : int, default 5
-        What requests that were taken then have.
+        Time that accepted requests then have to finish.
 
     Raises
     ------
@@ -80,20 +80,20 @@ def serve_app(
 
 
 class AppServer(uvicorn.Server):
-    """Serves an application on one socket, and takes no more connections than it can bear.
+    """Server of an application on one socket, with a limit on connections.
 
     Parameters
     ----------
     app : FastAPI
         The application; its state has ``stopping`` and ``connections``.
     listening : socket
-        Where clients connect.
+        Socket that clients connect to.
     on_ready : callable, optional
         Called with the address.
     notice_seconds : float, default 0
-        How long requests are still taken once it is to end.
+        Time after the signal in which requests are still accepted.
     finish_seconds : int, default 5
-        How long those that were taken have then.
+        Time that accepted requests then have to finish.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class AppServer(uvicorn.Server):
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to accept connections."""
         del sockets  # asyncio's own server would take connections without end
         await super().startup(sockets=[])
         self._listening.listen(_BACKLOG)
@@ -124,18 +124,18 @@ class AppServer(uvicorn.Server):
             self._on_ready(_address(self._listening))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so, take requests a while longer, and let those that were taken end."""
+        """Announce the shutdown, accept requests a while longer, and finish those in progress."""
         self._stopping.set()
         await self._wait(self._notice_seconds)
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()
-        await self._wait(self._limits.seconds_to_speak)  # whoever has just connected is about to send
+        await self._wait(self._limits.seconds_to_speak)  # a client that has just connected is about to send
         await super().shutdown(sockets=sockets)
 
     async def _accept(self) -> None:
-        """Take connections while there is room; others wait in the kernel's queue, where nothing is lost."""
+        """Accept connections below the limit; others wait in the kernel's backlog."""
         loop = asyncio.get_running_loop()
         protocol = functools.partial(
             PatientProtocol,
@@ -149,19 +149,19 @@ class AppServer(uvicorn.Server):
             try:
                 line, _ = await loop.sock_accept(self._listening)
                 await loop.connect_accepted_socket(protocol, line)
-            except OSError as error:  # it has gone already, or the process has no file descriptor left
+            except OSError as error:  # the client has disconnected, or no file descriptor is left
                 _LOG.warning("A connection could not be taken.", extra={"fields": {"error": error.strerror}})
                 await asyncio.sleep(1.0 if error.errno in _EXHAUSTED else 0.0)
 
     async def _room(self) -> None:
-        """Return once there are fewer connections than may be taken; idle ones are closed meanwhile."""
+        """Wait until connections are below the limit; idle ones are closed meanwhile."""
         connections = self.server_state.connections
         while len(connections) >= _CROWD * self._limits.most_connections:
             if not drop_idle(connections):
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
     async def _wait(self, seconds: float) -> None:
-        """Sleep, but not on after a second Ctrl-C."""
+        """Sleep; return early after a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not self.force_exit and (left := end - loop.time()) > 0:  # noqa: ASYNC110 (a signal sets it)
@@ -172,8 +172,8 @@ def _settings(app: FastAPI, finish_seconds: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=PatientProtocol,
-        loop="asyncio",  # where uvloop is installed, too: what is tested is what runs
-        log_config=None,  # whoever runs the process says where logs go
+        loop="asyncio",  # even if uvloop is installed: run the loop that is tested
+        log_config=None,  # the process configures logging
         log_level="warning",
         access_log=False,
         ws="none",

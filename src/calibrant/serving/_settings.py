@@ -1,4 +1,4 @@
-"""What a service of a bundle takes on, and from whom."""
+"""Settings of a service: limits, keys and logs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class ServiceSettings:
     Attributes
     ----------
     api_keys : tuple of str
-        One of them is wanted as ``Authorization: Bearer``; none by default: whoever reaches the address is answered.
+        Keys that ``Authorization: Bearer`` must name one of; none by default, which answers every client.
     most_bytes : int, default 1 MiB
         The longest body that is read.
     most_texts : int, default 100
         Texts of one request at most.
     most_rows : int, default 256
-        Texts under way at most, of all requests; beyond it, 429. At least `most_texts`.
+        Texts in progress at most, of all requests; beyond it, 429. At least `most_texts`.
     deadline_seconds : float, default 30
-        What a request may take once its body is there; then 504.
+        Deadline of a request from the end of its body; then 504.
     log_texts : bool, default False
-        Whether logs hold texts and labels.
+        True to log texts and labels.
     connections : ConnectionLimits
-        How long clients are waited for, and how many there may be.
+        Timeouts for clients, and the number of connections.
 
     Raises
     ------
@@ -67,5 +67,5 @@ class ServiceSettings:
 
     @property
     def finish_seconds(self) -> int:
-        """The longest a request can take that has begun, in whole seconds."""
+        """Longest duration of a request in progress, in whole seconds."""
         return math.ceil(self.connections.seconds_for_body + self.deadline_seconds)

@@ -1,4 +1,4 @@
-"""AutoMix's verifier over HTTP."""
+"""HTTP service of AutoMix's verifier."""
 
 from __future__ import annotations
 
@@ -50,21 +50,20 @@ def create_verifier_app(
     ``context_cut``, ``usage`` and ``attempts``, as in `calibrant.cascade.Verification`. ``should_escalate``
     is ``confidence < threshold``. ``GET /health`` returns ``{status, model, num_samples, threshold}``.
 
-    Everything else is ``{error}`` with what was expected, what came and what to do: status 400 for a body
-    that is not as above, 404, 405, 408 for one that does not come, 413 for one that is too long, for us or for the
-    model, 503 where there is no verifier or it came to no verdict (never a made-up confidence), 500 for what
-    nobody expected. Answers never show what went wrong inside; the log does.
+    Every other response is ``{error}`` with a message: status 400 for an invalid body, 404, 405, 408 for a late body,
+    413 for one that is too long for the service or the model, 503 without a verifier or a verdict (a confidence is
+    never made up), 500 for an unexpected error. Responses never show internal errors; the log does.
 
     Parameters
     ----------
     verifier : Verifier or None
-        Who is asked; with None, every question is answered with 503. It is left open.
+        The verifier, which is not closed; with None, every question is answered with 503.
     threshold : float, default 0.7
-        For questions that bring none, in [0, 1].
+        Default threshold of a question, in [0, 1].
     most_bytes : int, default 1 MiB
         The longest body that is read, above 0.
     connections : ConnectionLimits, optional
-        How long clients are waited for, and how many there may be.
+        Timeouts for clients, and the number of connections.
 
     Raises
     ------
@@ -86,10 +85,12 @@ def create_verifier_app(
         asked = _parsed(await bounded_body(request, most_bytes, seconds=limits.seconds_for_body))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
-        found = await while_connected(request, _verified(verifier, asked), stopping=stopping)
-        if found.confidence is None:
-            return _without_verdict(found)
-        return _verdict(found, found.confidence, threshold if asked.threshold is None else asked.threshold)
+        verification = await while_connected(request, _verified(verifier, asked), stopping=stopping)
+        if verification.confidence is None:
+            return _without_verdict(verification)
+        return _verdict(
+            verification, verification.confidence, threshold if asked.threshold is None else asked.threshold
+        )
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -124,11 +125,11 @@ def _parsed(body: bytes) -> _Question:
     try:
         return _Question.model_validate_json(body)
     except ValidationError as error:
-        raise HTTPException(400, "; ".join(map(_said, error.errors()[:3]))) from None
+        raise HTTPException(400, "; ".join(map(_problem_message, error.errors()[:3]))) from None
 
 
-def _said(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
-    """Return in words what is wrong with a body; what it holds is not repeated."""
+def _problem_message(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
+    """Return the message for an invalid body, without quoting its content."""
     if not problem["loc"]:
         return f"Expected a JSON object with question and answer: {problem['msg']}."
     field = ".".join(map(str, problem["loc"]))
@@ -175,12 +176,12 @@ def _spent(found: Verification) -> dict[str, Any]:
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 500)
-    said = (
+    message = (
         "There is only POST /verify and GET /health."
         if status in {404, 405}
         else getattr(error, "detail", "")
     )
-    return JSONResponse({"error": said}, status, getattr(error, "headers", None))
+    return JSONResponse({"error": message}, status, getattr(error, "headers", None))
 
 
 async def _fail(_: Request, error: Exception) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""What outlives a run: finished predictions, scores and what routers learnt, in a SQL database."""
+"""Persistent state in a SQL database: finished predictions, scores and router state."""
 
 from typing import TYPE_CHECKING
 

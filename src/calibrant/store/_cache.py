@@ -28,7 +28,7 @@ __all__ = ["PredictionCache"]
 
 _LOG = logging.getLogger("calibrant")
 
-# A transaction is begun after so many seconds or predictions, whichever comes first: what a kill may lose.
+# A transaction begins after this many seconds or predictions, whichever comes first: the most a kill can lose.
 _PAUSE = 0.03
 _ENOUGH = 64
 _LONGEST_PAUSE = 2.0  # between attempts while the database cannot be written
@@ -40,15 +40,15 @@ _MAX_KEY = 255
 class PredictionCache:
     """A `calibrant.core.Journal` in a database that several processes may use at once.
 
-    `put` only notes the prediction; a thread of its own writes what was noted every 20 ms, one
-    transaction at a time. A kill loses at most what was put since the last one. When the database
-    cannot be written (disk full, locked, server gone) the cache warns once through logging, keeps up
-    to 50,000 predictions in memory, goes on answering from there and tries again; `flush` and
-    `close` raise if something stays unsaved. While it cannot be read, predictions count as missing.
+    `put` only queues the prediction; a background thread commits the queue every 20 ms, in one
+    transaction. A killed process loses at most the predictions put since the last commit. While the
+    database cannot be written (disk full, locked, server gone), the cache warns once through logging,
+    keeps and serves up to 50,000 predictions in memory, and retries; `flush` and `close` raise if some
+    stay unsaved. While it cannot be read, predictions count as missing.
 
-    Close it, or use it as a context manager; at the end of the program it is closed by itself, but
-    not in children of multiprocessing. After a fork the child opens its own connections; what was
-    not yet written is written by the parent.
+    Close it, or use it as a context manager; a program's exit closes it too, except in children of
+    multiprocessing. After a fork the child opens its own connections; the parent writes the predictions
+    that were pending.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ class PredictionCache:
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
     recreate : bool, default True
-        Make a SQLite file anew that somebody removes or replaces while it is in use. With False, the cache is
-        empty from then on and keeps nothing.
+        Recreate a SQLite file that is removed or replaced while in use. With False, the cache stays empty
+        from then on and keeps nothing.
 
     Attributes
     ----------
@@ -110,8 +110,8 @@ class PredictionCache:
         _OPEN.add(self)
 
     def _reset(self) -> None:
-        """Start with nothing noted and no thread."""
-        self._lock = threading.Lock()  # held for moments only
+        """Reset the state: nothing pending and no writer thread."""
+        self._lock = threading.Lock()  # never held during a write: `put` must not wait for the database
         self._write_lock = threading.Lock()  # held while writing
         self._pending: dict[str, Prediction] = {}
         self._writing: dict[str, Prediction] = {}
@@ -127,7 +127,7 @@ class PredictionCache:
         return f"{type(self).__name__}({self.location!r})"
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return the predictions stored under `keys`, those that are there.
+        """Return the stored predictions of `keys`; missing keys are left out.
 
         Raises
         ------
@@ -150,9 +150,9 @@ class PredictionCache:
         return found
 
     def put(self, key: str, prediction: Prediction) -> None:
-        """Store `prediction` under `key`, over an older one; it can be read at once and is written soon.
+        """Upsert `prediction` under `key`; reads see it at once, the database soon after.
 
-        A prediction whose outcome is ``error`` is not stored: the server's fault may be gone next time.
+        A prediction whose outcome is ``error`` is not stored: a transport error may be gone next time.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class PredictionCache:
             self._enough.set()
 
     def flush(self) -> None:
-        """Return when everything put so far is committed.
+        """Wait until everything put so far is committed.
 
         Raises
         ------
@@ -237,7 +237,7 @@ class PredictionCache:
             raise StateError(f"{self.location}: the cache is closed: open it again.")
 
     def _run(self) -> None:
-        """Write what is pending until closed."""
+        """Write pending predictions until the cache closes."""
         pause = _PAUSE
         while not self._closing:
             self._wake.wait()
@@ -247,13 +247,13 @@ class PredictionCache:
             try:
                 self._write_pending()
                 pause = _PAUSE
-            except Exception as error:  # noqa: BLE001 (whatever it is, the batch goes on and it is tried again)
+            except Exception as error:  # noqa: BLE001 (any error: the run goes on and the write is retried)
                 self._warn_once("write", f"Predictions cannot be saved for now: {self._reason(error)}")
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 self._wake.set()
 
     def _write_pending(self) -> None:
-        """Write everything put so far; what could not be written is pending again."""
+        """Write all pending predictions; after a failure they are pending again."""
         with self._write_lock:
             with self._lock:
                 self._writing, self._pending = self._pending, {}

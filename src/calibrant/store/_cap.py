@@ -18,7 +18,7 @@ class Sized(Protocol):
         ...
 
     def delete_oldest(self, wanted: int) -> int:
-        """Delete some of the oldest rows, `wanted` bytes at most and one row; return the bytes freed."""
+        """Delete a batch of the oldest rows, `wanted` bytes and one row at most; return the bytes freed."""
         ...
 
 
@@ -31,7 +31,7 @@ class SizeCap:
     Parameters
     ----------
     table : Sized
-        What to keep small.
+        Table whose size is bounded.
     max_bytes : int
         The cap.
     """
@@ -43,7 +43,7 @@ class SizeCap:
         self._written = 0  # since then
 
     def wrote(self, count: int) -> None:
-        """Take note of `count` bytes written; evict when it is time."""
+        """Add `count` bytes written; evict when the size is due for a check."""
         self._written += count
         if (
             self._total is not None

@@ -1,4 +1,4 @@
-"""A database that is opened, checked and shared with other processes, whatever its table holds."""
+"""Base class of tables in a database shared with other processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from calibrant.store._location import Location
 
 __all__ = ["Database"]
 
-_LOCK = 0x63616C69  # any number that other programs do not lock in PostgreSQL
+_LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
 
-# One row per table, so that tables sharing a database grow old one by one.
+# One row per table, so that tables in one database migrate independently.
 _VERSIONS = sa.Table(
     "calibrant_versions",
     sa.MetaData(),
@@ -30,7 +30,7 @@ _VERSIONS = sa.Table(
 
 
 class Database(abc.ABC):
-    """Opens a database and makes sure that one table is there in our version.
+    """Connection to a database, with one table created or migrated to this version.
 
     Methods of tables raise the errors of SQLAlchemy; only opening translates them. Connections are kept, but closed
     before a fork, which waits until none is in use.
@@ -42,22 +42,22 @@ class Database(abc.ABC):
     busy_timeout : float
         Seconds to wait for locks of other processes.
     create : bool, default True
-        Whether what is missing is made; otherwise it is an error.
+        True to create a missing file or table; False to raise.
     at_once : bool, default True
-        Whether it is opened here; otherwise `open` comes before everything else.
+        True to open it here; False to let the caller call `open` first.
     recreate : bool, default True
-        Whether a SQLite file that is removed or replaced later is made anew.
+        True to recreate a SQLite file that is removed or replaced later.
 
     Attributes
     ----------
     name : str
-        Of the table.
+        Name of the table.
     version : int
-        Of its schema.
+        Version of its schema.
     holds : str
-        What is in it, for messages.
+        Noun for its content in messages.
     pool : type of Pool or None
-        Keeps connections; None for the usual one.
+        Connection pool; None for SQLAlchemy's default.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class Database(abc.ABC):
             self.open()
 
     def open(self) -> None:
-        """Look into the database, and make what is missing.
+        """Open the database and create a missing table.
 
         Raises
         ------
@@ -108,18 +108,18 @@ class Database(abc.ABC):
             raise
 
     def close(self) -> None:
-        """Close the connections that are not in use; others are opened when they are needed."""
+        """Close idle connections; new ones open on demand."""
         self._engine.dispose()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        """Give a connection."""
+        """Yield a connection for reading."""
         with in_use(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """Give a connection whose transaction is committed in the end, unless the block raises."""
+        """Yield a connection in a transaction; commit on success, roll back on error."""
         with in_use(), self._engine.begin() as connection:
             yield connection
 
@@ -179,7 +179,7 @@ class Database(abc.ABC):
 
     @contextlib.contextmanager
     def _writing(self, lock: int = _LOCK) -> Iterator[sa.Connection]:
-        """Begin a transaction that no other one runs beside; in PostgreSQL, none with the same `lock`."""
+        """Begin an exclusive transaction; in PostgreSQL, exclusive per advisory `lock`."""
         with self._transaction() as connection:
             if self._location.path is not None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -189,7 +189,7 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     def _create(self, connection: sa.Connection, found: int | None) -> None:
-        """Make the table, where there is none, or one of the older version `found`."""
+        """Create the table, or migrate one of the older version `found`."""
 
     def _missing(self) -> str:
         return f"{self._location}: holds no {self.holds}: check the name, or record some first."
@@ -202,7 +202,7 @@ class Database(abc.ABC):
         self._file = self._location.file_identity()
 
     def _use_wal(self) -> None:
-        """Let readers and a writer work side by side; SQLite does not wait for locks here."""
+        """Switch SQLite to write-ahead logging, so that readers and a writer run concurrently."""
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
@@ -216,7 +216,7 @@ class Database(abc.ABC):
                 return
 
     def _found_version(self, connection: sa.Connection) -> int | None:
-        """Return the version of the table that is there, if any; a newer one than ours is refused."""
+        """Return the version of the existing table, or None; raise for a version newer than ours."""
         if not sa.inspect(connection).has_table(_VERSIONS.name):
             return None
         found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == self.name))
@@ -228,12 +228,12 @@ class Database(abc.ABC):
         return found
 
     def _recover_file(self) -> bool:
-        """Begin anew where the file was deleted or replaced: writing into the old one would seem to succeed.
+        """Reopen a deleted or replaced file: writes into the old one would seem to succeed.
 
         Returns
         -------
         bool
-            False where it is gone and is not to be made anew.
+            False if the file is gone and must not be recreated.
         """
         if self._location.file_identity() != self._file:
             if not self._may_recreate:
@@ -243,7 +243,7 @@ class Database(abc.ABC):
         return True
 
     def unusable(self, error: SQLAlchemyError) -> str:
-        """Return that the database cannot be used, why, and what to do."""
+        """Return the error for an unusable database, with the reason and a remedy."""
         reason = self._location.reason(error)
         if self._location.path is None:
             remedy = "check the URL, that the server runs, and that the user may create tables"

@@ -1,4 +1,4 @@
-"""Databases across forks: SQLite takes the locks of an inherited connection, open or in use, for those of the child."""
+"""Database connections across forks: SQLite would attribute an inherited connection's locks to the child."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["close_before_forks", "in_use"]
 
 class _Closable(Protocol):
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
         ...
 
 
 class _Gate:
-    """Keeps forks and the use of connections apart."""
+    """Lock between forks and the use of connections."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition(threading.Lock())
@@ -33,14 +33,14 @@ _OPEN: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
 def close_before_forks(database: _Closable) -> None:
-    """Have its connections closed before every fork, while it exists; it opens new ones when it needs them."""
+    """Register a store, by weak reference, whose connections are closed before every fork."""
     with _GATE.condition:
         _OPEN.add(database)
 
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Use a connection: forks of other threads wait until the block ends."""
+    """Hold off forks of other threads until the block ends."""
     gate, thread = _GATE, threading.get_ident()
     with gate.condition:
         while gate.forking and thread not in gate.users:
@@ -57,10 +57,11 @@ def in_use() -> Iterator[None]:
 
 
 def _before_fork() -> None:
+    # Wait for other threads to leave the database, then close idle connections: the child must inherit none.
     _GATE.condition.acquire()
     _GATE.forking += 1
-    own = {threading.get_ident()}
-    while not _GATE.users.keys() <= own:
+    this_thread = {threading.get_ident()}
+    while not _GATE.users.keys() <= this_thread:
         _GATE.condition.wait()
     for database in list(_OPEN):
         database.close()
@@ -73,7 +74,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    _GATE.forking = 0  # other threads that waited for their turn are not there
+    _GATE.forking = 0  # threads that waited to fork do not exist in the child
     _GATE.condition.release()
 
 

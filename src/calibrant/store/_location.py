@@ -1,4 +1,4 @@
-"""Where a database is: URLs read without showing what is secret in them, files made for the owner only."""
+"""Locations of databases: URLs with credentials hidden, and files that only their owner may read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SMALLEST = 512  # bytes of a SQLite file
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A database, and how to speak of it.
+    """Location of a database, with messages that hide its credentials.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Location:
         """
         text = os.fspath(place)
         if "://" not in text:
-            path = Path(text).expanduser().absolute()  # the program may change its folder
+            path = Path(text).expanduser().absolute()  # the process may change its working directory
             return cls(url=URL.create(_SQLITE, database=str(path)), path=path)
         try:
             url = make_url(text)
@@ -79,15 +79,15 @@ class Location:
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether the server is PostgreSQL."""
+        """True if the server is PostgreSQL."""
         return self.url.get_backend_name() == _POSTGRESQL
 
     def reason(self, error: BaseException) -> str:
-        """Return what `error` says in one line, without SQL, its parameters and credentials."""
-        said = str(getattr(error, "orig", None) or error)
+        """Return the message of `error` in one line, without SQL, its parameters and credentials."""
+        message = str(getattr(error, "orig", None) or error)
         for value in self._secrets():
-            said = said.replace(value, _HIDDEN)
-        return " ".join(said.split()) or type(error).__name__
+            message = message.replace(value, _HIDDEN)
+        return " ".join(message.split()) or type(error).__name__
 
     def _secrets(self) -> list[str]:
         if self.path is not None:
@@ -95,11 +95,11 @@ class Location:
         options = [
             v for value in self.url.query.values() for v in ([value] if isinstance(value, str) else value)
         ]
-        found = [str(value) for value in (self.url.password, *options) if value]
-        return sorted(found, key=len, reverse=True)  # one may be part of another
+        secrets = [str(value) for value in (self.url.password, *options) if value]
+        return sorted(secrets, key=len, reverse=True)  # one may be part of another
 
     def make_file(self, *, holds: str) -> None:
-        """Create a missing SQLite file, empty, with its folders; nobody but the owner may read it.
+        """Create a missing SQLite file, empty, with its folders; only the owner may read it.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Location:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise IsADirectoryError(f"{self.path} is a folder")
-            # An existing file keeps its permissions: whoever opened it to a group meant to.
+            # An existing file keeps its permissions: its owner may have opened it to a group.
             # SQLite gives the files it puts beside it the same ones.
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
@@ -128,15 +128,15 @@ class Location:
             raise StateError(self.damaged("file is not a database", holds=holds))
 
     def file_identity(self) -> tuple[int, int] | None:
-        """Return what tells the file from another of the same name; None where there is none."""
+        """Return device and inode of the file, which change when it is replaced; None without a file."""
         try:
-            found = self.path.stat() if self.path is not None else None
+            status = self.path.stat() if self.path is not None else None
         except FileNotFoundError:
-            found = None
-        return None if found is None else (found.st_dev, found.st_ino)
+            status = None
+        return None if status is None else (status.st_dev, status.st_ino)
 
     def damaged(self, reason: str, *, holds: str) -> str:
-        """Return that the file is no database, and what to do."""
+        """Return the error for a file that is not a database, with a remedy."""
         return (
             f"{self}: expected a database for {holds}, got: {reason}: it is damaged or no SQLite "
             "database, and was left as it is: delete it (and the files -wal and -shm beside it) or "

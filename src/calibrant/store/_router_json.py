@@ -1,4 +1,4 @@
-"""Router state as earlier versions kept it: one JSON file, which is read once."""
+"""Import of router state from the JSON file of earlier versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = 1
 
 
 def read_json_state(path: Path) -> list[dict[str, str]]:
-    """Return scope, strategy and record of all that a JSON file of router state holds; nothing where there is none.
+    """Return scope, strategy and record of every entry in a JSON file of router state; empty without a file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Opens the place where routers keep what they learnt, by its name."""
+"""Opener of router state by path or URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_router_state"]
 def open_router_state(
     place: str | os.PathLike[str], *, scope: str = "default", busy_timeout: float = 5.0
 ) -> RouterState:
-    """Return where routers keep what they learn, for this process and others.
+    """Return the persistent state of routers, shared between processes.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def open_router_state(
         file. A path ``NAME.json`` stands for the SQLite file ``NAME.json.sqlite``: where an earlier version left
         a JSON file of that name, the SQLite file begins with what it holds, and it is not read again.
     scope : str, default "default"
-        Keeps routers apart that share a place but not their providers: every scope has its own records. 1 to
+        Namespace of the records, for routers that share a place but not their providers. 1 to
         255 printable characters.
     busy_timeout : float, default 5.0
         Seconds in [0, 3600] to wait for the locks of other processes.
@@ -31,7 +31,7 @@ def open_router_state(
     Returns
     -------
     RouterState
-        Whether the place can be read or written shows when it is used, each time anew.
+        The state, opened lazily: an unreadable or unwritable place raises at each use.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Records of routers as text, and the one way in which they are replaced."""
+"""Records of router state: names, JSON text and replacement."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Change: TypeAlias = Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
 
 
 def check_name(name: str, *, what: str, longest: int) -> str:
-    """Return a name that every file and database can hold.
+    """Return a checked name that every file and database can hold.
 
     Raises
     ------
     ConfigurationError
-        It is empty, too long, or has characters that cannot be printed.
+        The name is empty, too long, or has unprintable characters.
     """
     if not isinstance(name, str) or not 0 < len(name) <= longest or not name.isprintable():
         raise ConfigurationError(
@@ -35,7 +35,7 @@ def parse(text: str | bytes) -> Any:  # noqa: ANN401 (JSON)
     Raises
     ------
     ValueError
-        It is none.
+        The text is not such JSON.
     """
     try:
         return json.loads(text, parse_constant=_refused, parse_float=_finite)
@@ -49,7 +49,7 @@ def as_record(value: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
     Raises
     ------
     ValueError
-        It is another JSON value.
+        `value` is not a JSON object.
     """
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")  # noqa: TRY004 (a wrong value)
@@ -75,12 +75,12 @@ def as_text(value: Mapping[str, Any], *, location: str) -> str:
 def changed(
     read: Callable[[], dict[str, Any] | None], change: Change, *, set_aside: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return what `change` makes of a record, or of None where the record is damaged or refused.
+    """Return the record after `change`, which gets None if the record is damaged or refused.
 
     Parameters
     ----------
     read : callable
-        Returns the record, or None where there is none; raises ValueError where it is damaged.
+        Returns the record, or None if it is missing; raises ValueError if it is damaged.
     change : callable
         See `RouterState.update`.
     set_aside : callable

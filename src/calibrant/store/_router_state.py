@@ -1,4 +1,4 @@
-"""What routers learnt, in a SQL database."""
+"""Router state in a SQL database."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LOG = logging.getLogger("calibrant")
 class SqlRouterState:
     """A `calibrant.core.RouterState` in a SQL database; see `open_router_state`.
 
-    An update that returned survives a kill of any process. Threads may share it, one at a time. A database that
-    cannot be opened is tried again with every call.
+    A returned update is durable against a kill of any process. A lock serialises threads. A database that
+    cannot be opened is retried with every call.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
@@ -46,12 +46,12 @@ class SqlRouterState:
 
     def read(self, strategy: str) -> dict[str, Any] | None:
         """Return a strategy's record; see `RouterState`."""
-        if not self._there():
+        if not self._may_exist():
             return None
-        with self._using("read") as table:
-            found = table.read(self._scope, strategy)
+        with self._locked_table("read") as table:
+            text = table.read(self._scope, strategy)
         try:
-            return None if found is None else as_record(parse(found))
+            return None if text is None else as_record(parse(text))
         except ValueError as error:
             raise StateError(
                 f"{self.location}: expected a record of the strategy {strategy}, got: {error}: it is damaged, and "
@@ -61,7 +61,7 @@ class SqlRouterState:
     def update(self, strategy: str, change: Change) -> dict[str, Any]:
         """Replace a strategy's record in one transaction; see `RouterState`."""
         check_name(strategy, what="a strategy", longest=64)
-        with self._using("written") as table, table.locked(self._scope, strategy) as row:
+        with self._locked_table("written") as table, table.locked(self._scope, strategy) as row:
             record = changed(
                 lambda: _record(row), change, set_aside=lambda reason: self._set_aside(row, strategy, reason)
             )
@@ -69,24 +69,24 @@ class SqlRouterState:
         return record
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Forget a strategy's record, or all of the scope; see `RouterState`."""
-        if not self._there():
+        """Delete a strategy's record, or all of the scope; see `RouterState`."""
+        if not self._may_exist():
             return []
-        with self._using("written") as table:
+        with self._locked_table("written") as table:
             return table.delete(self._scope, strategy)
 
     def strategies(self) -> list[str]:
         """Return the strategies with a record; see `RouterState`."""
-        if not self._there():
+        if not self._may_exist():
             return []
-        with self._using("read") as table:
+        with self._locked_table("read") as table:
             return table.strategies(self._scope)
 
     def scopes(self) -> list[str]:
         """Return all scopes with a record; see `RouterState`."""
-        if not self._there():
+        if not self._may_exist():
             return []
-        with self._using("read") as table:
+        with self._locked_table("read") as table:
             return table.scopes()
 
     def close(self) -> None:
@@ -94,8 +94,8 @@ class SqlRouterState:
         with self._lock:
             self._table.close()
 
-    def _there(self) -> bool:
-        """Whether there may be something to read: reading makes no file."""
+    def _may_exist(self) -> bool:
+        """Return whether a database file may exist: reading must not create one."""
         files = [path for path in (self._place.path, self._json) if path is not None]
         return not files or any(map(os.path.lexists, files))
 
@@ -111,8 +111,8 @@ class SqlRouterState:
         )
 
     @contextlib.contextmanager
-    def _using(self, what: str) -> Iterator[RouterTable]:
-        """Give the table to one thread; it is opened when it is needed first."""
+    def _locked_table(self, what: str) -> Iterator[RouterTable]:
+        """Lock the table for one thread; it opens on first use."""
         try:
             with self._lock:
                 if not self._open:

@@ -1,4 +1,4 @@
-"""The table of what routers learnt: SQL for any database."""
+"""Table of router state: SQL for any database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATE = sa.Table(
     sa.Column("scope", sa.String(255), primary_key=True),
     sa.Column("strategy", sa.String(64), primary_key=True),
     sa.Column("record", sa.Text, nullable=False),
-    sa.Column("revision", sa.BigInteger, nullable=False),  # how often it was written
+    sa.Column("revision", sa.BigInteger, nullable=False),  # number of writes
     sa.Column("updated", sa.BigInteger, nullable=False),  # milliseconds since 1970
 )
 _SET_ASIDE = sa.Table(
@@ -48,7 +48,7 @@ class RouterTable(Database):
     Parameters
     ----------
     json_file : Path or None
-        A JSON file of an earlier version, with whose records a new table begins.
+        A JSON file of an earlier version, imported into a new table.
     """
 
     name = _STATE.name
@@ -57,34 +57,34 @@ class RouterTable(Database):
 
     def __init__(self, location: Location, *, busy_timeout: float, json_file: Path | None = None) -> None:
         self._json_file = json_file
-        # A database that is away for the moment may be there when it is used.
+        # Opened lazily: a database that is down now may be up at first use.
         super().__init__(location, busy_timeout=busy_timeout, at_once=False)
 
     def read(self, scope: str, strategy: str) -> str | bytes | None:
-        """Return a record; None where there is none."""
+        """Return a record, or None if it is missing."""
         self._recover_file()
         with self._reading() as connection:
             return self._row(connection, scope, strategy).read(keep=False)
 
     @contextlib.contextmanager
     def locked(self, scope: str, strategy: str) -> Iterator[RouterRow]:
-        """Give a record that nobody else writes until the block ends, committed then or left as it was."""
+        """Lock one row for update; commit on success, roll back on error."""
         self._recover_file()
         key = hashlib.sha256(f"{self.name}\0{scope}\0{strategy}".encode()).digest()
-        # A lock of the database's own for each record, because a record that is not there cannot be locked.
+        # An advisory lock per record: a row that does not exist yet cannot be locked.
         with self._writing(int.from_bytes(key[:8], signed=True)) as connection:
             yield self._row(connection, scope, strategy)
 
     def delete(self, scope: str, strategy: str | None) -> list[str]:
         """Delete one record or all of a scope; return the strategies that had one, sorted."""
         self._recover_file()
-        wanted = [_STATE.c.scope == scope]
+        conditions = [_STATE.c.scope == scope]
         if strategy is not None:
-            wanted.append(_STATE.c.strategy == strategy)
+            conditions.append(_STATE.c.strategy == strategy)
         with self._writing() as connection:
-            found = connection.scalars(sa.select(_STATE.c.strategy).where(*wanted)).all()
-            connection.execute(sa.delete(_STATE).where(*wanted))
-        return sorted(found)
+            deleted = connection.scalars(sa.select(_STATE.c.strategy).where(*conditions)).all()
+            connection.execute(sa.delete(_STATE).where(*conditions))
+        return sorted(deleted)
 
     def strategies(self, scope: str) -> list[str]:
         """Return the strategies with a record, sorted."""
@@ -112,7 +112,7 @@ class RouterTable(Database):
             self._import(connection, self._json_file)
 
     def _import(self, connection: sa.Connection, path: Path) -> None:
-        """Take over what a JSON file holds; in the transaction that makes the table, so it happens once."""
+        """Import the entries of a JSON file, once, in the transaction that creates the table."""
         records = read_json_state(path)
         if records:
             now = _now()
@@ -134,22 +134,22 @@ class RouterRow:
         self._in_file = in_file
 
     def read(self, *, keep: bool = True) -> str | bytes | None:
-        """Return the record, or None where there is none; unless `keep` is off, nobody can delete it meanwhile."""
-        # A damaged file may hold text that is none: bytes arrive whatever they are.
+        """Return the record, or None if it is missing; `keep` locks its row against deletion."""
+        # A damaged file may hold invalid UTF-8, which only reads as bytes.
         column = sa.cast(_STATE.c.record, sa.LargeBinary) if self._in_file else _STATE.c.record
-        wanted = sa.select(column).where(*self._where)
-        found: str | bytes | None = self._connection.scalar(wanted.with_for_update() if keep else wanted)
-        return found
+        query = sa.select(column).where(*self._where)
+        record: str | bytes | None = self._connection.scalar(query.with_for_update() if keep else query)
+        return record
 
     def write(self, record: str) -> None:
-        """Write the record over an older one."""
+        """Upsert the record."""
         now = {"record": record, "updated": _now()}
         newer = sa.update(_STATE).where(*self._where).values(**now, revision=_STATE.c.revision + 1)
         if not self._connection.execute(newer).rowcount:
             self._connection.execute(sa.insert(_STATE).values(**self._key, **now, revision=1))
 
     def set_aside(self, reason: str) -> None:
-        """Keep a copy of the record as it is."""
+        """Copy the damaged record aside."""
         columns = _STATE.c
         copied = sa.select(
             columns.scope,

@@ -13,7 +13,7 @@ _MAX_BYTES = 255  # of a name; three fit into an index of PostgreSQL
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """Whose scores, of what, under which settings; scopes see nothing of each other.
+    """Account, evaluator and profile that a set of scores belongs to; scopes are isolated.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Scope:
     Raises
     ------
     ConfigurationError
-        A name is something else.
+        A name is not such a text.
     """
 
     account_id: str
@@ -41,16 +41,16 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What an evaluator said once.
+    """One score of an evaluator.
 
     Attributes
     ----------
     score_raw : float
         Finite.
     passed : bool or None
-        The pass flag; None where there is none.
+        The pass flag; None if the evaluator sets none.
     family : str or None
-        Of the evaluator.
+        Family of the evaluator.
     """
 
     score_raw: float
@@ -60,18 +60,18 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeSummary:
-    """What is stored in a scope.
+    """Summary of the scores in a scope.
 
     Attributes
     ----------
     scope : Scope
         The scope.
     scores : int
-        How many.
+        Number of scores.
     mean : float
-        Of all of them.
+        Mean of all scores.
     latest_seconds : float
-        When the last one was recorded, in seconds since 1970 (UTC).
+        Time of the last score, in seconds since 1970 (UTC).
     """
 
     scope: Scope

@@ -42,7 +42,7 @@ class ScoreTable(Database):
     pool = NullPool
 
     def add(self, scope: Scope, scores: Sequence[Score], *, run_id: str | None) -> None:
-        """Append scores in one transaction; those of a run take the place of its earlier ones."""
+        """Append scores in one transaction; scores of a run replace its earlier ones."""
         self._recover_file()
         columns = _SCORES.c
         shared = {**scope.columns(), "run_id": run_id, "recorded": time.time_ns() // 1_000_000}
@@ -60,35 +60,35 @@ class ScoreTable(Database):
                 connection.execute(sa.insert(_SCORES), rows)
 
     def latest(self, scope: Scope, *, limit: int, without_run: str | None) -> list[Score]:
-        """Return the scores recorded last, the newest first, without those of one run."""
+        """Return the latest scores, newest first, without those of one run."""
         self._recover_file()
         columns = _SCORES.c
-        wanted = (
+        query = (
             sa.select(columns.score_raw, columns.passed, columns.family)
             .where(*_within(scope))
             .order_by(columns.id.desc())
             .limit(limit)
         )
         if without_run is not None:
-            wanted = wanted.where(columns.run_id.is_distinct_from(without_run))
+            query = query.where(columns.run_id.is_distinct_from(without_run))
         with self._reading() as connection:
             return [
                 Score(score_raw=score, passed=passed, family=family)
-                for score, passed, family in connection.execute(wanted)
+                for score, passed, family in connection.execute(query)
             ]
 
     def scopes(self, *, account_id: str | None) -> list[ScopeSummary]:
-        """Return what is there, by scope, in the order of the names."""
+        """Return a summary of every scope, sorted by names."""
         self._recover_file()
         columns = _SCORES.c
         names = (columns.account_id, columns.evaluator_id, columns.profile_name)
-        wanted = (
+        query = (
             sa.select(*names, sa.func.count(), sa.func.avg(columns.score_raw), sa.func.max(columns.recorded))
             .group_by(*names)
             .order_by(*names)
         )
         if account_id is not None:
-            wanted = wanted.where(columns.account_id == account_id)
+            query = query.where(columns.account_id == account_id)
         with self._reading() as connection:
             return [
                 ScopeSummary(
@@ -97,7 +97,7 @@ class ScoreTable(Database):
                     mean=float(mean),
                     latest_seconds=int(latest) / 1000,
                 )
-                for account, evaluator, profile, count, mean, latest in connection.execute(wanted)
+                for account, evaluator, profile, count, mean, latest in connection.execute(query)
             ]
 
     def _create(self, connection: sa.Connection, found: int | None) -> None:

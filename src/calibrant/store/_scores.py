@@ -1,4 +1,4 @@
-"""Scores of evaluators in a SQL database, apart by account, evaluator and profile."""
+"""Scores of evaluators in a SQL database, by account, evaluator and profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ScoreStore"]
 
 
 class ScoreStore:
-    """Scores that several processes may record at once; what a method wrote is committed when it returns.
+    """Store of scores that several processes may write at once; each method commits before it returns.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class ScoreStore:
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
     create : bool, default True
-        Whether a missing file or table is made; otherwise it is an error.
+        True to create a missing file or table; False to raise.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class ScoreStore:
         return f"{type(self).__name__}({self.location!r})"
 
     def add(self, scope: Scope, scores: Sequence[Score], *, run_id: str | None = None) -> None:
-        """Append scores, all or none; those of a run take the place of what the run recorded before.
+        """Append scores, all or none; scores of a run replace its earlier ones.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class ScoreStore:
                 self._table.add(scope, scores, run_id=run_id)
 
     def latest(self, scope: Scope, *, limit: int, without_run: str | None = None) -> list[Score]:
-        """Return the `limit` scores recorded last, the newest first, without those of one run.
+        """Return the latest `limit` scores, newest first, without those of one run.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class ScoreStore:
             return self._table.latest(scope, limit=limit, without_run=without_run)
 
     def scopes(self, *, account_id: str | None = None) -> list[ScopeSummary]:
-        """Return what is stored, of one account or of all, by scope.
+        """Return a summary of every scope, of one account or of all.
 
         Raises
         ------

@@ -28,7 +28,7 @@ _PREDICTIONS = sa.Table(
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("bytes", sa.Integer, nullable=False),
     sa.Column("written", sa.BigInteger, nullable=False),  # microseconds since 1970
-    # Covers both the sum of the bytes and the search for the oldest rows.
+    # A covering index for the sum of bytes and for the oldest rows.
     sa.Index("calibrant_predictions_written", "written", "bytes"),
 )
 
@@ -50,7 +50,7 @@ class PredictionTable(Database):
     busy_timeout : float
         Seconds to wait for locks of other processes.
     recreate : bool, default True
-        Whether a SQLite file that is removed or replaced later is made anew; otherwise it then seems empty.
+        True to recreate a SQLite file that is removed or replaced later; otherwise it then seems empty.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class PredictionTable(Database):
         self._mark = {"sqlite": "?", "postgresql": "%s"}.get(self._engine.dialect.name)
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the records that are there, by key."""
+        """Return the stored records by key; missing keys are left out."""
         found: dict[str, str] = {}
         if not self._may_recreate and not self._recover_file():
             return found
@@ -79,7 +79,7 @@ class PredictionTable(Database):
         return found
 
     def write(self, records: Iterable[tuple[str, str]]) -> int:
-        """Store records of different keys in one transaction, over older ones; return their bytes.
+        """Upsert records of different keys in one transaction; return their bytes.
 
         Bytes are those of the keys and records; 0 where the file is gone and is not made anew.
         """
@@ -129,7 +129,7 @@ class PredictionTable(Database):
         return freed
 
     def _create(self, connection: sa.Connection, found: int | None) -> None:
-        """Make the tables; what an older version wrote is given up."""
+        """Create the tables; rows of an older version are dropped."""
         if found is not None or sa.inspect(connection).has_table(_NAME):
             _LOG.warning(
                 "The stored predictions are of an older version and are dropped: they are asked again."
@@ -142,8 +142,8 @@ class PredictionTable(Database):
         if self._location.path is None:
             rows = connection.execute(sa.select(columns.key, columns.record).where(columns.key.in_(keys)))
             return {key: record for key, record in rows}  # noqa: C416 (rows, not pairs)
-        # Python's driver gives up the interpreter for every row and may wait 5 ms to get it back
-        # where another thread computes: the block travels as one row.
+        # Python's driver releases the interpreter lock for every row and may wait 5 ms to get it back
+        # while another thread computes: the block travels as one row.
         joined = sa.func.group_concat(columns.key + _UNIT + columns.record, _RECORD)
         text = connection.scalar(sa.select(joined).where(columns.key.in_(keys)))
         found = (row.partition(_UNIT) for row in (text or "").split(_RECORD))
@@ -160,7 +160,7 @@ def _blocks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...
 
 
 def _upsert(connection: sa.Connection, rows: Sequence[tuple[Any, ...]], *, mark: str) -> None:
-    """Write `rows`, many with one statement: Python's driver gives up the interpreter for each."""
+    """Write `rows`, many per statement: Python's driver releases the interpreter lock for each."""
     values = f"({', '.join([mark] * len(_PREDICTIONS.c))})"
     for block in _blocks(rows):
         statement = (
@@ -172,7 +172,7 @@ def _upsert(connection: sa.Connection, rows: Sequence[tuple[Any, ...]], *, mark:
 
 
 def _replace(connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Write `rows` in the SQL that every database knows."""
+    """Write `rows` in SQL that every database supports."""
     names = _PREDICTIONS.c.keys()
     for start in range(0, len(rows), _READ_BLOCK):
         block = [dict(zip(names, row, strict=True)) for row in rows[start : start + _READ_BLOCK]]
