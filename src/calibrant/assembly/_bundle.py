@@ -71,7 +71,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleHistory:
-    """What the run's predictions looked like, for whoever watches for drift.
+    """Distribution of the run's predictions, the reference for drift checks.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class BundleHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether a prediction may be used as it is.
+    """Decision to accept a prediction or to send it to review.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What a bundle holds; `calibrant.load` opens its classifier.
+    """Contents of a bundle; `calibrant.load` opens its classifier.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Bundle:
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
-        """What decides whether an answer is accepted, and from which confidence; None, None without thresholds.
+        """Acceptance rule and its lowest accepted confidence; (None, None) without thresholds.
 
         Where a certificate was asked for, it alone counts: with none, nothing is accepted.
         """
@@ -272,7 +272,7 @@ class Bundle:
 
 
 def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return what decides by these thresholds, as `Bundle.rule`."""
+    """Return the acceptance rule and the lowest accepted confidence, as `Bundle.rule` does."""
     if thresholds["certification"] is not None:
         certified = thresholds["certified"]
         return "certified", None if certified is None else certified["threshold"]
@@ -295,7 +295,7 @@ def read_bundle(path: str | Path) -> Bundle:
         parts do not belong together.
     """
     folder = read_folder(path)
-    reader = _Reader(folder, Path(path))
+    reader = _BundleReader(folder, Path(path))
     try:
         return reader.bundle()
     except StateError:
@@ -307,7 +307,7 @@ def read_bundle(path: str | Path) -> Bundle:
         ) from error
 
 
-class _Reader:
+class _BundleReader:
     """Makes objects of a folder's files."""
 
     def __init__(self, folder: Folder, path: Path) -> None:
@@ -383,7 +383,7 @@ class _Reader:
     def _fingerprint(
         self, description: Mapping[str, Any] | None, prompt: str, template: str | None, task: Task
     ) -> Fingerprint:
-        """Return what the manifest's record stands for; it must be that of prompt and labels."""
+        """Return the manifest's fingerprint, checked against the prompt and the labels."""
         told = {"prompt": prompt, "user_template": template} if description is None else description
         record, settings = self._folder.fingerprint, task.demonstrations
         shown = None if settings is None else demonstrated(settings, self._text(DEMONSTRATIONS))

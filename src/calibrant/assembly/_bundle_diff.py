@@ -1,4 +1,4 @@
-"""What changed from one bundle to another, part by part."""
+"""Differences between two bundles, part by part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleDiff:
-    """What changed from one bundle to another.
+    """Differences between two bundles.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class BundleDiff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """True if the bundles are equal."""
         return not (
             self.prompt
             or self.user_template
@@ -145,7 +145,7 @@ def _unified(before: str, after: str, name: str) -> str:
 
 
 def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
-    """Return what says who is asked and how; labels and prompt aside. `asked`: as the run described itself, too."""
+    """Return the models and their settings, without labels and prompt; `asked` adds the run's own description."""
     tasks = []
     for number, own in enumerate(bundle.tasks):
         record = task_to_record(own.task)
@@ -177,7 +177,7 @@ def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
 
 
 def _structure(labels: LabelSet) -> dict[str, Any]:
-    """Return what is known of labels beside their names."""
+    """Return the structure of the labels: their kind, separator and fields."""
     own = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
     if not isinstance(labels, FieldLabels):
         return own
@@ -217,7 +217,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: A
 
 
 def _changes(before: _Leaves, after: _Leaves) -> Iterator[Change]:
-    """Yield what differs; None and nothing are the same."""
+    """Yield the changed settings; a missing setting equals None."""
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if json.dumps(old, default=repr) != json.dumps(new, default=repr):

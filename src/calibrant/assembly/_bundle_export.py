@@ -73,8 +73,8 @@ _PACKED: Final = ("labels", "prompt", "user_template")  # of the first task: the
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
-    """What a run's directory says.
+class _ExportedRun:
+    """Contents of a run's directory.
 
     Attributes
     ----------
@@ -178,7 +178,9 @@ def export(
     return read_bundle(out)
 
 
-def _read_run(path: Path, task: Task | str | Path | None, model: str | None, calibration: Path) -> _Run:
+def _read_run(
+    path: Path, task: Task | str | Path | None, model: str | None, calibration: Path
+) -> _ExportedRun:
     if not path.is_dir():
         raise DataError("no such directory: expected that of a run.", path=path)
     search, metrics = _record(path / "result.json"), _record(path / "metrics.json")
@@ -193,7 +195,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
     description = None if search is not None else _description(path)
     settings = _settings(path, task, model, description)
     prompt, template = _prompt(settings, search, description)
-    found = _Run(
+    found = _ExportedRun(
         path=path,
         settings=settings,
         prompt=prompt,
@@ -223,7 +225,7 @@ def _demonstrations(
     return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
 
 
-def _without_texts(run: _Run) -> _Run:
+def _without_texts(run: _ExportedRun) -> _ExportedRun:
     """Return a run without the labelled texts that its prompts showed, and without figures: none was measured so."""
     if run.demonstrations is None:
         return run
@@ -249,7 +251,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """Return what `Classifier.describe` said, without the address, which may be another elsewhere."""
+    """Return the description from `Classifier.describe`, without the address, which depends on the machine."""
     source = path / "run.json"
     found = _record(source)
     if found is None:  # a job at a provider's batch interface
@@ -266,7 +268,7 @@ def _description(path: Path) -> dict[str, Any]:
 def _settings(
     path: Path, task: Task | str | Path | None, model: str | None, description: Mapping[str, Any] | None
 ) -> RunSettings:
-    """Return what was asked: as it was written down, or as the task says."""
+    """Return the settings of the run, from its ``task.json`` or from `task`."""
     if task is None:
         found = read_run_settings(path)
         if found is None:
@@ -310,7 +312,7 @@ def _prompt(
     return first["prompt"], first["user_template"]
 
 
-def _check(run: _Run) -> None:
+def _check(run: _ExportedRun) -> None:
     """Refuse settings that are not those of the run.
 
     What the models really do is compared when the bundle is loaded: that takes the models.
@@ -345,7 +347,7 @@ def _check(run: _Run) -> None:
         )
 
 
-def _files(run: _Run, calibration: Path) -> dict[str, str]:
+def _files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
     thresholds = thresholds_of(run.calibration)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
@@ -393,8 +395,8 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     return files
 
 
-def _figures(run: _Run, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """Return what was measured."""
+def _figures(run: _ExportedRun, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """Return the measured figures."""
     found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
     if "cascade" not in task.sections and run.settings.plan is None:  # else its models have a say, too
@@ -402,8 +404,8 @@ def _figures(run: _Run, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figu
     return found
 
 
-def _measured_on(run: _Run) -> str:
-    """Return which rows the figures are about."""
+def _measured_on(run: _ExportedRun) -> str:
+    """Return a description of the rows that the figures were measured on."""
     if run.search is not None:
         return "the task's test rows, which the search for the prompt never saw"
     data = (_record(run.path / "run.json") or {}).get("data")
@@ -412,7 +414,7 @@ def _measured_on(run: _Run) -> str:
     return f"the {len(run.predictions):,} rows of the run (SHA-256 of texts and answers `{data['sha256']}`)"
 
 
-def _settings_files(run: _Run) -> dict[str, str]:
+def _settings_files(run: _ExportedRun) -> dict[str, str]:
     """Return ``settings.json``, and the learned scorer that it names."""
     files = {}
     tasks = []
@@ -433,7 +435,7 @@ def _settings_files(run: _Run) -> dict[str, str]:
     return files
 
 
-def _calibration_files(run: _Run, calibration: Path) -> dict[str, str]:
+def _calibration_files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the head, or else the label prior, and the calibrator, as they are."""
     files = {}
     prior, calibrator = run.path / "label_prior.json", calibration / "calibrator.json"

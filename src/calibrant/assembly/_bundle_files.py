@@ -56,7 +56,7 @@ _AGAIN: Final = "copy the bundle again, or export the run again"
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What a bundle's folder holds, checked against its manifest.
+    """Contents of a bundle's folder, checked against its manifest.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def read_folder(path: str | Path) -> Folder:
-    """Return what a bundle's folder holds.
+    """Return the contents of a bundle's folder.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def read_folder(path: str | Path) -> Folder:
     manifest = _read_manifest(path)
     listed = _listed(manifest, path / MANIFEST)
     _check_names(path, set(listed))
-    texts = {name: _checked(path / name, *expected) for name, expected in listed.items()}
+    texts = {name: _checked_text(path / name, *expected) for name, expected in listed.items()}
     for name, text in texts.items():
         if name.endswith(".json"):  # also those that others read: calibrators nested a thousand deep end them
             parse_json(text, path / name)
@@ -302,7 +302,7 @@ def _check_names(path: Path, listed: set[str]) -> None:
         )
 
 
-def _checked(place: Path, sha256: str, size: int) -> str:
+def _checked_text(place: Path, sha256: str, size: int) -> str:
     data = _content(place, most=size)
     if len(data) != size:
         raise StateError(f"{place}: truncated: expected {size:,} bytes, got {len(data):,}: {_AGAIN}.")

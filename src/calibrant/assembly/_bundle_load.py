@@ -95,7 +95,7 @@ def open_bundle(
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            classifier = _asked_instead(bundle, tasks[0], model, limits=limits, journal=journal)
+            classifier = _with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
         elif bundle.plan is not None:
             classifier = _planned(bundle, tasks, limits=limits, journal=journal)
         else:
@@ -169,7 +169,7 @@ def _opened_as(
     return task.with_sections(routing=routing.model_copy(update={"state": router_state}))
 
 
-def _asked_instead(
+def _with_other_model(
     bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     if bundle.plan is not None or task.sections:
@@ -214,12 +214,12 @@ def _finished(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
         as_classifier(classifier, to_use="label prior").prior_correction = bundle.prior_correction
     if bundle.head is not None:
         as_classifier(classifier, to_use="head").head = bundle.head
-    _check_asked(bundle, classifier)
+    _check_description(bundle, classifier)
     return classifier
 
 
-def _check_asked(bundle: Bundle, classifier: BasePredictor) -> None:
-    """Refuse what would be asked in another way than in the run."""
+def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
+    """Refuse a classifier whose calls would differ from those of the run."""
     name = classifier.describe()["model"]
     if name != bundle.fingerprint.model:
         _LOG.warning(

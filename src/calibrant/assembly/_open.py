@@ -22,7 +22,7 @@ def open_classifier(
     journal: Journal | None = None,
     limits: Limits | None = None,
 ) -> BasePredictor:
-    """Return what a task describes: a `Cascade` where it has a ``[cascade]`` section, else a `Classifier`.
+    """Return the task's classifier: a `Cascade` if it has a ``[cascade]`` section, else a `Classifier`.
 
     Where it has a ``[routing]`` section, the classifier's client, or that of the cascade's model ``routed``,
     is the one that `open_routed_client` returns.

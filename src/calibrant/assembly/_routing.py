@@ -1,4 +1,4 @@
-"""From the ``[routing]`` section to what asks its providers."""
+"""Clients and classifiers built from a task's ``[routing]`` section."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _HASHED: Final = 256  # buckets for comparisons; a bandit takes its own number
 
 
 def default_router_state() -> str:
-    """Return the URL or file of what the user's routers have learnt.
+    """Return the URL or file of the user's router state.
 
     ``$CALIBRANT_ROUTER_STATE`` (a SQLAlchemy URL or a file), or else ``router.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
@@ -112,7 +112,7 @@ def _triage(settings: RoutingSettings) -> dict[str, Any]:
         raise ConfigurationError("Expected [routing.triage] for routing = 'triage', got none: add it.")
     return {
         "tiers": settings.triage.tiers.model_dump(exclude_none=True),
-        "context_windows": _known(settings, "context_window"),
+        "context_windows": _by_provider(settings, "context_window"),
     }
 
 
@@ -129,18 +129,18 @@ _STRATEGIES: Final[
     "task": (TaskRouter, lambda own: {"tasks": own.tasks}),
     "cascade": (
         CascadeRouter,
-        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _known(own, "cost")},
+        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _by_provider(own, "cost")},
     ),
     "triage": (TriageRouter, _triage),
     "bandit": (
         BanditRouter,
-        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _known(own, "cost")},
+        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _by_provider(own, "cost")},
     ),
 }
 
 
-def _known(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
-    """Return what is said of providers under a key; None where nothing is."""
+def _by_provider(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
+    """Return the values of one setting by provider; None if no provider has it."""
     found = {own.label: getattr(own, key) for own in settings.providers}
     return {name: value for name, value in found.items() if value is not None} or None
 
@@ -212,7 +212,7 @@ def routed_client(routing: RoutingSettings, task: Task, opened: ExitStack) -> Ro
 
 
 def checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
-    """Refuse providers whose confidence is known to mislead."""
+    """Refuse providers that are known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
         refuse_misleading(
             own.name,
@@ -259,7 +259,7 @@ def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: E
 
 
 def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
-    """Return what a strategy has besides its order."""
+    """Return the optional components of a strategy: judge, triage, quality gate and coherence monitor."""
     parts: dict[str, Any] = {}
     if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
         parts["judge"] = clients[settings.cascade.judge_provider or ""]
@@ -275,7 +275,7 @@ def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str
 
 
 def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | None:
-    """Return what embeds texts, if anything needs it."""
+    """Return the embedder of texts, or None if the settings name none."""
     name = settings.embedder
     if name is None:
         return None

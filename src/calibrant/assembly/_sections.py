@@ -162,7 +162,7 @@ def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Ta
 
 
 def _with_zeph(section: SectionTable) -> SectionTable:
-    """Return the table with what a configuration of Zeph says, where ``[routing] file`` names one."""
+    """Return the table, merged with the Zeph configuration that ``[routing] file`` names."""
     routing: Any = section.values
     if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
         return section

@@ -390,7 +390,7 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed from one bundle to another: prompt, labels, models, options, thresholds, figures."""
+    """Compare two bundles: prompt, labels, models, options, thresholds, figures."""
     from calibrant.cli._export import run_diff
 
     run_diff(before, after, require_same=require_same, as_json=as_json)

@@ -1,4 +1,4 @@
-"""What answers have to rest on, as the command line says it."""
+"""Context options of the command line: the texts that answers have to rest on."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def run_doctor(
     as_json: bool,
     save: bool,
 ) -> None:
-    """Examine a model, print and store what was found; exit code 1 where confidence would mislead."""
+    """Examine a model, print and store the findings; exit code 1 if its confidence would mislead."""
     given = dict(map(parse_option, options))
     with _progress(model) as on_call:
         found = examine(

@@ -59,7 +59,7 @@ _ENGINES: Final = ("local", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What the command was told; see its help.
+    """Options of the command; see its help.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def _task(task_file: Path, options: EvaluateOptions) -> Task:
 
 
 def _routing_stats(task: Task, classifier: BasePredictor) -> RoutingStats | None:
-    """Return what became of the calls to the task's providers, if it has any."""
+    """Return the call statistics of the task's providers; None without routing."""
     if "routing" not in task.sections:
         return None
     from calibrant.cli._providers import routing_stats
@@ -232,7 +232,7 @@ def _evaluated(
 
 
 def _opening(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> partial[BasePredictor]:
-    """Return what opens `classifier` on another machine, where the command's files are not."""
+    """Return a function that opens `classifier` on another machine, without the command's files."""
     replaced = options.prompt is not None or options.run is not None
     one = (
         classifier if isinstance(classifier, Classifier) else None
@@ -293,7 +293,7 @@ def _gate(text: str) -> tuple[str, float]:
 
 
 def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
-    """Return where the rows are: in the file, if one is named, else where the task has those of the split."""
+    """Return the data source of the rows: `file` if given, else the task's source for the split."""
     if file is not None:
         return DataSource(path=file, columns=task.columns)
     known = ("train", "validation", "test")
@@ -326,7 +326,7 @@ def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> BasePre
 
 
 def _write_down(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> None:
-    """Leave in the directory what the run can be exported from without its task file."""
+    """Write the task record and the demonstrations, so that the run can be exported without its task file."""
     replaced = options.prompt is not None or options.run is not None
     record_run(options.out, [(task, options.model)], prompt_for_all=replaced)
     if not isinstance(classifier, Classifier):
@@ -350,7 +350,7 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
 
 
 def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> _Record:
-    """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
+    """Return a function that adds a run to the history; an unusable history fails before the first call."""
     if options.history is None:
         return lambda _: (None, None)
     from calibrant.evaluation import EvaluationHistory, RunScope
@@ -374,7 +374,7 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -
 
 
 def exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
-    """Exit as the numbers demand; says on standard error what to do."""
+    """Exit with the code that the metrics demand; print advice on standard error."""
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"

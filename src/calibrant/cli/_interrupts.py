@@ -24,7 +24,7 @@ _GIVING_UP: Final = "interrupted: the rows under way are given up; what was answ
 
 @contextlib.contextmanager
 def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
-    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once.
+    """Yield a `Stop` that the first Ctrl-C (or SIGTERM) requests; a second one ends the run at once.
 
     Calls in flight are finished; rows that wait for a rate limit or before another attempt are given up.
 

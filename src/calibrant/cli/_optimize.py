@@ -41,11 +41,11 @@ def run_optimize(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Run the search and print what it found."""
+    """Run the search and print its results."""
     task = Task.from_file(task_file)
     if model is None and options.get("prior_correction") == "batch":
         _refuse_prior(task)
-    with _asked(task, model) as asked, ProgressDisplay() as display:
+    with _search_model(task, model) as model_or_predictor, ProgressDisplay() as display:
         result = optimize(task, model=asked, out=out, progress=display, **options)
         routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
     if out is not None:
@@ -78,8 +78,8 @@ def _refuse_prior(task: Task) -> None:
 
 
 @contextmanager
-def _asked(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
-    """Return what the search asks: the model that is named, all that the task names, or None for its own model."""
+def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
+    """Yield the model of the search: `model`, the task's cascade or router, or None for the task's own model."""
     if not task.sections:
         yield model
         return

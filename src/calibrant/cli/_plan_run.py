@@ -25,7 +25,7 @@ __all__ = ["RunOptions", "run_planned"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command was told; see its help."""
+    """Options of the command; see its help."""
 
     models: tuple[str, ...]
     texts: tuple[str, ...]

@@ -26,7 +26,7 @@ _KINDS_SHOWN = 3
 
 
 class _State(NamedTuple):
-    """What is shown: ``phase: done/total unit, wait, note``; a bar has room for one of the two."""
+    """Progress as displayed: ``phase: done/total unit, wait, note``; a bar has room for wait or note."""
 
     phase: str
     done: int
@@ -136,7 +136,7 @@ class EvaluationDisplay(_Display):
 
 
 def _wait(rate_limits: Mapping[str, float]) -> str:
-    """Return what is waited for, how long, and until when."""
+    """Return the pending rate limits: model, seconds and end time of each."""
     now = time.time()
     return ", ".join(
         f"waiting for {model}'s rate limit, {math.ceil(seconds)} s (until "

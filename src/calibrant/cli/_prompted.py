@@ -115,7 +115,7 @@ def _existing(path: Path) -> Path | None:
 
 
 def _best_candidate(path: Path) -> dict[str, Any]:
-    """Return the components a search has chosen; empty where it does not say."""
+    """Return the components that a search has chosen; empty if the result has none."""
     if not path.exists():
         return {}
     try:
@@ -127,7 +127,7 @@ def _best_candidate(path: Path) -> dict[str, Any]:
 
 
 def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> BasePredictor:
-    """Return a classifier that shows what a search chose; as it is where the search did not say."""
+    """Return a classifier with the demonstrations that a search chose; unchanged if the search chose none."""
     if chosen is None:
         return predictor
     classifier = as_classifier(predictor, to_use="demonstrations")
@@ -138,7 +138,7 @@ def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> 
 
 
 def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
-    """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
+    """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
         write_atomically(directory / calibration.DEMONSTRATIONS, shown.index.to_text())

@@ -44,7 +44,7 @@ class ServeOptions:
 
 
 def run_serve(path: Path, given: ServeOptions) -> None:
-    """Serve the bundle until a signal comes, and then until what was taken is answered."""
+    """Serve the bundle until a signal comes, then finish the accepted requests."""
     settings = ServiceSettings(
         api_keys=tuple(map(_key, given.api_key_env)),
         most_bytes=given.max_body,
@@ -94,7 +94,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
 
 
 def _recorder(bundle: Bundle, classifier: Predictor, given: ServeOptions) -> AnswerRecorder | None:
-    """Return what records answers; a history that cannot be used is an error before the first request."""
+    """Return the recorder of answers; an unusable history fails before the first request."""
     if given.history is None:
         return None
     scope = RunScope(

@@ -22,7 +22,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def fitted(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the same; on a terminal, columns that do not fit stand below the others, behind the first column."""
+    """Return `aligned` lines; on a terminal, columns that do not fit stand below the others, behind the first column."""
     if not sys.stdout.isatty():
         return aligned(rows)
     room = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""``calibrant verifier``: whether answers are right, asked over HTTP."""
+"""``calibrant verifier``: an HTTP server that checks answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates a classifier on labelled rows with several workers, and loses none."""
+"""Evaluation of a classifier on labelled rows with several workers, without losing a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._settings import Cluster, is_file, share
-from calibrant.distributed._worker import Answered, Reader
+from calibrant.distributed._worker import AnsweredBlock, Reader
 from calibrant.evaluation import (
     Dataset,
     EvaluationProgress,
@@ -42,10 +42,10 @@ _LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
 
 
 class Opening(Protocol):
-    """Opens a classifier; pickled, and called once in each worker."""
+    """Function that opens a classifier; pickled, and called once in each worker."""
 
     def __call__(self, *, limits: Limits) -> Predictor:
-        """Return a classifier that keeps the limits."""
+        """Return a classifier that keeps `limits`."""
         ...
 
 
@@ -138,7 +138,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         "data": inspection.to_record(),
     }
     with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
-        run = _Run(
+        run = _ClusterRun(
             directory,
             Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
             expected=inspection.rows,
@@ -162,8 +162,8 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         return run.finish()
 
 
-class _Run:
-    """One evaluation.
+class _ClusterRun:
+    """One evaluation on a cluster.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class _Run:
         self._started = time.perf_counter()
 
     def recovered(self) -> Reader:
-        """Find out which rows are finished; returns what reads the others."""
+        """Count the finished rows; return a reader of the others."""
         reader, directory = self._reader, self._directory
         if directory.predictions.exists():
             # All rows are there; what else there is of blocks was left by a kill.
@@ -228,7 +228,7 @@ class _Run:
 
     @contextmanager
     def kept_whatever_happens(self) -> Iterator[None]:
-        """Let the directory say how far the run came when something is raised."""
+        """Write the metrics so far if an exception ends the run."""
         try:
             yield
         except BaseException as error:
@@ -239,7 +239,7 @@ class _Run:
 
     @contextmanager
     def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
-        """Tell the workers when something says stop: they finish the rows under way and begin no others."""
+        """Pass a stop request or the deadline on to the workers: they finish the rows under way and begin no others."""
         done = Event()
         self._started = time.perf_counter()
 
@@ -259,8 +259,8 @@ class _Run:
             done.set()
             listener.join()
 
-    def take(self, blocks: Iterable[Answered], stop: Stop, ledger: RemoteLedger) -> None:
-        """Write blocks as they come; once something says stop, those that are begun."""
+    def take(self, blocks: Iterable[AnsweredBlock], stop: Stop, ledger: RemoteLedger) -> None:
+        """Write blocks as they come; after a stop request, only those already begun."""
         fault: CalibrantError | None = None
         for found in blocks:
             fault = fault or found.raised()
@@ -276,7 +276,7 @@ class _Run:
         if fault is not None:
             raise fault
 
-    def _write(self, found: Answered) -> None:
+    def _write(self, found: AnsweredBlock) -> None:
         lines = found.lines.splitlines(keepends=True)
         if not lines:
             return
@@ -296,7 +296,7 @@ class _Run:
             raise self._lost
 
     def _look_after_the_directory(self) -> None:
-        """Write into another directory from the moment on that this one is gone."""
+        """Switch to a rescue directory if the run's own was moved or removed."""
         if self._lost is None and not self._directory.in_place:
             rescue = self._directory.rescued()
             self._shards = Shards(rescue.shards, self._reader.block_rows)

@@ -1,4 +1,4 @@
-"""What all workers of a run may take together, kept in one place."""
+"""Budgets and rate limits that all workers of a run share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOON: Final = 0.005  # seconds until an answer is looked for
 
 
 class Spent(NamedTuple):
-    """What rows took.
+    """Rows, calls, tokens and cost that were spent.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Spent(NamedTuple):
     unpriced: int
 
     def since(self, then: Spent) -> Spent:
-        """Return what was spent since then."""
+        """Return the spending since `then`."""
         return Spent(
             rows=self.rows - then.rows,
             calls=self.calls - then.calls,
@@ -48,7 +48,7 @@ class Spent(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """What a worker may do.
+    """Permission to begin rows, or the reason for a refusal.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Loan(NamedTuple):
 
 
 class Book(Protocol):
-    """A `Ledger` as workers see it, who are elsewhere."""
+    """Interface of a `Ledger` to workers in other processes."""
 
     def lend(self, rows: int) -> Loan:
         """See `Ledger.lend`."""
@@ -74,7 +74,7 @@ class Book(Protocol):
         ...
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return what `Ledger.take` will return."""
+        """Return the future of `Ledger.take`."""
         ...
 
     def begin(self, what: str) -> int:
@@ -95,7 +95,7 @@ class Book(Protocol):
 
 
 class Ledger:
-    """Lends rows under the budgets, hands out the rates, and knows what killed workers and whether the run is to end.
+    """Keeps the budgets and rate limits of all workers, counts crashes, and ends the run.
 
     Rows are lent before they are begun, and count as paid at the mean price until they are settled. What a
     worker that died had borrowed is never settled, so it counts for good: budgets are kept whoever dies. At
@@ -124,7 +124,7 @@ class Ledger:
         self._stopped = ""
 
     def lend(self, rows: int) -> Loan:
-        """Lend at least one of so many rows, or say why none."""
+        """Lend from one up to `rows` rows, or return the reason for a refusal."""
         if self._stopped:
             return Loan(0, self._stopped)
         refused = self._refused(self._lent)
@@ -139,7 +139,7 @@ class Ledger:
         return Loan(rows)
 
     def settle(self, rows: int, spent: Spent) -> None:
-        """Note what so many lent rows took; those that were known already, or not begun, took nothing."""
+        """Record the spending of lent rows; cached rows and rows not begun cost nothing."""
         gate = self._gate
         self._lent -= rows
         self._calls += spent.calls
@@ -154,13 +154,13 @@ class Ledger:
         return not limits.max_requests is limits.max_tokens is limits.max_cost is None
 
     def _refused(self, under_way: int) -> str:
-        """Return which budget is used up when so many rows cost what others did; else nothing."""
+        """Return the name of the budget that `under_way` more rows at the mean price would exceed, or an empty text."""
         gate = self._gate
         gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))
         return gate.used_up(under_way)
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> float:
-        """Take from a rate.
+        """Take tokens or calls from a rate limit.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Ledger:
         return seconds
 
     def begin(self, what: str) -> int:
-        """Note that a worker begins with something; return how often it was begun, now included, without an end.
+        """Count the start of a task; return the starts since it last ended, this one included.
 
         A worker that dies ends nothing, so this tells what kills them.
         """
@@ -198,26 +198,26 @@ class Ledger:
         return self._begun[what]
 
     def end(self, what: str) -> None:
-        """Note that it was done: whoever begins it next counts from 1."""
+        """Reset the count of a finished task: the next start counts as 1."""
         self._begun.pop(what, None)
 
     def close(self, reason: str, *, at_once: bool) -> None:
-        """Let no other block be read; `at_once`: and no other row be begun."""
+        """Stop reading blocks; with `at_once`, stop beginning rows, too."""
         self._closed = self._closed or reason
         if at_once:
             self._stopped = self._stopped or reason
 
     def closed(self) -> str:
-        """Return why no other block is to be read: the run ends, or a budget is used up; else nothing."""
+        """Return the reason to read no further block (end of the run, or a spent budget), or an empty text."""
         return self._closed
 
     def stopped(self) -> str:
-        """Return why no other row is to be begun; else nothing."""
+        """Return the reason to begin no further row, or an empty text."""
         return self._stopped
 
 
 class Leased:
-    """A worker's part of a rate: taken from the ledger a tenth of a second's worth at a time.
+    """A worker's share of a rate limit, leased from the ledger for a tenth of a second at a time.
 
     What it does not want, others get; so a worker that waits, or is gone, holds nobody up.
 
@@ -237,29 +237,29 @@ class Leased:
         self._ask = ask
         self._chunk = max(1.0, per_minute / _MINUTE * _CHUNK_SECONDS / workers)
         self._level = 0.0
-        self._asked: Future[float] | None = None
+        self._pending_lease: Future[float] | None = None
         self._not_before = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until something may be taken, or until there is an answer to look at."""
-        if self._asked is not None and self._asked.done():
-            seconds, self._asked = self._asked.result(), None
+        """Return the seconds until the next call of `take` or the next look at the ledger's answer; 0 if ready."""
+        if self._pending_lease is not None and self._pending_lease.done():
+            seconds, self._pending_lease = self._pending_lease.result(), None
             if seconds:
                 self._not_before = now + seconds
             else:
                 self._level += self._chunk
         if self._level > 0:
             return 0.0
-        if self._asked is None and now >= self._not_before:
+        if self._pending_lease is None and now >= self._not_before:
             self._send()
-        return _SOON if self._asked is not None else self._not_before - now
+        return _SOON if self._pending_lease is not None else self._not_before - now
 
     def take(self, amount: float) -> None:
-        """Take it; what it overdraws is told when that is much, so that others wait for it."""
+        """Take an amount; report a large overdraft to the ledger, so that other workers wait for it."""
         self._level -= amount
-        if self._level <= -self._chunk and self._asked is None:
+        if self._level <= -self._chunk and self._pending_lease is None:
             self._send()
 
     def _send(self) -> None:
         used, self._level = max(0.0, -self._level), max(0.0, self._level)
-        self._asked = self._ask(used, self._chunk)
+        self._pending_lease = self._ask(used, self._chunk)

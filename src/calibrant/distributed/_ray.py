@@ -19,7 +19,7 @@ from typing import Any, Final
 from calibrant.core import ConfigurationError, Limits, Predictor, StateError, install_command
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
-from calibrant.distributed._worker import Answered, Reader, Worker
+from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 
 __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
@@ -111,7 +111,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
 
 
 def _reach(address: str | None) -> None:
-    """Refuse an address where nobody is: Ray tries for minutes."""
+    """Refuse an address that does not answer: Ray would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -125,7 +125,7 @@ def _reach(address: str | None) -> None:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Put back the handler of SIGTERM: Ray's own would end this process, rows under way and all."""
+    """Restore the handler of SIGTERM: Ray's own would end this process and lose the rows under way."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -184,7 +184,7 @@ def _on(node: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RemoteLedger:
-    """A `Ledger` in a process of its own; its copies all speak to that one.
+    """A handle on the `Ledger` in a process of its own; all copies share that ledger.
 
     Attributes
     ----------
@@ -199,11 +199,11 @@ class RemoteLedger:
         return self._get(self.actor.lend.remote(rows))  # type: ignore[no-any-return]
 
     def settle(self, rows: int, spent: Spent) -> None:
-        """See `Ledger.settle`; it is not waited for, as later calls come later."""
+        """See `Ledger.settle`; returns at once, as Ray keeps the order of calls."""
         self.actor.settle.remote(rows, spent)
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return what `Ledger.take` will return."""
+        """Return the future of `Ledger.take`."""
         return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
 
     def begin(self, what: str) -> int:
@@ -211,7 +211,7 @@ class RemoteLedger:
         return self._get(self.actor.begin.remote(what))  # type: ignore[no-any-return]
 
     def end(self, what: str) -> None:
-        """See `Ledger.end`; it is not waited for."""
+        """See `Ledger.end`; returns at once."""
         self.actor.end.remote(what)
 
     def close(self, reason: str, *, at_once: bool) -> None:
@@ -237,7 +237,7 @@ class RemoteLedger:
 
 @contextlib.contextmanager
 def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
-    """Start the process that keeps what all workers may take, on this machine, and end it with the run."""
+    """Start the ledger's process on this machine; end it with the context."""
     ray = require_ray()
     here = _on(ray.get_runtime_context().get_node_id())
     actor = ray.remote(Ledger).options(num_cpus=0, **here).remote(limits, workers)
@@ -256,8 +256,8 @@ def answered_blocks(
     limits: Limits,
     cache: str | None,
     ledger: RemoteLedger,
-) -> Generator[Answered, None, None]:
-    """Yield the blocks as they are answered, in any order; the last ones wait until they are taken.
+) -> Generator[AnsweredBlock, None, None]:
+    """Yield answered blocks in any order; workers wait while the last ones are not taken.
 
     Once the ledger is closed no others are read. Take them all: Ray does not bear to be left while it works.
 
@@ -298,7 +298,7 @@ def answered_blocks(
         )
     try:
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
-            yield from (Answered(**row) for row in batch.to_pylist())
+            yield from (AnsweredBlock(**row) for row in batch.to_pylist())
     except ray.exceptions.RayError as error:
         raise _cannot_go_on(error) from error
 
@@ -312,7 +312,7 @@ def _cannot_go_on(error: Exception) -> StateError:
 
 @contextlib.contextmanager
 def _quiet_small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
-    """Let Ray Data hand on every block of rows by itself, and keep quiet; the user's settings come back."""
+    """Set Ray Data to pass on each block alone and to print nothing; restore the user's settings at the end."""
     context = ray.data.DataContext.get_current()
     wished = {"target_max_block_size": 1, "enable_progress_bars": False}
     before = {name: getattr(context, name) for name in wished}

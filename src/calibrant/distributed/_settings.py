@@ -1,4 +1,4 @@
-"""Who works, and what each of them may take."""
+"""Settings of a cluster, and the limits of each worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONCURRENCY: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where the workers are, and how rows are dealt out to them.
+    """Address, number of workers and block size of a Ray cluster.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Cluster:
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """Return the limits of one of so many workers: its part of the calls in flight; a `Ledger` keeps the others.
+    """Return one worker's limits: its share of the calls in flight; a `Ledger` keeps rates and budgets.
 
     Where the limits do not say, 64 calls are in flight in all.
 

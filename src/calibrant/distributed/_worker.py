@@ -1,4 +1,4 @@
-"""What runs on the cluster: one process reads rows and deals them out, others answer them."""
+"""Processes of the cluster: one reader deals out rows, workers answer them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from calibrant.inference import run_sync
 from calibrant.runs import blocks_of, row_line
 from calibrant.store import PredictionCache
 
-__all__ = ["Answered", "Reader", "Worker"]
+__all__ = ["AnsweredBlock", "Reader", "Worker"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
@@ -50,8 +50,8 @@ class LentRow(NamedTuple):
     context: str | None = None
 
 
-class Answered(NamedTuple):
-    """What came back for a block.
+class AnsweredBlock(NamedTuple):
+    """Answers of one block, and the error that ended it.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ class Answered(NamedTuple):
     provider: str = ""
 
     @classmethod
-    def fault(cls, block: int, lines: bytes, error: Exception) -> Answered:
-        """Return what came back when something went wrong, in a form that travels."""
+    def fault(cls, block: int, lines: bytes, error: Exception) -> AnsweredBlock:
+        """Return a failed block; the error is stored as texts, which can be sent between processes."""
         if isinstance(error, ProviderError):
             said = str(error).removeprefix(f"{error.provider}: ")
             return cls(block, lines, "", said, "ProviderError", error.provider)
@@ -141,7 +141,7 @@ class Reader:
 
 @contextmanager
 def _unless_deadly(book: Book, what: str, *, most: int, message: str) -> Iterator[None]:
-    """Do what others began and did not end, as they died; raise a StateError once that was done so often."""
+    """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
     begun = book.begin(what)
     try:
         if begun > most:
@@ -201,14 +201,14 @@ class Worker:
         )
 
     def _listen(self) -> None:
-        """Wait until the run is stopped: a block may take long."""
+        """Stop the block under way once the run is stopped: a block may take long."""
         with suppress(Exception):  # the book is gone, and so is the run
             while not (reason := self._book.stopped()):
                 time.sleep(_LOOK_SECONDS)
             self._stop.request(reason)
 
     def __call__(self, batch: Any) -> Any:  # noqa: ANN401 (an Arrow table, whose types are not known here)
-        """Return the block with the lines of its rows; a fault is told, not raised: Ray would try it again."""
+        """Return the answered blocks; errors are stored in them, as Ray would retry after an exception."""
         import pyarrow as pa  # noqa: PLC0415 (optional)
 
         found = [
@@ -216,14 +216,16 @@ class Worker:
             for number, rows in zip(batch["block"], batch["rows"], strict=True)
         ]
         columns = zip(*found, strict=True)
-        return pa.table({name: list(column) for name, column in zip(Answered._fields, columns, strict=True)})
+        return pa.table(
+            {name: list(column) for name, column in zip(AnsweredBlock._fields, columns, strict=True)}
+        )
 
-    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> Answered:
+    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
         """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
         stopped = ""
         if self._broken is not None:
-            return Answered.fault(number, b"", self._broken)
+            return AnsweredBlock.fault(number, b"", self._broken)
         first, last = rows[0][0], rows[-1][0]
         died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
         try:
@@ -235,11 +237,11 @@ class Worker:
                 if self._cache is not None:
                     self._cache.flush()  # a worker ends without a word
         except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
-            return Answered.fault(number, b"".join(lines), error)
-        return Answered(number, b"".join(lines), stopped)
+            return AnsweredBlock.fault(number, b"".join(lines), error)
+        return AnsweredBlock(number, b"".join(lines), stopped)
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
-        """Answer rows that were lent; returns why that ended early."""
+        """Answer lent rows; return the reason for an early end, or an empty text."""
         lent = [LentRow(*row) for row in rows]  # lists, once they have been JSON
         examples = [Example(input=row.text, answer=row.answer, context=row.context) for row in lent]
 

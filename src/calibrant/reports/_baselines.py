@@ -38,7 +38,7 @@ class ScoreRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """A model beside what needs no language model.
+    """A model's scores beside those of baselines without a language model.
 
     Attributes
     ----------

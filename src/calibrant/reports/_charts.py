@@ -280,7 +280,7 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
 
 
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
-    """Draw how many rows took how long, on a logarithmic axis."""
+    """Draw the number of rows by latency, on a logarithmic axis."""
     low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
     scale = across(low, high)
     ticks = _ticks(max(bar.right for bar in bars))

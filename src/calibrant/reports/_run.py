@@ -1,4 +1,4 @@
-"""A directory becomes a run: what it says about itself, and its rows."""
+"""Runs read from their directories: settings, metrics and rows."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from calibrant.core import (
 )
 from calibrant.reports._baselines import Baselines, baselines_of
 from calibrant.reports._charts import CertifiedPoint
-from calibrant.reports._rows import Rows, read_rows
+from calibrant.reports._rows import PromptRows, read_rows
 
-__all__ = ["Run", "Search", "read_run"]
+__all__ = ["Run", "SearchResults", "read_run"]
 
 _SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """What ``result.json`` of a search adds.
+class SearchResults:
+    """Results of a search, from its ``result.json``.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Search:
         The file.
     diff : list of (str, str)
         Lines of the first and the best prompt as (kind, text); kind is same, added or removed.
-    seed : Rows or None
+    seed : PromptRows or None
         The test rows under the first prompt.
     changed : bool
         True if the best prompt is another than the first.
@@ -49,14 +49,14 @@ class Search:
 
     record: Mapping[str, Any]
     diff: list[tuple[str, str]]
-    seed: Rows | None
+    seed: PromptRows | None
     changed: bool
     verdict: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A directory.
+    """A run, read from its directory.
 
     Attributes
     ----------
@@ -64,11 +64,11 @@ class Run:
         The directory's name.
     title : str
         Task and model, as far as they are known.
-    rows : Rows
+    rows : PromptRows
         Its rows; of a search those under the best prompt.
     metrics : mapping
         ``metrics.json``; empty where there is none.
-    search : Search or None
+    search : SearchResults or None
         What a search adds.
     baselines : Baselines or None
         What needs no language model, on the same rows.
@@ -82,9 +82,9 @@ class Run:
 
     name: str
     title: str
-    rows: Rows
+    rows: PromptRows
     metrics: Mapping[str, Any]
-    search: Search | None
+    search: SearchResults | None
     baselines: Baselines | None
     certified: CertifiedPoint | None
     certified_on: str
@@ -168,11 +168,11 @@ def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """Return what an unfinished run says about itself."""
+    """Return the ``run.json`` of an unfinished run; empty if there is none."""
     return _json(path) if path.exists() else {}
 
 
-def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
+def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
     """Check a search's result as far as the page shows it."""
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
@@ -185,7 +185,7 @@ def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
         changed, verdict = changed_prompt(record), search_verdict(record)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
-    return Search(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
+    return SearchResults(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
 
 
 def _diff(seed: str, best: str) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def _certified_on(path: Path) -> str:
     return f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
 
 
-def _remarks(metrics: Mapping[str, Any], rows: Rows, *, finished: bool) -> list[str]:
+def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) -> list[str]:
     remarks = []
     if not finished:
         remarks.append(
