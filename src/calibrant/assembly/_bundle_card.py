@@ -60,7 +60,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     Parameters
     ----------
     settings : RunSettings
-        Who was asked.
+        Models of the run, and their settings.
     name : str
         The task's name.
     labels : LabelSet
@@ -68,27 +68,27 @@ def card(  # noqa: PLR0913  (keyword-only options)
     prompt : str
         The prompt.
     proposer : str or None
-        What wrote the prompt; None where nothing searched for it.
+        Proposer that wrote the prompt; None without a search.
     figures : sequence of Figure
-        What was measured.
+        Figures measured in the run.
     thresholds : mapping
         As ``thresholds.json`` has them.
     fingerprint : mapping
         The fingerprint's record.
     measured_on : str
-        Which rows the figures are about, in words.
+        Description of the rows that the figures were measured on.
     answered_by : mapping of str to int
-        Rows by the model that its server says answered; empty where nobody counted.
+        Rows by the model that the server reports; empty if the run did not count them.
     corrected, calibrator : bool
-        Whether a label prior is divided out, and whether there is a calibrator.
+        True if a label prior is divided out; True if the bundle has a calibrator.
     head : mapping or None
-        What ``head.json`` says of a head.
+        Contents of ``head.json``.
     verdict : sequence of str, optional
-        What the search for the prompt found, and what the model adds to TF-IDF, in sentences.
+        Sentences on the result of the prompt search, and on the model's gain over TF-IDF.
     demonstrations : mapping, optional
-        Which labelled texts prompts show, as `calibrant.calibration.demonstrated` says it.
+        Demonstrations of the prompts, as described by `calibrant.calibration.demonstrated`.
     texts_left_out : bool, default False
-        Whether the run showed some that are no part of the bundle.
+        True if the run showed demonstrations that the bundle leaves out.
     """
     treatment = [
         *_treatment(

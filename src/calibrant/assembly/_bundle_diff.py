@@ -34,9 +34,9 @@ class Change:
     Attributes
     ----------
     name : str
-        What it is, as a path: ``model.options.seed``.
+        Path of the value: ``model.options.seed``.
     before, after : JSON value
-        What it was and is; None also where it is not there.
+        Old and new value; None also for a missing one.
     """
 
     name: str
@@ -55,9 +55,9 @@ class BundleDiff:
     labels_added, labels_removed : tuple of str
         Labels that only one of them has.
     labels_reordered : bool
-        Whether the labels that both have come in another order.
+        True if the common labels come in another order.
     settings : tuple of Change
-        Name, field, structure of the labels, models and their options, cascade, routing, plan, and who wrote it.
+        Name, field, structure of the labels, models and their options, cascade, routing, plan, and calibrant's version.
     corrections : tuple of Change
         Label prior, calibrator and thresholds.
     figures : tuple of (str, Figure or None, Figure or None)
@@ -107,7 +107,7 @@ def diff_bundles(before: str | Path, after: str | Path) -> BundleDiff:
     Raises
     ------
     ConfigurationError, DataError, StateError
-        One cannot be read, or not be exported; see `read_bundle` and `export`.
+        A bundle cannot be read, or a run cannot be exported; see `read_bundle` and `export`.
     """
     with ExitStack() as opened:
         first, second = (_read(Path(path), opened) for path in (before, after))

@@ -81,23 +81,23 @@ class _ExportedRun:
     path : Path
         The directory.
     settings : RunSettings
-        Who was asked, and how.
+        Models of the run, and their settings.
     prompt : str
-        The prompt that was asked: the best one of a search.
+        The prompt of the run; the best one of a search.
     user_template : str or None
-        The template that goes with it.
+        The user template of that prompt.
     description : mapping or None
-        What `Classifier.describe` said; None for a search.
+        Result of `Classifier.describe`; None for a search.
     metrics, search, calibration : mapping or None
         ``metrics.json``, ``result.json`` and ``calibration.json``.
     predictions : SavedPredictions
         The rows.
     fingerprint : Fingerprint
-        What they depend on.
+        Fingerprint of the predictions: prompt, model and labels.
     demonstrations : DemonstrationSettings or None
-        Which labelled texts its prompts showed.
+        Settings of the demonstrations in its prompts.
     texts_left_out : bool
-        Whether these stay behind, and with them all that was learned and measured with them.
+        True if the bundle leaves out the demonstrations, and everything learned or measured with them.
     """
 
     path: Path
@@ -131,22 +131,22 @@ def export(
         Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate`, `calibrant batch` or
         `calibrant cascade run`.
     out : str or Path
-        The bundle's folder; must not be there yet, or be empty. It is written whole, or not at all.
+        The bundle's folder; it must not exist, or be empty. It is written as a whole, or not at all.
     task : Task or path, optional
-        The task that was run, where the run did not write down its settings.
+        The task of the run, if the run did not record its settings.
     model : str, optional
         With `task`: the model that was asked instead of the task's own.
     calibration : str or Path, optional
         Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
     texts : bool, default True
-        Whether the labelled texts that prompts show as demonstrations are packed. Without them the bundle shows none,
-        and holds no head, correction, calibrator, threshold or figure, as these belong to prompts that did. What a
-        prompt itself quotes stays.
+        True to pack the demonstrations. Without them the bundle's prompts show none, and it holds no head,
+        correction, calibrator, threshold or figure, as these belong to prompts with demonstrations. Texts quoted in
+        the prompt itself stay.
 
     Returns
     -------
     Bundle
-        As it was read back.
+        The bundle, read back from its folder.
 
     Raises
     ------
@@ -315,7 +315,7 @@ def _prompt(
 def _check(run: _ExportedRun) -> None:
     """Refuse settings that are not those of the run.
 
-    What the models really do is compared when the bundle is loaded: that takes the models.
+    The models' behaviour is checked when the bundle is loaded, as that check needs the models.
     """
     recorded = task_from_record(run.settings.tasks[0], place=run.path / "task.json")
     first = recorded.task

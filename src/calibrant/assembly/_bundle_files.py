@@ -67,7 +67,7 @@ class Folder:
     texts : mapping of str to str
         Every file's content by name, the manifest aside.
     digest : str
-        SHA-256 of the manifest, 64 hexadecimal digits: the same for the same bundle, another for any other.
+        SHA-256 of the manifest, 64 hexadecimal digits.
     """
 
     calibrant: str
@@ -87,7 +87,7 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
     Raises
     ------
     StateError
-        It is none, holds a number that JSON or a float does not have or a key twice, or is nested too deeply.
+        The text is no JSON, repeats a key, is nested too deeply, or holds a number that JSON or a float cannot.
     """
     try:
         found = json.loads(
@@ -213,8 +213,8 @@ def read_folder(path: str | Path) -> Folder:
     Raises
     ------
     StateError
-        It is no bundle, of another version, or not as it was written: a file is missing, added, altered, no regular
-        file, or no UTF-8.
+        The folder is no bundle, is of another version, or was changed after the export: a file is missing, added,
+        altered, not a regular file, or not UTF-8.
     """
     path = Path(path)
     if not os.path.isdir(path):  # noqa: PTH112 (a path that cannot be looked up is none, too)

@@ -42,10 +42,10 @@ def load(
     path : str or Path
         The folder that `calibrant export` wrote.
     model : str, Client or callable, optional
-        Asked instead of the bundle's one model, in the same way; for weights that lie elsewhere on this machine.
+        Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
         Figures, calibrator and thresholds belong to the bundle's own.
     options : mapping, optional
-        What a bundle never holds or what differs from machine to machine: ``api_key``, ``extra_headers``,
+        Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``,
         ``api_base``, ``timeout``. For a bundle of several models by model (alias or name), each with a mapping.
         Keys are else taken from the environment, as ever.
     limits : Limits, optional
@@ -53,17 +53,17 @@ def load(
     journal : Journal, optional
         Finished predictions.
     router_state : str, optional
-        Where what the providers' strategy has learnt is kept: a file or URL. None takes the user's own place.
+        File or URL of the routing strategy's learned state. None takes the user's own router state.
 
     Returns
     -------
     Classifier or Cascade
-        A `calibrant.cascade.Cascade` where the run asked one. Closing it frees all that was opened for it.
+        A `calibrant.cascade.Cascade` if the run asked one. Closing it releases its models and files.
 
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of a newer version, or what it describes is asked differently here.
+        The bundle is damaged, altered or of a newer version, or its calls would differ from those of the run.
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
     """

@@ -21,7 +21,7 @@ _ALGORITHM: Final = "algorithm"
 _CONFIDENCE: Final = "confidence"
 _MODELS: Final = "modelRefs"
 _MODEL_KEYS: Final = ("model", "modelName")
-# What may stand where: the page documents the whole nesting, a fragment may hold the inner keys alone.
+# Legal keys at each level: the page documents the whole nesting, a fragment may hold the inner keys alone.
 _LEVELS: Final[Mapping[_Location, tuple[str, ...]]] = {
     (): (_MODELS, _ALGORITHM, "type", _CONFIDENCE, *LOOPER_KEYS),
     (_ALGORITHM,): ("type", _CONFIDENCE, "on_error"),
@@ -45,7 +45,7 @@ def read_looper(path: str | Path) -> CascadeSettings:
     Returns
     -------
     CascadeSettings
-        Without models where the file names none.
+        Settings without models if the file names none.
 
     Raises
     ------
@@ -148,7 +148,7 @@ class _YamlDocument:
     Raises
     ------
     ConfigurationError
-        It is no YAML, or no mapping.
+        The text is not YAML, or not a mapping.
     """
 
     def __init__(self, path: Path, text: str) -> None:

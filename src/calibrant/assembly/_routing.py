@@ -95,12 +95,12 @@ def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = 
     settings : RoutingSettings
         The section.
     rng : numpy Generator, optional
-        What it draws from; None takes a fresh one.
+        Source of the strategy's random numbers; None takes a fresh one.
 
     Raises
     ------
     ConfigurationError
-        The strategy takes a setting for wrong.
+        The strategy refuses a setting.
     """
     kind, described = _STRATEGIES[settings.strategy]
     router: Router = kind(settings.names, **described(settings), rng=rng)
@@ -158,14 +158,14 @@ def open_routed_client(
     settings : RoutingSettings
         The section.
     task_name : str
-        What the requests belong to: the strategy ``task`` looks it up, and what is learnt is kept under it.
+        Name of the requests' task: the strategy ``task`` looks it up, and learned state is stored under it.
     rng : numpy Generator, optional
-        What the strategy draws from; None takes a fresh one.
+        Source of the strategy's random numbers; None takes a fresh one.
 
     Returns
     -------
     RoutedClient
-        Closing it writes down what was learnt and frees all that was opened for it.
+        Closing it saves the learned state and releases the providers.
 
     Raises
     ------

@@ -77,7 +77,7 @@ class RecordedTask:
     left_out : mapping of str to tuple of str
         By model (its alias or name), the options that may hold credentials.
     state_left_out : bool
-        Whether the task said where its providers' strategy keeps what it learns.
+        True if the record leaves out the task's own place of router state.
     """
 
     task: Task
@@ -92,11 +92,11 @@ class RunSettings:
     Attributes
     ----------
     tasks : tuple of mapping
-        As `task_to_record` writes them; several for the models of a plan.
+        Records of `task_to_record`; several for the models of a plan.
     plan : mapping or None
         A `calibrant.cascade.CascadePlan` as JSON values.
     prompt_for_all : bool
-        Whether the run put a prompt in the place of the task's, for all models of a cascade.
+        True if the run replaced the task's prompt, for all models of a cascade.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
@@ -116,14 +116,14 @@ def record_run(
     Parameters
     ----------
     directory : Path
-        The run's.
+        Directory of the run.
     asked : sequence of (Task, str or None)
-        What was run, and the model that was asked instead of the task's own model, providers or cascade, if any; one
+        Task of the run, and the model that replaced the task's own model, providers or cascade, if any; one
         pair for each model of a plan, else one.
     plan : mapping, optional
         The plan that was carried out, as JSON values.
     prompt_for_all : bool, default False
-        Whether another prompt than the task's was used.
+        True if the run used another prompt than the task's.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     Raises
     ------
     StateError
-        They are something else.
+        The values are no record of a task.
     """
     if not _KEYS <= set(record) <= _KEYS | _OPTIONAL_KEYS:
         raise _damaged(
@@ -351,7 +351,7 @@ def with_options(
     Raises
     ------
     ConfigurationError
-        There is no such model, or an option would change what is asked.
+        The task has no such model, or an option would change the calls.
     """
     if not options:
         return task

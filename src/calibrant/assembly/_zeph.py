@@ -138,7 +138,7 @@ class _Converter:
     Attributes
     ----------
     values : dict
-        What `RoutingSettings` is made from.
+        Arguments of `RoutingSettings`.
     problems : list of (location, str)
         Unknown keys, and values of another kind.
     """

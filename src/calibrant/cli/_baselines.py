@@ -26,11 +26,11 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     result : EvaluationResult
         The evaluation; its ``metrics.json`` gets the comparison.
     task : Task
-        Whose training and validation rows the baselines learn from.
+        Task with the baselines' training and validation rows.
     file : Path or None
-        File of the evaluated rows, where they are not the task's.
+        File of the evaluated rows, if they are not the task's.
     split : str
-        Split of the evaluated rows, if they are the task's: nothing learns from it.
+        Split of the evaluated rows, if they are the task's: no baseline learns from it.
     """
     if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
         return []

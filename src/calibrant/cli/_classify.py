@@ -70,13 +70,13 @@ def print_predictions(
     Parameters
     ----------
     classifier : Classifier or Cascade
-        Who is asked; it is left open.
+        Classifier of the texts; it is left open.
     texts : list of str or TextWithContext
-        What is classified.
+        Texts to classify.
     as_json : bool
-        Whether lines are JSON objects.
+        True to print JSON objects.
     with_model : bool, default False
-        Whether lines that are not say which model answered.
+        True to name the answering model in plain lines.
     """
     listing = _Listing(texts, as_json=as_json, with_model=with_model)
     try:

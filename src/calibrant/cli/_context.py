@@ -15,7 +15,7 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     Parameters
     ----------
     task : Task
-        Its cascade verifies answers.
+        Task whose cascade verifies answers.
     context : str or None
         For rows without one of their own; None leaves the task's.
     column : str or None
@@ -24,7 +24,7 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     Raises
     ------
     ConfigurationError
-        Nobody would read the context.
+        The task has no verifier to read the context.
     """
     if context is None and column is None:
         return task

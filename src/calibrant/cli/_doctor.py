@@ -119,7 +119,7 @@ def settings_toml(found: Examination, options: Mapping[str, Any] | None = None) 
     found : Examination
         The examination.
     options : mapping, optional
-        What it was made with, address included; a comment stands for each credential in it.
+        Options of the examination, address included; a comment stands for each credential.
     """
     options = dict(options or {})
     address = options.pop("api_base", None) or options.pop("base_url", None) or found.api_base

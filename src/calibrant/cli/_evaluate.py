@@ -66,39 +66,39 @@ class EvaluateOptions:
     out : Path
         Output directory.
     prompt, run, label_prior : Path or None
-        Where the prompt comes from, and what goes with it.
+        Prompt file, directory of a search, and label-prior file.
     split : str
-        Which rows of the task.
+        Split of the task to evaluate.
     file : Path or None
-        Other rows.
+        File of other rows to evaluate.
     max_rows : int or None
-        Only so many.
+        Largest number of rows.
     model : str or None
-        Instead of the task's.
+        Replaces the task's model.
     limits : mapping
-        Of `Limits`; None leaves a limit out.
+        Arguments of `Limits`; None leaves a limit out.
     fail_under : tuple of str
         ``METRIC=VALUE``.
     cache : str or None
-        URL or file.
+        URL or file of finished predictions.
     no_cache : bool
-        Whether to do without one.
+        True to run without a cache.
     history : str or None
         URL or file of the history the finished run is added to.
     account, profile : str or None
-        Where in it.
+        Account and profile in the history.
     as_json : bool
-        Whether to print JSON.
+        True to print JSON.
     parquet : bool
-        Whether to leave the rows as a Parquet file, too.
+        True to write the rows as a Parquet file, too.
     engine : {"local", "ray"}
         This process, or workers on a Ray cluster.
     ray_address : str or None
-        Of the cluster.
+        Address of the cluster.
     workers : int or None
-        How many.
+        Number of workers.
     context, context_column : str or None
-        What answers have to rest on, for all rows, and the column of a row's own.
+        Context of all rows, and the column of a row's own.
     """
 
     out: Path
@@ -236,7 +236,7 @@ def _opening(task: Task, options: EvaluateOptions, classifier: BasePredictor) ->
     replaced = options.prompt is not None or options.run is not None
     one = (
         classifier if isinstance(classifier, Classifier) else None
-    )  # a cascade has learned nothing as a whole
+    )  # heads and priors belong to single classifiers
     shown = None if one is None else one.demonstrations
     return partial(
         _opened_again,

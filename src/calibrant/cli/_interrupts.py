@@ -41,7 +41,7 @@ def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.reason = ENDED_BY_SIGNAL
         stop.request(ENDED_BY_SIGNAL, at_once=at_once, waits=True)
-        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
+        with contextlib.suppress(OSError, RuntimeError):  # a closed pipe, or a write under way
             _say(_GIVING_UP if at_once else _FINISHING)
 
     if threading.current_thread() is not threading.main_thread():

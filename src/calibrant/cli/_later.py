@@ -17,11 +17,11 @@ class _Later(TyperCommand):
     Parameters
     ----------
     name : str
-        Of the group.
+        Name of the group.
     help : str
-        What the list says.
+        Help text in the list of commands.
     module : str
-        Holds its `typer.Typer`, under the group's name.
+        Module with the group's `typer.Typer`, under the group's name.
     """
 
     def __init__(self, name: str, help: str, module: str) -> None:  # noqa: A002  (typer's name)

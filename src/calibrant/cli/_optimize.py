@@ -46,8 +46,12 @@ def run_optimize(
     if model is None and options.get("prior_correction") == "batch":
         _refuse_prior(task)
     with _search_model(task, model) as model_or_predictor, ProgressDisplay() as display:
-        result = optimize(task, model=asked, out=out, progress=display, **options)
-        routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
+        result = optimize(task, model=model_or_predictor, out=out, progress=display, **options)
+        routing = (
+            None
+            if model_or_predictor is None or isinstance(model_or_predictor, str)
+            else routing_stats(model_or_predictor)
+        )
     if out is not None:
         record_run(out, [(task, model)], prompt_for_all=True)
         write_report(out)

@@ -41,7 +41,7 @@ class _Display:
     Parameters
     ----------
     unit : str
-        What is counted.
+        Name of the counted items.
     """
 
     def __init__(self, unit: str) -> None:

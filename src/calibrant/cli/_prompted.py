@@ -43,12 +43,11 @@ def open_prompted(
     task : Task
         Its own head is used unless `run` or `label_prior` is named.
     model : str or None
-        Asked instead of the task's model.
+        Replaces the task's model.
     prompt : Path or None
         File with a prompt.
     run : Path or None
-        Directory of a search: its best prompt with its demonstrations, and its head, or its label prior where it has
-        none.
+        Directory of a search: its best prompt with its demonstrations, and its head or else its label prior.
     label_prior : Path or None
         File with a label-prior correction; comes before any head.
     limits : Limits, optional
@@ -59,9 +58,9 @@ def open_prompted(
     ConfigurationError
         Both a prompt and a run are named.
     DataError
-        A file is missing, or is none.
+        A file is missing, or not a regular file.
     StateError
-        What was learned belongs to something else.
+        The head or the label prior belongs to another prompt, model or label set.
     """
     if run is not None and prompt is not None:
         raise ConfigurationError("Expected either --prompt or --run, got both.")

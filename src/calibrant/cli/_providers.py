@@ -29,7 +29,7 @@ class RoutingStats:
     providers : tuple of ProviderStats
         As they were declared.
     helpers : mapping of str to HelperStats
-        Judge and triage, where there are such.
+        Judge and triage, if the strategy has them.
     """
 
     strategy: str

@@ -37,7 +37,7 @@ __all__ = ["run_reset", "run_stats"]
 
 _STRATEGIES: Final = get_args(RoutingStrategy)
 _PARAMETERS: Final = ("alpha", "decay_factor")
-_KEPT_APART: Final = "default"  # the scope of who names none
+_KEPT_APART: Final = "default"  # scope of routers that name none
 _TITLES: Final = {
     "mean": "mean success",
     "lower": "95 % from",

@@ -65,7 +65,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         line = f"{bundle.name} answers at {address}/v1/classify; Ctrl-C ends it."
         sys.stdout.write((json.dumps(record) if given.as_json else line) + "\n")
         sys.stdout.flush()
-        # What is there now stays: looking through it for garbage would hold requests up for some 100 ms each time.
+        # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
         gc.collect()
         gc.freeze()
 

@@ -38,7 +38,7 @@ from calibrant.runs import RunDirectory, Shards
 __all__ = ["Opening", "evaluate"]
 
 _VERSION: Final = 1
-_LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
+_LOOK_SECONDS: Final = 0.2  # between two checks for a stop request
 
 
 class Opening(Protocol):
@@ -69,7 +69,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     ``run.json`` are as `calibrant.evaluation.BatchEvaluator` writes them. At most a few
     blocks are in memory: a worker waits until its last block is taken. The block of a worker that dies is
     answered by another one. After an interruption, a kill included, the same call goes on where it was; rows
-    that failed for the server's reasons are asked again.
+    that failed with a transport error are asked again.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     out : path
         Directory for the rows and numbers, on this machine.
     cluster : Cluster, optional
-        Where the workers are, how many, and how many rows they get at a time.
+        Address of the cluster, number of workers, and rows per block.
     limits : Limits, optional
-        Of all workers together, by default 64 calls in flight. These are shared out evenly. Rates and budgets
-        are kept in one place: what a worker does not take of a rate the others may, and what one that died had
-        begun counts as paid, at the mean price. Budgets start anew when a run goes on.
+        Limits of all workers together, by default 64 calls in flight, which are shared out evenly. Rates and
+        budgets are shared: other workers may use the part of a rate that one leaves, and rows that a worker had
+        begun when it died count as paid, at the mean price. Budgets start anew when a run is resumed.
     cache : str, optional
         URL or file of finished predictions that every worker can open; a file on one machine only. Without one,
-        what a worker that dies was paid for is paid again.
+        the rows under way in a worker that dies are paid again.
     about : mapping, optional
         JSON values that belong to the run; see `calibrant.evaluation.BatchEvaluator.evaluate`.
     on_progress : callable, optional
@@ -107,13 +107,13 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     ConfigurationError
         Ray is missing, the cluster cannot be used, or there are fewer calls in flight than workers.
     DataError
-        There are no rows, or one is broken or has an unknown answer.
+        The dataset is empty, or a row is malformed or has an unknown label.
     ProviderError
-        A fault that every call would meet, or nothing but failures; what was answered before is kept.
+        Every call would fail, or a long series of rows has failed; earlier answers are kept.
     StateError
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
     CalibrantError
-        The directory was moved or removed during the run; the message says where what came later is kept.
+        The directory was moved or removed during the run; the message names the directory of later answers.
     """
     require_ray()
     cluster, limits = cluster or Cluster(), limits or Limits()
@@ -168,20 +168,20 @@ class _ClusterRun:
     Parameters
     ----------
     directory : RunDirectory
-        Where its files go.
+        Output directory.
     reader : Reader
         All its rows.
     expected : int
         Their number.
     about : mapping
-        What is said of the run in ``metrics.json``.
+        Further entries of ``metrics.json``.
     on_progress : callable or None
         Called after each block.
 
     Attributes
     ----------
     remaining : int
-        Rows without a final prediction, once `recovered` has looked.
+        Rows without a final prediction, counted by `recovered`.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class _ClusterRun:
         """Count the finished rows; return a reader of the others."""
         reader, directory = self._reader, self._directory
         if directory.predictions.exists():
-            # All rows are there; what else there is of blocks was left by a kill.
+            # All rows are in the file; remaining block files were left by a killed process.
             self._shards.remove()
             if self._shards.count_finished(directory.predictions, self._rows(), self._tally):
                 self.remaining = 0
@@ -248,7 +248,7 @@ class _ClusterRun:
                 if seconds is not None and time.perf_counter() - self._started >= seconds:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
-                with suppress(StateError):  # whoever takes the blocks is told
+                with suppress(StateError):  # `take` meets the same error and raises it
                     ledger.close(stop.reason, at_once=True)
 
         listener = Thread(target=listen, daemon=True)
@@ -286,7 +286,7 @@ class _ClusterRun:
         except StateError:
             if self._directory.in_place:
                 raise
-            self._look_after_the_directory()  # it went between the look and the write
+            self._look_after_the_directory()  # the directory vanished between the check and the write
             self._shards.add(found.block, found.lines)
         for line in lines:
             self._tally.add_record(json.loads(line))

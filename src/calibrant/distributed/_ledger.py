@@ -27,7 +27,7 @@ class Spent(NamedTuple):
     cost : float
         US dollars, as far as prices are known.
     unpriced : int
-        Rows whose price is not known.
+        Rows of unknown price.
     """
 
     rows: int
@@ -53,9 +53,9 @@ class Loan(NamedTuple):
     Attributes
     ----------
     rows : int
-        Rows it may begin; 0 where none.
+        Rows that the worker may begin; 0 after a refusal.
     refused : str
-        Why none; empty otherwise.
+        Reason for the refusal; empty otherwise.
     """
 
     rows: int
@@ -97,15 +97,15 @@ class Book(Protocol):
 class Ledger:
     """Keeps the budgets and rate limits of all workers, counts crashes, and ends the run.
 
-    Rows are lent before they are begun, and count as paid at the mean price until they are settled. What a
-    worker that died had borrowed is never settled, so it counts for good: budgets are kept whoever dies. At
-    most half of what is left is lent at a time, in ever smaller parts, so that budgets are overrun by no more
-    than on one machine: what the last rows cost beyond the mean.
+    A worker borrows rows before it begins them; they count as paid at the mean price until they are settled.
+    The rows of a worker that died are never settled and count for good, so budgets hold after crashes. At
+    most half of the remaining budget is lent at a time, in ever smaller parts, so budgets are overrun by no more
+    than on one machine: the excess of the last rows over the mean price.
 
     Parameters
     ----------
     limits : Limits
-        Of all workers together.
+        Limits of all workers together.
     workers : int
         Their number.
     clock : function, default time.monotonic
@@ -132,7 +132,7 @@ class Ledger:
             self._closed = self._closed or refused
             return Loan(0, refused)
         if self._has_budget and not self._gate.rows:
-            rows = 1  # nobody knows what a row takes
+            rows = 1  # the price of a row is unknown until one is settled
         while rows > 1 and self._refused(self._lent + self._parts * rows):
             rows //= 2
         self._lent += rows
@@ -165,24 +165,24 @@ class Ledger:
         Parameters
         ----------
         name : str
-            Of the rate.
+            Name of the rate limit.
         per_minute : float
-            What flows in.
+            Refill of the rate limit per minute.
         used : float
-            What is used already; it is always taken.
+            Amount that was used already; it is always taken.
         wanted : float
-            What else is wanted.
+            Further amount to take.
 
         Returns
         -------
         float
-            0 when it was given, else the seconds until asking again makes sense.
+            0 if `wanted` was granted, else the seconds until a retry makes sense.
         """
         now = self._clock()
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = Bucket(per_minute, now)
-        bucket.wait(now)  # what flowed in meanwhile
+        bucket.wait(now)  # refills the bucket up to now
         bucket.take(used)
         seconds = bucket.wait(now)
         if not seconds:
@@ -192,7 +192,7 @@ class Ledger:
     def begin(self, what: str) -> int:
         """Count the start of a task; return the starts since it last ended, this one included.
 
-        A worker that dies ends nothing, so this tells what kills them.
+        A worker that dies ends no task, so a high count names the task that kills workers.
         """
         self._begun[what] = self._begun.get(what, 0) + 1
         return self._begun[what]
@@ -219,12 +219,12 @@ class Ledger:
 class Leased:
     """A worker's share of a rate limit, leased from the ledger for a tenth of a second at a time.
 
-    What it does not want, others get; so a worker that waits, or is gone, holds nobody up.
+    An idle worker leases nothing, so a worker that waits or has died does not slow the others down.
 
     Parameters
     ----------
     ask : callable
-        Takes what is used and what is wanted; returns the future of `Ledger.take`.
+        Called with the used and the wanted amount; returns the future of `Ledger.take`.
     per_minute : float
         The rate of all workers together.
     workers : int

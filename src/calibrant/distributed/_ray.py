@@ -53,9 +53,9 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
     Parameters
     ----------
     cluster : Cluster
-        Where it is.
+        Address and size of the cluster.
     shares_a_file : bool, default False
-        Whether the workers are to write to the same file, as they can on one machine only.
+        True if the workers write to the same file, which they can on one machine only.
 
     Raises
     ------
@@ -259,7 +259,7 @@ def answered_blocks(
 ) -> Generator[AnsweredBlock, None, None]:
     """Yield answered blocks in any order; workers wait while the last ones are not taken.
 
-    Once the ledger is closed no others are read. Take them all: Ray does not bear to be left while it works.
+    No further block is read once the ledger is closed. Exhaust the iterator: Ray Data fails if it is left early.
 
     Parameters
     ----------
@@ -268,13 +268,13 @@ def answered_blocks(
     opening : callable
         Returns a worker's classifier.
     cluster : Cluster
-        How many workers there are.
+        Number of workers and rows per block.
     limits : Limits
-        One worker's calls in flight, and what all together may take.
+        One worker's calls in flight, and the rates and budgets of all.
     cache : str or None
         URL or file of finished predictions.
     ledger : RemoteLedger
-        Keeps what all workers may take together.
+        Keeps the rates and budgets of all workers.
 
     Raises
     ------

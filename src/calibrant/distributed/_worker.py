@@ -32,7 +32,7 @@ from calibrant.store import PredictionCache
 __all__ = ["AnsweredBlock", "Reader", "Worker"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
-_LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
+_LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
 _FAILURES_IN_A_ROW: Final = 100
 _DEATHS: Final = 5  # of workers, at the same block or as they open
 _SEE_LOG: Final = (
@@ -60,13 +60,13 @@ class AnsweredBlock(NamedTuple):
     lines : bytes
         Rows as they stand in ``predictions.jsonl``, in the order of the input.
     stopped : str
-        Why the others were not begun (a budget, the end of the run); empty otherwise.
+        Reason that the other rows were not begun (a budget, the end of the run); empty otherwise.
     error : str
-        What went wrong; empty otherwise.
+        Message of the error; empty otherwise.
     kind : str
         Name of that error's class.
     provider : str
-        Whose fault that is; empty where it is nobody's.
+        Provider of a `ProviderError`; empty otherwise.
     """
 
     block: int
@@ -80,11 +80,11 @@ class AnsweredBlock(NamedTuple):
     def fault(cls, block: int, lines: bytes, error: Exception) -> AnsweredBlock:
         """Return a failed block; the error is stored as texts, which can be sent between processes."""
         if isinstance(error, ProviderError):
-            said = str(error).removeprefix(f"{error.provider}: ")
-            return cls(block, lines, "", said, "ProviderError", error.provider)
+            message = str(error).removeprefix(f"{error.provider}: ")
+            return cls(block, lines, "", message, "ProviderError", error.provider)
         kind = "ConfigurationError" if isinstance(error, ConfigurationError) else "StateError"
-        said = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
-        return cls(block, lines, "", said, kind)
+        message = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
+        return cls(block, lines, "", message, kind)
 
     def raised(self) -> CalibrantError | None:
         """Return the error; None where nothing went wrong."""
@@ -104,15 +104,15 @@ class Reader:
     dataset : Dataset
         The rows.
     labels : LabelSet
-        What their answers are checked against.
+        Legal labels of their answers.
     block_rows : int
         Rows of a block.
     done : frozenset of int
         Blocks that are finished.
     kept : mapping of int to frozenset of int
-        Of blocks that are begun, the places of the rows that are finished.
+        Places of the finished rows in blocks that were begun.
     book : Book or None
-        Says when no other block is to be read.
+        Tells when to stop reading.
     """
 
     dataset: Dataset
@@ -165,7 +165,7 @@ class Worker:
     cache : str or None
         URL or file of finished predictions.
     book : Book
-        Keeps what all workers may take together.
+        Keeps the rates and budgets of all workers.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Worker:
         self._stop = Stop()
         self._broken: Exception | None = None
         try:
-            # Others may be opening, and live.
+            # Every live worker may be opening at the same moment: their starts are no crashes.
             with _unless_deadly(book, "opening", most=workers + _DEATHS, message=_DIED_OPENING):
                 self._open(opening, limits, workers, cache)
         except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
@@ -211,11 +211,11 @@ class Worker:
         """Return the answered blocks; errors are stored in them, as Ray would retry after an exception."""
         import pyarrow as pa  # noqa: PLC0415 (optional)
 
-        found = [
+        blocks = [
             self.answer(number.as_py(), json.loads(rows.as_py()))
             for number, rows in zip(batch["block"], batch["rows"], strict=True)
         ]
-        columns = zip(*found, strict=True)
+        columns = zip(*blocks, strict=True)
         return pa.table(
             {name: list(column) for name, column in zip(AnsweredBlock._fields, columns, strict=True)}
         )
@@ -235,7 +235,7 @@ class Worker:
                     lent = rows[len(lines) : len(lines) + loan.rows]
                     stopped = loan.refused or self._answer(lent, lines)
                 if self._cache is not None:
-                    self._cache.flush()  # a worker ends without a word
+                    self._cache.flush()  # Ray ends workers without notice
         except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
             return AnsweredBlock.fault(number, b"".join(lines), error)
         return AnsweredBlock(number, b"".join(lines), stopped)

@@ -61,11 +61,11 @@ class HeadlineFigure:
     Attributes
     ----------
     name, about : str
-        What it is, and of which rows.
+        Name of the figure, and its rows.
     value : float or None
         The estimate; None where it is not defined.
     interval : Interval or None
-        Its 95 % interval, where one is computed.
+        Its 95 % interval, if one is computed.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Bar:
     lower, upper : float
         The values; the upper one belongs to it.
     right, wrong : int
-        Rows; of a histogram that does not tell them apart all are `right`.
+        Rows; a histogram without that distinction counts all as `right`.
     """
 
     lower: float
@@ -141,10 +141,10 @@ class Mistakes:
     wrong : int
         Wrong rows in all.
     answer_probability : ndarray of float, shape (n,), or None
-        How probable the true label of each row is by what the other rows teach, NaN where that is not known; None
-        where the rows are not ranked by it but come surest first.
+        Probability of each row's true label, learned from the other rows; NaN if unknown. None if the rows are
+        ranked by confidence instead.
     unranked : str
-        Why they are not, in words; empty where they are, or where an answer holds several labels.
+        Reason against ranking by `answer_probability`; empty if ranked by it, or if an answer holds several labels.
     """
 
     rows: tuple[int, ...]
@@ -160,7 +160,7 @@ class Comparison:
     Attributes
     ----------
     name, base : str
-        The run, and what it is compared with.
+        Names of the run, and of the run it is compared with.
     found : PairedComparison or None
         Run minus base; None where they share no row.
     adjusted : float or None
@@ -394,18 +394,18 @@ def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
 def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) -> Mistakes:
     """Return wrong rows, those to look at first: the `limit` with the least probable true label.
 
-    How probable that is, `held_out_answer_probability` says. Where it would say nothing, the surest rows come first:
-    where confidence does not tell right from wrong rows, and where the model answers fewer than half of the labels.
-    Rows without a confidence come last.
+    The probabilities are those of `held_out_answer_probability`. The surest rows come first instead if confidence
+    does not separate right from wrong rows, or if the model answers fewer than half of the labels. Rows without a
+    confidence come last.
 
     Parameters
     ----------
     rows : PromptRows
         All rows.
     limit : int
-        How many at most.
+        Largest number of rows to return.
     table : ClassificationSummary or None
-        Who is taken for whom; None where an answer holds several labels, which are not ranked.
+        Confusion counts; None if answers hold several labels, which are not ranked.
     """
     places = np.flatnonzero(rows.correct == 0)
     sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)

@@ -43,7 +43,7 @@ class PromptRows:
     confidence : ndarray of float, shape (n,)
         In the given label, in [0, 1]; NaN where it is not known.
     latency, cost : ndarray of float, shape (n,)
-        Seconds, and US dollars; NaN where nothing was asked or it is not known.
+        Seconds, and US dollars; NaN if no call was made or the value is unknown.
     key : ndarray of uint64, shape (n,)
         Equal for rows of the same text and true label; the second of two equal rows has another.
     offset : ndarray of int, shape (n,)
@@ -53,12 +53,12 @@ class PromptRows:
     low_label_mass : int
         Rows on which the model would rather have written something else than any label.
     torn : bool
-        Whether the last line was cut off, and left out.
+        True if the last line was cut off, and left out.
     cascade : CascadeMetrics or None
-        What the models of a cascade contributed; None for a single model.
+        Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
-        How the parts of answers that hold several labels fared; None where an answer is one label. `labels` are then
-        whole answers.
+        Metrics of the parts of answers with several labels, whose `labels` are whole answers; None if an answer is
+        one label.
     structure : LabelSet or None
         The labels, where they stand on a scale or in a tree.
     """
@@ -103,9 +103,9 @@ class PartText:
     Attributes
     ----------
     text : str
-        What is right or wrong with it.
+        The verdict on the part, in words.
     is_right : bool
-        Whether it is right.
+        True if the part is right.
     confidence : float
         In the given value, in [0, 1]; NaN where it is unknown.
     """
@@ -124,7 +124,7 @@ class RowTexts:
     line : int
         Place of the row among those of its prompt, from 1.
     input, answer, given, reason : str
-        The text, the true label, the given label (or the outcome, where there is none), what went wrong.
+        The text, the true label, the given label (or else the outcome), the reason of a failure.
     parts : tuple of PartText
         The parts of an answer that holds several labels, as far as they matter.
     """
@@ -157,7 +157,7 @@ class _Columns:
         Raises
         ------
         KeyError, TypeError, ValueError
-            It lacks what a page shows; nothing of it is taken over then.
+            The record lacks a value that the page shows; the columns are unchanged then.
         """
         record, answer, label = row.values, row.answer, row.label
         if row.input is None or "label" not in record:
@@ -224,7 +224,7 @@ def read_rows(
     path : Path
         ``predictions.jsonl``.
     finished : bool
-        Whether the run ended; the last line of one that did not may be cut off, and is then left out.
+        True if the run ended; else the last line may be cut off, and is then left out.
     labels : iterable of str, optional
         Labels that count even where no row has them.
     structure : LabelSet, optional
@@ -270,7 +270,7 @@ def read_texts(rows: PromptRows, chosen: Sequence[int]) -> list[RowTexts]:
 def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return the probabilities of some rows over `PromptRows.labels`, shape (k, L); they need not sum to 1.
 
-    A row that gives its label a confidence and says nothing of the others spreads the rest evenly over them.
+    A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class SearchResults:
     changed : bool
         True if the best prompt is another than the first.
     verdict : list of str
-        What was chosen, and whether the test rows bear it out.
+        Sentences on the chosen prompt and on its gain on the test rows.
     """
 
     record: Mapping[str, Any]
@@ -69,15 +69,15 @@ class Run:
     metrics : mapping
         ``metrics.json``; empty where there is none.
     search : SearchResults or None
-        What a search adds.
+        Results of a search; None for an evaluation.
     baselines : Baselines or None
-        What needs no language model, on the same rows.
+        Scores of baselines without a language model, on the same rows.
     certified : CertifiedPoint or None
         The certified acceptance rule, if one is kept in the directory.
     certified_on : str
-        The rows it was found on; empty where the file does not say.
+        Description of its calibration rows; empty if the file has none.
     remarks : list of str
-        What a reader must know first, such as that the run is not finished.
+        Caveats for the reader, such as an unfinished run.
     """
 
     name: str
@@ -97,7 +97,7 @@ def read_run(directory: Path) -> Run:
     Raises
     ------
     StateError
-        There is no run, or one of another version.
+        The directory holds no run, or one of another version.
     DataError
         A line of its predictions is broken.
     """

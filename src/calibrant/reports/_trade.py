@@ -33,11 +33,11 @@ class TradePoint:
     Attributes
     ----------
     name : str
-        What it is.
+        Name of the policy or model.
     cost, performance : float
         Per row; performance in [0, 1].
     cost_interval, performance_interval : Interval or None
-        How sure that is.
+        Confidence intervals of both.
     """
 
     name: str
@@ -126,7 +126,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     title : str
         Of the page.
     statements : sequence of str
-        What is to be said, a sentence or two each; the first one is the result.
+        Statements on the plan, a sentence or two each; the first one is the result.
     frontier, models, chosen
         As for `trade_chart`.
     settings : sequence of (str, str), optional

@@ -37,7 +37,7 @@ class FakeClient:
     latency : float, default 0
         Seconds every call takes.
     space : LogprobSpace or str, default "masked"
-        What the client says its log-probabilities are.
+        Declared space of the client's log-probabilities.
     name : str, default "fake"
         The model's name.
 
@@ -48,7 +48,7 @@ class FakeClient:
     max_in_flight : int
         Most calls that ran at the same time.
     closed : bool
-        Whether `close` was called.
+        True once `close` was called.
 
     Examples
     --------

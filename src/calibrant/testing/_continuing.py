@@ -40,11 +40,11 @@ class FakeContinuingClient(FakeClient):
     listed : int, default 1000
         Next tokens listed at most, where a request leaves the number to the client.
     few : int, optional
-        Listed where a few will do; by default as many as ever.
+        Next tokens listed if the caller asks for few; by default all of them.
     unscorable : collection of str, default ()
         Labels, as JSON spells them, that `check_labels` refuses.
     serial : bool, default False
-        Whether rows say that their calls wait for each other.
+        True if rows declare that their calls run one after another.
     **options
         ``default``, ``failures``, ``field``, ``tokens``, ``illegal_mass``, ``latency``, ``space`` and
         ``name``, as in `FakeClient`; every question about next tokens is one of the numbered calls.
@@ -176,7 +176,7 @@ class _FakeRow:
 
     @property
     def serial(self) -> bool:
-        """As the client was told."""
+        """The client's `serial`."""
         return self.client.serial
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:

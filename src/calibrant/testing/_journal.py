@@ -15,7 +15,7 @@ class MemoryJournal(dict[str, Prediction]):
     Attributes
     ----------
     reads : int
-        How often it was asked.
+        Calls of `get_many`.
 
     Examples
     --------
