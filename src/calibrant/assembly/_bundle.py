@@ -351,9 +351,9 @@ class _BundleReader:
     def _tasks(self, settings: Mapping[str, Any]) -> tuple[RecordedTask, ...]:
         place = self._path / "settings.json"
         labels, template = self._json("labels.json"), self._optional("user_template.txt")
-        own = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
+        shared = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
         records = [
-            {**record, "labels": labels, **(own if number == 0 else {})}
+            {**record, "labels": labels, **(shared if number == 0 else {})}
             for number, record in enumerate(settings["tasks"])
         ]
         if not records:
@@ -383,11 +383,11 @@ class _BundleReader:
         self, description: Mapping[str, Any] | None, prompt: str, template: str | None, task: Task
     ) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
-        told = {"prompt": prompt, "user_template": template} if description is None else description
+        asked = {"prompt": prompt, "user_template": template} if description is None else description
         record, settings = self._folder.fingerprint, task.demonstrations
         shown = None if settings is None else demonstrated(settings, self._text(DEMONSTRATIONS))
         found = Fingerprint(
-            prompt=asked_text(str(told["prompt"]), told["user_template"], shown),
+            prompt=asked_text(str(asked["prompt"]), asked["user_template"], shown),
             model=record["model"],
             space=record["space"],
             labels=task.labels,

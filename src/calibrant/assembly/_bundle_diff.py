@@ -111,7 +111,7 @@ def diff_bundles(before: str | Path, after: str | Path) -> BundleDiff:
     """
     with ExitStack() as opened:
         first, second = (_read(Path(path), opened) for path in (before, after))
-        # A search does not say how it was asked, which is no difference.
+        # A search records no description of its calls; a missing description is no difference.
         both = first.description is not None and second.description is not None
         settings = tuple(_changes(_settings(first, asked=both), _settings(second, asked=both)))
     ours, theirs = first.labels.labels, second.labels.labels
@@ -178,10 +178,10 @@ def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
 
 def _structure(labels: LabelSet) -> dict[str, Any]:
     """Return the structure of the labels: their kind, separator and fields."""
-    own = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
+    structure = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
     if not isinstance(labels, FieldLabels):
-        return own
-    return own | {
+        return structure
+    return structure | {
         "fields": {field.name: {"path": field.path, **_structure(field.labels)} for field in labels.fields}
     }
 

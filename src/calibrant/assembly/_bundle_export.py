@@ -286,11 +286,11 @@ def _settings(
 
 def _common_prompt(record: Mapping[str, Any]) -> str:
     """Return the prompt that all models are asked under; empty where they differ, as `Cascade` has it."""
-    own = str(record["prompt"])
+    common = str(record["prompt"])
     if record["cascade"] is None:
-        return own
+        return common
     prompts = {
-        own if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
+        common if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
     }
     return prompts.pop() if len(prompts) == 1 else ""
 
@@ -399,7 +399,9 @@ def _figures(run: _ExportedRun, task: Task, thresholds: Mapping[str, Any]) -> tu
     """Return the measured figures."""
     found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
-    if "cascade" not in task.sections and run.settings.plan is None:  # else its models have a say, too
+    if (
+        "cascade" not in task.sections and run.settings.plan is None
+    ):  # a cascade decides by the thresholds between its models
         found += tuple(accepted_of(run.predictions, thresholds))
     return found
 

@@ -172,12 +172,12 @@ def write_folder(
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
         folder = temporary / "bundle"
-        folder.mkdir()  # for whom the umask says, as a temporary folder is for its owner alone
+        folder.mkdir()  # with the umask's permissions: a temporary folder is its owner's alone
         for name, text in {**texts, MANIFEST: json_text(_manifest(texts, fingerprint))}.items():
             _write(folder / name, text)
         check(folder)
         if path.exists():
-            path.rmdir()  # refuses one that has been filled meanwhile
+            path.rmdir()  # fails if files were added meanwhile
         folder.rename(path)
     except (OSError, ValueError) as error:
         raise StateError(f"{path}: cannot be written ({error}): choose another folder.") from error
@@ -224,7 +224,7 @@ def read_folder(path: str | Path) -> Folder:
     _check_names(path, set(listed))
     texts = {name: _checked_text(path / name, *expected) for name, expected in listed.items()}
     for name, text in texts.items():
-        if name.endswith(".json"):  # also those that others read: calibrators nested a thousand deep end them
+        if name.endswith(".json"):  # every file: a calibrator nested a thousand deep would crash its reader
             parse_json(text, path / name)
     return Folder(
         calibrant=str(manifest["calibrant"]),
@@ -326,9 +326,9 @@ def _content(place: Path, *, most: int) -> bytes:
 
 @contextlib.contextmanager
 def _opened(place: Path) -> Iterator[int]:
-    if place.is_symlink():  # said before O_NOFOLLOW would, and where there is none
+    if place.is_symlink():  # a clearer message than O_NOFOLLOW's, and for systems without it
         raise StateError(f"{place}: expected a regular file, got a symbolic link: {_AGAIN}.")
-    # Opening a pipe would wait for somebody to write to it.
+    # O_NONBLOCK: opening a named pipe would block until another process writes to it.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)
     try:

@@ -21,7 +21,7 @@ from calibrant.inference.doctor import public_description
 __all__ = ["load", "open_bundle"]
 
 _LOG = logging.getLogger("calibrant")
-# Where a model is, and how it is called elsewhere, may change from machine to machine.
+# Key of the address in a description: it may differ between machines without changing the model.
 _ENDPOINT: Final = "endpoint"
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
@@ -194,8 +194,8 @@ def _planned(
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
-            own = {"limits": limits, "journal": journal} if alone else {}
-            classifiers.append(Classifier.from_task(task, **own))  # type: ignore[arg-type]
+            access = {"limits": limits, "journal": journal} if alone else {}
+            classifiers.append(Classifier.from_task(task, **access))  # type: ignore[arg-type]
             opened.callback(classifiers[-1].close)
         further = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
         found = plan.cascade(classifiers, **further)

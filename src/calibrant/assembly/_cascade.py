@@ -26,7 +26,7 @@ from calibrant.routing import RoutingSettings
 
 __all__ = ["open_cascade", "resolved_cascade"]
 
-# What only a task file says of a cascade, whether or not the rest stands in the looper's own.
+# Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
 _OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
 _TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})

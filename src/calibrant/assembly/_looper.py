@@ -217,7 +217,7 @@ class _YamlDocument:
     def _scalar(self, node: Any, at: _Location) -> Any:  # noqa: ANN401
         try:
             value = self._loader.construct_object(node)
-        except ValueError as error:  # a date that is none
+        except ValueError as error:  # an impossible date
             raise self._wrong(at, f"expected text or a number, got {node.value!r:.80}") from error
         if isinstance(value, str) and node.style is None:
             try:  # YAML 1.1, which PyYAML reads, takes 1e-1 for text

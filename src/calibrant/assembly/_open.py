@@ -77,7 +77,7 @@ def _routed(task: Task, journal: Journal | None, limits: Limits | None) -> BaseP
     return open_routed(task, journal=journal, limits=limits)
 
 
-# What opens a task with a section of that name; the first that applies opens the others' sections, too.
+# Openers by section; the first section that a task has opens the task's other sections, too.
 _OPENERS: Final[Mapping[str, Callable[[Task, Journal | None, Limits | None], BasePredictor]]] = {
     "cascade": _cascade,
     "routing": _routed,

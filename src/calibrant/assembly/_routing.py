@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
-# What of a provider's options an embedding takes too: where it is, and who pays.
+# Options of a provider that its embeddings take, too: address and credentials.
 _ACCESS: Final = frozenset(
     {
         "api_base",
@@ -82,7 +82,7 @@ def default_router_state() -> str:
     if home:
         return str(Path(home).expanduser() / "router.sqlite")
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The standard says that a relative path is to be ignored.
+    # The XDG standard requires relative paths to be ignored.
     folder = state if state.is_absolute() else Path.home() / ".local" / "state"
     return str(folder / "calibrant" / "router.sqlite")
 
@@ -116,7 +116,7 @@ def _triage(settings: RoutingSettings) -> dict[str, Any]:
     }
 
 
-# What makes a strategy, and from what beside the providers' names.
+# Factory of each strategy, and its arguments beside the providers' names.
 _STRATEGIES: Final[
     Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
 ] = {
@@ -279,12 +279,12 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     name = settings.embedder
     if name is None:
         return None
-    own = next((provider for provider in settings.providers if provider.label == name), None)
-    access = {} if own is None else provider_options(own)
+    provider = next((one for one in settings.providers if one.label == name), None)
+    access = {} if provider is None else provider_options(provider)
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(
-        name if own is None else own.name,
+        name if provider is None else provider.name,
         dim=dim,
         options={option: value for option, value in access.items() if option in _ACCESS},
     )

@@ -206,7 +206,7 @@ def _routing_record(routing: RoutingSettings, left_out: dict[str, list[str]]) ->
     providers = tuple(_public(provider, left_out) for provider in routing.providers)
     record = routing.model_copy(update={"providers": providers}).model_dump(mode="json", exclude=set(_STATES))
     if not routing.router_ema_enabled:
-        del record["router_ema_enabled"]  # said aloud, it contradicts routing = "ema"
+        del record["router_ema_enabled"]  # written out, it would contradict routing = "ema"
     return record
 
 

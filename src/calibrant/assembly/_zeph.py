@@ -80,7 +80,7 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     try:
         settings = RoutingSettings.model_validate(converter.values)
     except pydantic.ValidationError as error:
-        if not converter.problems:  # else what is missing here may be what was unknown there
+        if not converter.problems:  # a missing key may be an unknown one, misspelt
             for item in error.errors():
                 location = converter.origin(item["loc"])
                 converter.problems.append(

@@ -49,7 +49,11 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
 
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
-    except (ConfigurationError, DataError, StateError) as error:  # the evaluation is good without them
+    except (
+        ConfigurationError,
+        DataError,
+        StateError,
+    ) as error:  # the evaluation is complete without baselines
         return [f"No baselines: {error}"]
     return [*_table(found, answered=result.metrics.answered), found.verdict]
 

@@ -33,8 +33,8 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
 
     cascade = cascade_settings(task)
     file = None if cascade is None else cascade.file
-    own = cascade if file is None else read_looper(file)
-    method = None if own is None else own.confidence_method
+    settings = cascade if file is None else read_looper(file)
+    method = None if settings is None else settings.confidence_method
     if cascade is None or method not in VERIFYING_METHODS:
         raise ConfigurationError(
             "Expected a task with a [cascade] whose confidence_method is 'self_verify' or 'automix_entailment' for "

@@ -73,7 +73,7 @@ def _save(found: Examination) -> Path | None:
     try:
         return save_examination(found)
     except StateError as error:
-        sys.stderr.write(f"warning: {error}\n")  # what was found is printed all the same
+        sys.stderr.write(f"warning: {error}\n")  # the findings are printed all the same
         return None
 
 

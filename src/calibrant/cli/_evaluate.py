@@ -214,12 +214,12 @@ def _evaluated(
     if options.engine == "ray":
         from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
 
-        own = {} if options.workers is None else {"workers": options.workers}
+        workers = {} if options.workers is None else {"workers": options.workers}
         return evaluate(
             rows,
             opening=_opening(task, options, classifier),
             out=options.out,
-            cluster=Cluster(address=options.ray_address, **own),
+            cluster=Cluster(address=options.ray_address, **workers),
             limits=limits,
             cache=options.cache,
             about=about,
@@ -309,8 +309,8 @@ def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
 
 def _limits(task: Task, options: EvaluateOptions) -> Limits:
     given = {name: value for name, value in options.limits.items() if value is not None}
-    own = None if options.model is not None else task.model.concurrency
-    return Limits(**{"concurrency": own, **given})
+    concurrency = None if options.model is not None else task.model.concurrency
+    return Limits(**{"concurrency": concurrency, **given})
 
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> BasePredictor:

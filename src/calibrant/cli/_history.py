@@ -24,7 +24,7 @@ history = typer.Typer(
 )
 
 Account = Annotated[str, typer.Option("--account", metavar="ID", help="Whose scores.")]
-Evaluator = Annotated[str, typer.Option("--evaluator", metavar="ID", help="Who gave them.")]
+Evaluator = Annotated[str, typer.Option("--evaluator", metavar="ID", help="Evaluator of the scores.")]
 Profile = Annotated[str, typer.Option("--profile", metavar="NAME", help="Under which settings.")]
 Database = Annotated[
     str | None,

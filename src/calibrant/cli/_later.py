@@ -45,7 +45,7 @@ class RootGroup(TyperGroup):
             "The cheapest model that is sure enough: planned from recorded runs, without a call.",
             "_plan_commands",
         ),
-        "router": ("Which provider to ask first: what was learnt of them.", "_router"),
+        "router": ("Learned records of the providers that routers choose from.", "_router"),
         "verifier": (
             "AutoMix's verifier: a model is asked several times whether an answer is right.",
             "_verifier",

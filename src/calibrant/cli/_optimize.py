@@ -91,12 +91,12 @@ def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor
     try:
         cascade = cascade_settings(task)
         members = () if cascade is None else cascade.models
-        own = [entry.prompt for entry in members if entry.prompt is not None]
-        if model is None and own:
+        prompts = [entry.prompt for entry in members if entry.prompt is not None]
+        if model is None and prompts:
             _LOG.warning(
                 "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
                 "are not used.",
-                len(own),
+                len(prompts),
             )
         yield classifier
     finally:

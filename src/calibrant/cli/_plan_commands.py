@@ -161,7 +161,7 @@ def run(  # noqa: PLR0913
         str, typer.Option(help="With --out: rows of the first task: train, validation or test.")
     ] = "test",
     max_rows: Annotated[
-        int | None, typer.Option(min=1, help="With --out: only the first so many rows.")
+        int | None, typer.Option(min=1, help="With --out: largest number of rows, from the beginning.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Evaluate into this directory; an interrupted run in it goes on.")

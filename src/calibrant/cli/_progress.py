@@ -166,7 +166,7 @@ def _evaluation_note(progress: EvaluationProgress) -> str:
         parts.append(f"{failed} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds)})")
     if progress.cost is not None:
         parts.append(dollars(progress.cost))
-    if progress.eta_seconds and not progress.rate_limits:  # an estimate from calls knows nothing of waits
+    if progress.eta_seconds and not progress.rate_limits:  # the estimate leaves out waits for rate limits
         parts.append(f"{_duration(progress.eta_seconds)} left")
     return ", ".join(parts)
 

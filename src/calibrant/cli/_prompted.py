@@ -1,4 +1,4 @@
-"""The prompt that a command names, and what was learned under it."""
+"""The prompt that a command names, with its head or label prior."""
 
 from __future__ import annotations
 

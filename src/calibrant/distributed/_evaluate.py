@@ -121,7 +121,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     classifier = opening(limits=own_share)
     try:
         labels, described = classifier.labels, classifier.describe()
-        if limits.concurrency is None and classifier.in_process:  # every worker has an engine of its own
+        if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             own_share = replace(own_share, concurrency=classifier.with_limits(Limits()).meter.concurrency)
     finally:
         classifier.close()
@@ -220,7 +220,7 @@ class _ClusterRun:
         found = self._shards.recover(self._rows(), self._tally)
         self.remaining = self._expected - found.rows
         for path in (directory.metrics, directory.predictions, directory.parquet):
-            path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
+            path.unlink(missing_ok=True)  # outdated: written for fewer rows, or with failed ones
         return replace(reader, done=frozenset(found.done), kept=found.kept)
 
     def _rows(self) -> Iterator[Example]:
@@ -282,6 +282,7 @@ class _ClusterRun:
             return
         self._look_after_the_directory()
         try:
+            # One atomic file per block: a block that Ray answers twice is overwritten, never appended.
             self._shards.add(found.block, found.lines)
         except StateError:
             if self._directory.in_place:
@@ -327,7 +328,7 @@ class _ClusterRun:
         directory, tally = self._directory, self._tally
         joined = directory.predictions.exists()
         if not joined:
-            # Anew: rows that failed and were not asked again count as well.
+            # Counted again from the files, which also hold failed rows that were not asked again.
             tally = self._tally = Tally(self._reader.labels)
             for line in self._shards.lines():
                 tally.add_record(json.loads(line))

@@ -13,8 +13,8 @@ from calibrant.inference import Bucket, Gate, Limits
 __all__ = ["Book", "Leased", "Ledger", "Loan", "Spent"]
 
 _MINUTE: Final = 60.0
-_CHUNK_SECONDS: Final = 0.1  # of a rate that all workers together may hold unused
-_SOON: Final = 0.005  # seconds until an answer is looked for
+_CHUNK_SECONDS: Final = 0.1  # of a rate limit: the most that all workers together hold unused
+_SOON: Final = 0.005  # seconds between checks for the ledger's answer
 
 
 class Spent(NamedTuple):
@@ -135,6 +135,7 @@ class Ledger:
             rows = 1  # the price of a row is unknown until one is settled
         while rows > 1 and self._refused(self._lent + self._parts * rows):
             rows //= 2
+        # Lent rows count as paid until settled: a crash can never overrun a budget.
         self._lent += rows
         return Loan(rows)
 

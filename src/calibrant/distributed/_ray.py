@@ -25,7 +25,7 @@ __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "req
 
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
-# Plans, progress, and that there is no progress: ours is shown.
+# Ray's execution plans and progress reports: calibrant shows its own progress.
 _LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
@@ -64,8 +64,8 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
         CPUs, or several machines where one file is shared.
     """
     ray = require_ray()
-    own = not ray.is_initialized()
-    if own:
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         _connect(ray, cluster)
     elif cluster.address is not None:
         raise ConfigurationError(
@@ -74,13 +74,11 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
         )
     try:
         _check_machines(ray, cluster, shares_a_file=shares_a_file)
-        with (
-            warnings.catch_warnings()
-        ):  # a run of few blocks has no work for all workers, and that is all right
+        with warnings.catch_warnings():  # a run of few blocks leaves some workers idle
             warnings.filterwarnings("ignore", "The minimum number of concurrent actors")
             yield
     finally:
-        if own:
+        if starts_ray:
             ray.shutdown()
 
 
@@ -284,7 +282,7 @@ def answered_blocks(
     ray = require_ray()
     here = _on(ray.get_runtime_context().get_node_id())
     with _quiet_small_blocks(ray):
-        # The reader takes no CPU: it would keep a worker from starting.
+        # The reader reserves no CPU, which would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
             replace(reader, book=ledger), batch_size=None, batch_format="pyarrow", num_cpus=0, **here
         )
@@ -294,9 +292,10 @@ def answered_blocks(
             batch_size=1,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=cluster.workers),
-            num_cpus=1,  # it is started again, and its block tried again, without end: the ledger counts
+            num_cpus=1,  # Ray restarts dead workers without end: the ledger counts them
         )
     try:
+        # Runs to the end even after a stop: Ray Data fails if its iterator is left early.
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
             yield from (AnsweredBlock(**row) for row in batch.to_pylist())
     except ray.exceptions.RayError as error:

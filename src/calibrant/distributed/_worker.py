@@ -34,7 +34,7 @@ __all__ = ["AnsweredBlock", "Reader", "Worker"]
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
 _FAILURES_IN_A_ROW: Final = 100
-_DEATHS: Final = 5  # of workers, at the same block or as they open
+_DEATHS: Final = 5  # most crashes of workers at one block, or while they open
 _SEE_LOG: Final = (
     "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
 )
@@ -202,7 +202,7 @@ class Worker:
 
     def _listen(self) -> None:
         """Stop the block under way once the run is stopped: a block may take long."""
-        with suppress(Exception):  # the book is gone, and so is the run
+        with suppress(Exception):  # the ledger's process has ended, and with it the run
             while not (reason := self._book.stopped()):
                 time.sleep(_LOOK_SECONDS)
             self._stop.request(reason)
@@ -242,7 +242,7 @@ class Worker:
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
         """Answer lent rows; return the reason for an early end, or an empty text."""
-        lent = [LentRow(*row) for row in rows]  # lists, once they have been JSON
+        lent = [LentRow(*row) for row in rows]  # JSON turned the tuples into lists
         examples = [Example(input=row.text, answer=row.answer, context=row.context) for row in lent]
 
         def deliver(place: int, prediction: Prediction) -> None:
@@ -259,7 +259,7 @@ class Worker:
         finally:
             self._book.settle(len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
-            raise ProviderError(  # nothing succeeds any more, in however small blocks
+            raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
                 f"one: {json.loads(lines[-1])['reason']}",
                 provider=self._predictor.name,

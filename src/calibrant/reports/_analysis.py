@@ -314,7 +314,7 @@ def confusion(rows: PromptRows) -> ClassificationSummary | None:
     """Return the confusion counts of the rows that are right or wrong; None without such rows."""
     judged, size = rows.judged, len(rows.labels)
     if rows.composite is not None or not judged.any():
-        return None  # whole answers are taken for far too many others
+        return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
     cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
     table = cells.reshape(size, size + 1)

@@ -190,7 +190,7 @@ class _Columns:
         if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
             structure = None
         labels = tuple(sorted(self.places)) if structure is None else structure.labels
-        # One place more: the last, which -1 reads, is "none".
+        # One extra place at the end: the index -1 (no label) reads it.
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
             order[self.places[label]] = new
@@ -373,6 +373,8 @@ def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     ordered = key[order]
     first = np.searchsorted(ordered, ordered)
     repeat = (np.arange(len(key)) - first).astype(np.uint64)
-    found = key.copy()
-    found[order] += repeat * np.uint64(0x9E3779B97F4A7C15)  # wraps around; an odd constant keeps them apart
-    return found
+    distinct = key.copy()
+    distinct[order] += repeat * np.uint64(
+        0x9E3779B97F4A7C15
+    )  # wraps around; an odd constant keeps them apart
+    return distinct

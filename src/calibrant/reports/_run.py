@@ -177,7 +177,7 @@ def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> S
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)
-        # Read once here, so that the template meets no surprise.
+        # Every value that the template shows is read here, so that a damaged file fails with its name.
         shown = [
             record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
         ]
