@@ -15,7 +15,7 @@ import pytest
 from calibrant.distributed import _evaluate
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
-from calibrant.distributed._worker import Answered, Reader, Worker
+from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 from calibrant.inference import Classifier, Limits
 
 
@@ -83,7 +83,7 @@ def answered_blocks(
     limits: Limits,
     cache: str | None,
     ledger: LocalBook,
-) -> Iterator[Answered]:
+) -> Iterator[AnsweredBlock]:
     """Answer the blocks, each worker one at a time, and yield them in the order in which they were dealt out."""
     opened: list[Classifier] = []
 
@@ -106,8 +106,8 @@ def answered_blocks(
             classifier.close()
 
 
-def _taken(found: Future[Any]) -> Iterator[Answered]:
-    yield from (Answered(**row) for row in found.result().to_pylist())
+def _taken(found: Future[Any]) -> Iterator[AnsweredBlock]:
+    yield from (AnsweredBlock(**row) for row in found.result().to_pylist())
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,11 @@ class Figure:
     Attributes
     ----------
     name : str
-        What it is.
+        Name of the figure.
     estimate : float
         Its value.
     lower, upper, level : float or None
-        Its confidence interval, and the level of it in (0, 1); None where there is none.
+        Its confidence interval, and the interval's level in (0, 1); None without an interval.
     rows : int
         Rows it was measured on.
     """
@@ -71,16 +71,16 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleHistory:
-    """What the run's predictions looked like, for whoever watches for drift.
+    """Distribution of the run's predictions, the reference for drift checks.
 
     Attributes
     ----------
     rows : int
-        How many there were.
+        Number of rows.
     labels : mapping of str to int
         Rows by predicted label; where an answer holds several, by each of them.
     confidence : tuple of float
-        Confidences in [0, 1], ascending: those of all rows, or of a thousand at even distances.
+        Confidences in [0, 1], ascending: all of them, or a thousand evenly spaced quantiles.
     """
 
     rows: int
@@ -90,7 +90,7 @@ class BundleHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether a prediction may be used as it is.
+    """Decision to accept a prediction or to send it to review.
 
     Attributes
     ----------
@@ -99,15 +99,15 @@ class Decision:
     confidence : float or None
         The prediction's own, in [0, 1].
     calibrated : float or None
-        What the calibrator makes of it: the share of such answers that is right. None without a calibrator.
+        Calibrated confidence, the expected share of right answers; None without a calibrator.
     threshold : float or None
-        From which value of the number in `decided_by` answers are accepted; None where none is, or nothing was
+        Lowest accepted value of the number in `decided_by`; None if no answer is accepted, or nothing was
         compared.
     rule : {"certified", "suggested", "given", "cascade"} or None
-        Where the threshold comes from; ``cascade`` are the thresholds between its models.
+        Origin of the threshold; ``cascade`` stands for the thresholds between its models.
     decided_by : {"confidence", "calibrated", "cascade"} or None
-        Which of the two numbers was compared with the threshold, or that the cascade's thresholds decided. None where
-        there is no threshold, no label or no confidence.
+        Number compared with the threshold, or ``cascade`` if the cascade's thresholds decided. None without a
+        threshold, a label or a confidence.
     """
 
     accepted: bool | None
@@ -120,7 +120,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """What a bundle holds; `calibrant.load` opens its classifier.
+    """Contents of a bundle; `calibrant.load` opens its classifier.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Bundle:
     calibrant : str
         Version of calibrant that wrote it.
     digest : str
-        64 hexadecimal digits: the same for the same bundle, another for any other.
+        SHA-256 of the bundle, 64 hexadecimal digits.
     name : str
         The task's name.
     labels : LabelSet
@@ -141,29 +141,28 @@ class Bundle:
     user_template : str or None
         Shapes the user message.
     tasks : tuple of RecordedTask
-        Who is asked, and how; several for the models of a plan. The training rows of the first are the labelled texts
-        that its prompts show.
+        Models and their settings; several tasks for the models of a plan. The training rows of the first are the
+        demonstrations of its prompts.
     plan : CascadePlan or None
-        Carried out with these.
+        Plan of a cascade over `tasks`.
     prompt_for_all : bool
-        Whether `prompt` stands for the own prompts of a cascade's models.
+        True if `prompt` replaces the own prompts of a cascade's models.
     description : mapping or None
-        What `Classifier.describe` said in the run; None where the run did not write it down.
+        Result of `Classifier.describe` in the run; None if the run did not record it.
     fingerprint : Fingerprint
-        What correction, calibrator and thresholds belong to.
+        Prompt, model and labels that correction, calibrator and thresholds belong to.
     prior_correction : LabelPriorCorrection or None
         Divided out of every prediction.
     head : Head or None
-        Turns the model's distributions into the final ones; comes in place of the label prior.
+        Maps the model's distributions to the final ones; replaces the label prior.
     calibrator : ConfidenceCalibrator or None
         Of the confidence in the predicted label.
     thresholds : mapping
-        ``suggested``, ``certified`` and ``certification`` as ``calibration.json`` has them; None each where there is
-        none.
+        ``suggested``, ``certified`` and ``certification`` from ``calibration.json``; each may be None.
     figures : tuple of Figure
-        What was measured.
+        Figures measured in the run.
     history : BundleHistory
-        What the run's predictions looked like.
+        Distribution of the run's predictions.
     card : str
         The model card, as Markdown.
     """
@@ -196,9 +195,9 @@ class Bundle:
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
-        """What decides whether an answer is accepted, and from which confidence; None, None without thresholds.
+        """Acceptance rule and its lowest accepted confidence; (None, None) without thresholds.
 
-        Where a certificate was asked for, it alone counts: with none, nothing is accepted.
+        If a certificate was requested, only a certified threshold counts; without one, nothing is accepted.
         """
         return rule_of(self.thresholds)
 
@@ -272,7 +271,7 @@ class Bundle:
 
 
 def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return what decides by these thresholds, as `Bundle.rule`."""
+    """Return the acceptance rule and the lowest accepted confidence, as `Bundle.rule` does."""
     if thresholds["certification"] is not None:
         certified = thresholds["certified"]
         return "certified", None if certified is None else certified["threshold"]
@@ -291,11 +290,11 @@ def read_bundle(path: str | Path) -> Bundle:
     Raises
     ------
     StateError
-        It is no bundle, of a newer version, or not as it was written: something is missing, added or altered, or its
-        parts do not belong together.
+        The folder is no bundle, is of a newer version, was changed after the export, or has parts that do not
+        belong together.
     """
     folder = read_folder(path)
-    reader = _Reader(folder, Path(path))
+    reader = _BundleReader(folder, Path(path))
     try:
         return reader.bundle()
     except StateError:
@@ -307,7 +306,7 @@ def read_bundle(path: str | Path) -> Bundle:
         ) from error
 
 
-class _Reader:
+class _BundleReader:
     """Makes objects of a folder's files."""
 
     def __init__(self, folder: Folder, path: Path) -> None:
@@ -352,9 +351,9 @@ class _Reader:
     def _tasks(self, settings: Mapping[str, Any]) -> tuple[RecordedTask, ...]:
         place = self._path / "settings.json"
         labels, template = self._json("labels.json"), self._optional("user_template.txt")
-        own = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
+        shared = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
         records = [
-            {**record, "labels": labels, **(own if number == 0 else {})}
+            {**record, "labels": labels, **(shared if number == 0 else {})}
             for number, record in enumerate(settings["tasks"])
         ]
         if not records:
@@ -383,12 +382,12 @@ class _Reader:
     def _fingerprint(
         self, description: Mapping[str, Any] | None, prompt: str, template: str | None, task: Task
     ) -> Fingerprint:
-        """Return what the manifest's record stands for; it must be that of prompt and labels."""
-        told = {"prompt": prompt, "user_template": template} if description is None else description
+        """Return the manifest's fingerprint, checked against the prompt and the labels."""
+        asked = {"prompt": prompt, "user_template": template} if description is None else description
         record, settings = self._folder.fingerprint, task.demonstrations
         shown = None if settings is None else demonstrated(settings, self._text(DEMONSTRATIONS))
         found = Fingerprint(
-            prompt=asked_text(str(told["prompt"]), told["user_template"], shown),
+            prompt=asked_text(str(asked["prompt"]), asked["user_template"], shown),
             model=record["model"],
             space=record["space"],
             labels=task.labels,

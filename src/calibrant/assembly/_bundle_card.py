@@ -60,7 +60,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     Parameters
     ----------
     settings : RunSettings
-        Who was asked.
+        Models of the run, and their settings.
     name : str
         The task's name.
     labels : LabelSet
@@ -68,27 +68,27 @@ def card(  # noqa: PLR0913  (keyword-only options)
     prompt : str
         The prompt.
     proposer : str or None
-        What wrote the prompt; None where nothing searched for it.
+        Proposer that wrote the prompt; None without a search.
     figures : sequence of Figure
-        What was measured.
+        Figures measured in the run.
     thresholds : mapping
         As ``thresholds.json`` has them.
     fingerprint : mapping
         The fingerprint's record.
     measured_on : str
-        Which rows the figures are about, in words.
+        Description of the rows that the figures were measured on.
     answered_by : mapping of str to int
-        Rows by the model that its server says answered; empty where nobody counted.
+        Rows by the model that the server reports; empty if the run did not count them.
     corrected, calibrator : bool
-        Whether a label prior is divided out, and whether there is a calibrator.
+        True if a label prior is divided out; True if the bundle has a calibrator.
     head : mapping or None
-        What ``head.json`` says of a head.
+        Contents of ``head.json``.
     verdict : sequence of str, optional
-        What the search for the prompt found, and what the model adds to TF-IDF, in sentences.
+        Sentences on the result of the prompt search, and on the model's gain over TF-IDF.
     demonstrations : mapping, optional
-        Which labelled texts prompts show, as `calibrant.calibration.demonstrated` says it.
+        Demonstrations of the prompts, as described by `calibrant.calibration.demonstrated`.
     texts_left_out : bool, default False
-        Whether the run showed some that are no part of the bundle.
+        True if the run showed demonstrations that the bundle leaves out.
     """
     treatment = [
         *_treatment(
@@ -108,7 +108,7 @@ def card(  # noqa: PLR0913  (keyword-only options)
     parts = [
         f"# {_MARKUP.sub(_ESCAPED, ' '.join(name.split()))}",
         _answers(labels),
-        "\n".join([f"- Asked: {_asked(settings)}", *treatment]),
+        "\n".join([f"- Asked: {_asked_models(settings)}", *treatment]),
         "## Figures",
         *_figures(figures, measured_on),
         "## Thresholds",
@@ -130,16 +130,16 @@ def _code(text: str) -> str:
 
 
 def _answers(labels: LabelSet) -> str:
-    """Return what the classifier answers with."""
+    """Return a description of the labels that the classifier answers with."""
     if isinstance(labels, FieldLabels):
-        fields = [f"- {_code(field.name)}: one of {_named(field.labels)}" for field in labels.fields]
+        fields = [f"- {_code(field.name)}: one of {_label_names(field.labels)}" for field in labels.fields]
         return "\n".join(["A text classifier that answers with one label for each field:", "", *fields])
     if isinstance(labels, MultiLabels):
-        return f"A text classifier that answers with any number, none included, of {_named(labels)}."
-    return f"A text classifier that answers with one of {_named(labels)}."
+        return f"A text classifier that answers with any number, none included, of {_label_names(labels)}."
+    return f"A text classifier that answers with one of {_label_names(labels)}."
 
 
-def _named(labels: LabelSet) -> str:
+def _label_names(labels: LabelSet) -> str:
     more = len(labels) - _LABELS
     named = ", ".join(map(_code, labels.labels[:_LABELS]))
     return f"{len(labels)} labels: {named}" + (f" and {more:,} more" if more > 0 else "")
@@ -152,7 +152,7 @@ def _fingerprint(record: Mapping[str, Any]) -> str:
     )
 
 
-def _asked(settings: RunSettings) -> str:
+def _asked_models(settings: RunSettings) -> str:
     if settings.plan is not None:
         names = ", ".join(_code(task["model"]["name"]) for task in settings.tasks)
         return f"{names}, as a plan of a cascade says (`plan.json`)"
@@ -208,7 +208,7 @@ def _shown(demonstrations: Mapping[str, Any] | None) -> Iterator[str]:
 def _texts(
     demonstrations: Mapping[str, Any] | None, proposer: str | None, *, left_out: bool
 ) -> Iterator[str]:
-    """Yield which texts of others the folder holds."""
+    """Yield sentences about the training texts that the folder holds."""
     if left_out:
         yield (
             "**The run showed every text the labelled texts nearest to it, which were left out of this folder: its "

@@ -1,4 +1,4 @@
-"""What changed from one bundle to another, part by part."""
+"""Differences between two bundles, part by part."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Change:
     Attributes
     ----------
     name : str
-        What it is, as a path: ``model.options.seed``.
+        Path of the value: ``model.options.seed``.
     before, after : JSON value
-        What it was and is; None also where it is not there.
+        Old and new value; None also for a missing one.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleDiff:
-    """What changed from one bundle to another.
+    """Differences between two bundles.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class BundleDiff:
     labels_added, labels_removed : tuple of str
         Labels that only one of them has.
     labels_reordered : bool
-        Whether the labels that both have come in another order.
+        True if the common labels come in another order.
     settings : tuple of Change
-        Name, field, structure of the labels, models and their options, cascade, routing, plan, and who wrote it.
+        Name, field, structure of the labels, models and their options, cascade, routing, plan, and calibrant's version.
     corrections : tuple of Change
         Label prior, calibrator and thresholds.
     figures : tuple of (str, Figure or None, Figure or None)
@@ -83,7 +83,7 @@ class BundleDiff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """True if the bundles are equal."""
         return not (
             self.prompt
             or self.user_template
@@ -107,11 +107,11 @@ def diff_bundles(before: str | Path, after: str | Path) -> BundleDiff:
     Raises
     ------
     ConfigurationError, DataError, StateError
-        One cannot be read, or not be exported; see `read_bundle` and `export`.
+        A bundle cannot be read, or a run cannot be exported; see `read_bundle` and `export`.
     """
     with ExitStack() as opened:
         first, second = (_read(Path(path), opened) for path in (before, after))
-        # A search does not say how it was asked, which is no difference.
+        # A search records no description of its calls; a missing description is no difference.
         both = first.description is not None and second.description is not None
         settings = tuple(_changes(_settings(first, asked=both), _settings(second, asked=both)))
     ours, theirs = first.labels.labels, second.labels.labels
@@ -145,7 +145,7 @@ def _unified(before: str, after: str, name: str) -> str:
 
 
 def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
-    """Return what says who is asked and how; labels and prompt aside. `asked`: as the run described itself, too."""
+    """Return the models and their settings, without labels and prompt; `asked` adds the run's own description."""
     tasks = []
     for number, own in enumerate(bundle.tasks):
         record = task_to_record(own.task)
@@ -177,11 +177,11 @@ def _settings(bundle: Bundle, *, asked: bool) -> _Leaves:
 
 
 def _structure(labels: LabelSet) -> dict[str, Any]:
-    """Return what is known of labels beside their names."""
-    own = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
+    """Return the structure of the labels: their kind, separator and fields."""
+    structure = {"structure": labels.structure, "separator": getattr(labels, "separator", None)}
     if not isinstance(labels, FieldLabels):
-        return own
-    return own | {
+        return structure
+    return structure | {
         "fields": {field.name: {"path": field.path, **_structure(field.labels)} for field in labels.fields}
     }
 
@@ -217,7 +217,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: A
 
 
 def _changes(before: _Leaves, after: _Leaves) -> Iterator[Change]:
-    """Yield what differs; None and nothing are the same."""
+    """Yield the changed settings; a missing setting equals None."""
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if json.dumps(old, default=repr) != json.dumps(new, default=repr):

@@ -73,31 +73,31 @@ _PACKED: Final = ("labels", "prompt", "user_template")  # of the first task: the
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
-    """What a run's directory says.
+class _ExportedRun:
+    """Contents of a run's directory.
 
     Attributes
     ----------
     path : Path
         The directory.
     settings : RunSettings
-        Who was asked, and how.
+        Models of the run, and their settings.
     prompt : str
-        The prompt that was asked: the best one of a search.
+        The prompt of the run; the best one of a search.
     user_template : str or None
-        The template that goes with it.
+        The user template of that prompt.
     description : mapping or None
-        What `Classifier.describe` said; None for a search.
+        Result of `Classifier.describe`; None for a search.
     metrics, search, calibration : mapping or None
         ``metrics.json``, ``result.json`` and ``calibration.json``.
     predictions : SavedPredictions
         The rows.
     fingerprint : Fingerprint
-        What they depend on.
+        Fingerprint of the predictions: prompt, model and labels.
     demonstrations : DemonstrationSettings or None
-        Which labelled texts its prompts showed.
+        Settings of the demonstrations in its prompts.
     texts_left_out : bool
-        Whether these stay behind, and with them all that was learned and measured with them.
+        True if the bundle leaves out the demonstrations, and everything learned or measured with them.
     """
 
     path: Path
@@ -131,22 +131,22 @@ def export(
         Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate`, `calibrant batch` or
         `calibrant cascade run`.
     out : str or Path
-        The bundle's folder; must not be there yet, or be empty. It is written whole, or not at all.
+        The bundle's folder; it must not exist, or be empty. It is written as a whole, or not at all.
     task : Task or path, optional
-        The task that was run, where the run did not write down its settings.
+        The task of the run, if the run did not record its settings.
     model : str, optional
         With `task`: the model that was asked instead of the task's own.
     calibration : str or Path, optional
         Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
     texts : bool, default True
-        Whether the labelled texts that prompts show as demonstrations are packed. Without them the bundle shows none,
-        and holds no head, correction, calibrator, threshold or figure, as these belong to prompts that did. What a
-        prompt itself quotes stays.
+        True to pack the demonstrations. Without them the bundle's prompts show none, and it holds no head,
+        correction, calibrator, threshold or figure, as these belong to prompts with demonstrations. Texts quoted in
+        the prompt itself stay.
 
     Returns
     -------
     Bundle
-        As it was read back.
+        The bundle, read back from its folder.
 
     Raises
     ------
@@ -178,7 +178,9 @@ def export(
     return read_bundle(out)
 
 
-def _read_run(path: Path, task: Task | str | Path | None, model: str | None, calibration: Path) -> _Run:
+def _read_run(
+    path: Path, task: Task | str | Path | None, model: str | None, calibration: Path
+) -> _ExportedRun:
     if not path.is_dir():
         raise DataError("no such directory: expected that of a run.", path=path)
     search, metrics = _record(path / "result.json"), _record(path / "metrics.json")
@@ -193,7 +195,7 @@ def _read_run(path: Path, task: Task | str | Path | None, model: str | None, cal
     description = None if search is not None else _description(path)
     settings = _settings(path, task, model, description)
     prompt, template = _prompt(settings, search, description)
-    found = _Run(
+    found = _ExportedRun(
         path=path,
         settings=settings,
         prompt=prompt,
@@ -223,7 +225,7 @@ def _demonstrations(
     return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
 
 
-def _without_texts(run: _Run) -> _Run:
+def _without_texts(run: _ExportedRun) -> _ExportedRun:
     """Return a run without the labelled texts that its prompts showed, and without figures: none was measured so."""
     if run.demonstrations is None:
         return run
@@ -249,7 +251,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """Return what `Classifier.describe` said, without the address, which may be another elsewhere."""
+    """Return the description from `Classifier.describe`, without the address, which depends on the machine."""
     source = path / "run.json"
     found = _record(source)
     if found is None:  # a job at a provider's batch interface
@@ -266,7 +268,7 @@ def _description(path: Path) -> dict[str, Any]:
 def _settings(
     path: Path, task: Task | str | Path | None, model: str | None, description: Mapping[str, Any] | None
 ) -> RunSettings:
-    """Return what was asked: as it was written down, or as the task says."""
+    """Return the settings of the run, from its ``task.json`` or from `task`."""
     if task is None:
         found = read_run_settings(path)
         if found is None:
@@ -284,11 +286,11 @@ def _settings(
 
 def _common_prompt(record: Mapping[str, Any]) -> str:
     """Return the prompt that all models are asked under; empty where they differ, as `Cascade` has it."""
-    own = str(record["prompt"])
+    common = str(record["prompt"])
     if record["cascade"] is None:
-        return own
+        return common
     prompts = {
-        own if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
+        common if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
     }
     return prompts.pop() if len(prompts) == 1 else ""
 
@@ -310,10 +312,10 @@ def _prompt(
     return first["prompt"], first["user_template"]
 
 
-def _check(run: _Run) -> None:
+def _check(run: _ExportedRun) -> None:
     """Refuse settings that are not those of the run.
 
-    What the models really do is compared when the bundle is loaded: that takes the models.
+    The models' behaviour is checked when the bundle is loaded, as that check needs the models.
     """
     recorded = task_from_record(run.settings.tasks[0], place=run.path / "task.json")
     first = recorded.task
@@ -345,7 +347,7 @@ def _check(run: _Run) -> None:
         )
 
 
-def _files(run: _Run, calibration: Path) -> dict[str, str]:
+def _files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
     thresholds = thresholds_of(run.calibration)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
@@ -393,17 +395,19 @@ def _files(run: _Run, calibration: Path) -> dict[str, str]:
     return files
 
 
-def _figures(run: _Run, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """Return what was measured."""
+def _figures(run: _ExportedRun, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """Return the measured figures."""
     found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
     found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
-    if "cascade" not in task.sections and run.settings.plan is None:  # else its models have a say, too
+    if (
+        "cascade" not in task.sections and run.settings.plan is None
+    ):  # a cascade decides by the thresholds between its models
         found += tuple(accepted_of(run.predictions, thresholds))
     return found
 
 
-def _measured_on(run: _Run) -> str:
-    """Return which rows the figures are about."""
+def _measured_on(run: _ExportedRun) -> str:
+    """Return a description of the rows that the figures were measured on."""
     if run.search is not None:
         return "the task's test rows, which the search for the prompt never saw"
     data = (_record(run.path / "run.json") or {}).get("data")
@@ -412,7 +416,7 @@ def _measured_on(run: _Run) -> str:
     return f"the {len(run.predictions):,} rows of the run (SHA-256 of texts and answers `{data['sha256']}`)"
 
 
-def _settings_files(run: _Run) -> dict[str, str]:
+def _settings_files(run: _ExportedRun) -> dict[str, str]:
     """Return ``settings.json``, and the learned scorer that it names."""
     files = {}
     tasks = []
@@ -433,7 +437,7 @@ def _settings_files(run: _Run) -> dict[str, str]:
     return files
 
 
-def _calibration_files(run: _Run, calibration: Path) -> dict[str, str]:
+def _calibration_files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the head, or else the label prior, and the calibrator, as they are."""
     files = {}
     prior, calibrator = run.path / "label_prior.json", calibration / "calibrator.json"

@@ -1,4 +1,4 @@
-"""What was measured in a run, as a list of figures."""
+"""Figures measured in a run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
 
 
 def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[Figure]:
-    """Yield which share of the rows would have been accepted, and how many of these were right.
+    """Yield the share of accepted rows and their accuracy.
 
     Nothing without a threshold.
     """
@@ -118,7 +118,7 @@ def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[
 
 
 def answered_of(predictions: SavedPredictions, labels: LabelSet) -> Iterator[Figure]:
-    """Yield which share of the labels that occur in the rows was answered; nothing without labelled rows."""
+    """Yield the share of the occurring labels that the answers use; nothing without labelled rows."""
     answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
     known = [
         (answer, given)
@@ -184,7 +184,7 @@ def _evaluated(metrics: _Record) -> Iterator[Figure]:
 def _baselines(
     scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
 ) -> Iterator[Figure]:
-    """Yield what is better by how much, and how the baselines did on the same rows."""
+    """Yield the accuracy difference to TF-IDF, and the baselines' figures on the same rows."""
     yield _with_interval(
         f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], int(against_text["n"])
     )
@@ -198,7 +198,7 @@ def _baselines(
 
 
 def _structured(found: _Record) -> Iterator[Figure]:
-    """Yield how near answers came, where the labels have a structure."""
+    """Yield the distances of answers from true labels, for labels on a scale or in a tree."""
     for key, name, rows in _STRUCTURED:
         value = found.get(key)
         if isinstance(value, Mapping):
@@ -256,7 +256,7 @@ def _searched(search: _Record) -> Iterator[Figure]:
 
 
 def _with_head(final: _Record) -> Iterator[Figure]:
-    """Yield how the best prompt with its head compares with the first prompt and with baselines."""
+    """Yield the figures that compare the best prompt and its head with the first prompt and the baselines."""
     seed, text = final["against_seed"], final["against_text"]
     if seed is not None:
         name = "test accuracy, with the head minus first prompt"

@@ -56,7 +56,7 @@ _AGAIN: Final = "copy the bundle again, or export the run again"
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What a bundle's folder holds, checked against its manifest.
+    """Contents of a bundle's folder, checked against its manifest.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Folder:
     texts : mapping of str to str
         Every file's content by name, the manifest aside.
     digest : str
-        SHA-256 of the manifest, 64 hexadecimal digits: the same for the same bundle, another for any other.
+        SHA-256 of the manifest, 64 hexadecimal digits.
     """
 
     calibrant: str
@@ -87,7 +87,7 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
     Raises
     ------
     StateError
-        It is none, holds a number that JSON or a float does not have or a key twice, or is nested too deeply.
+        The text is no JSON, repeats a key, is nested too deeply, or holds a number that JSON or a float cannot.
     """
     try:
         found = json.loads(
@@ -172,12 +172,12 @@ def write_folder(
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
         folder = temporary / "bundle"
-        folder.mkdir()  # for whom the umask says, as a temporary folder is for its owner alone
+        folder.mkdir()  # with the umask's permissions: a temporary folder is its owner's alone
         for name, text in {**texts, MANIFEST: json_text(_manifest(texts, fingerprint))}.items():
             _write(folder / name, text)
         check(folder)
         if path.exists():
-            path.rmdir()  # refuses one that has been filled meanwhile
+            path.rmdir()  # fails if files were added meanwhile
         folder.rename(path)
     except (OSError, ValueError) as error:
         raise StateError(f"{path}: cannot be written ({error}): choose another folder.") from error
@@ -208,13 +208,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def read_folder(path: str | Path) -> Folder:
-    """Return what a bundle's folder holds.
+    """Return the contents of a bundle's folder.
 
     Raises
     ------
     StateError
-        It is no bundle, of another version, or not as it was written: a file is missing, added, altered, no regular
-        file, or no UTF-8.
+        The folder is no bundle, is of another version, or was changed after the export: a file is missing, added,
+        altered, not a regular file, or not UTF-8.
     """
     path = Path(path)
     if not os.path.isdir(path):  # noqa: PTH112 (a path that cannot be looked up is none, too)
@@ -222,9 +222,9 @@ def read_folder(path: str | Path) -> Folder:
     manifest = _read_manifest(path)
     listed = _listed(manifest, path / MANIFEST)
     _check_names(path, set(listed))
-    texts = {name: _checked(path / name, *expected) for name, expected in listed.items()}
+    texts = {name: _checked_text(path / name, *expected) for name, expected in listed.items()}
     for name, text in texts.items():
-        if name.endswith(".json"):  # also those that others read: calibrators nested a thousand deep end them
+        if name.endswith(".json"):  # every file: a calibrator nested a thousand deep would crash its reader
             parse_json(text, path / name)
     return Folder(
         calibrant=str(manifest["calibrant"]),
@@ -302,7 +302,7 @@ def _check_names(path: Path, listed: set[str]) -> None:
         )
 
 
-def _checked(place: Path, sha256: str, size: int) -> str:
+def _checked_text(place: Path, sha256: str, size: int) -> str:
     data = _content(place, most=size)
     if len(data) != size:
         raise StateError(f"{place}: truncated: expected {size:,} bytes, got {len(data):,}: {_AGAIN}.")
@@ -326,9 +326,9 @@ def _content(place: Path, *, most: int) -> bytes:
 
 @contextlib.contextmanager
 def _opened(place: Path) -> Iterator[int]:
-    if place.is_symlink():  # said before O_NOFOLLOW would, and where there is none
+    if place.is_symlink():  # a clearer message than O_NOFOLLOW's, and for systems without it
         raise StateError(f"{place}: expected a regular file, got a symbolic link: {_AGAIN}.")
-    # Opening a pipe would wait for somebody to write to it.
+    # O_NONBLOCK: opening a named pipe would block until another process writes to it.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)
     try:

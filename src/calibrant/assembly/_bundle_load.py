@@ -21,7 +21,7 @@ from calibrant.inference.doctor import public_description
 __all__ = ["load", "open_bundle"]
 
 _LOG = logging.getLogger("calibrant")
-# Where a model is, and how it is called elsewhere, may change from machine to machine.
+# Key of the address in a description: it may differ between machines without changing the model.
 _ENDPOINT: Final = "endpoint"
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
@@ -42,10 +42,10 @@ def load(
     path : str or Path
         The folder that `calibrant export` wrote.
     model : str, Client or callable, optional
-        Asked instead of the bundle's one model, in the same way; for weights that lie elsewhere on this machine.
+        Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
         Figures, calibrator and thresholds belong to the bundle's own.
     options : mapping, optional
-        What a bundle never holds or what differs from machine to machine: ``api_key``, ``extra_headers``,
+        Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``,
         ``api_base``, ``timeout``. For a bundle of several models by model (alias or name), each with a mapping.
         Keys are else taken from the environment, as ever.
     limits : Limits, optional
@@ -53,17 +53,17 @@ def load(
     journal : Journal, optional
         Finished predictions.
     router_state : str, optional
-        Where what the providers' strategy has learnt is kept: a file or URL. None takes the user's own place.
+        File or URL of the routing strategy's learned state. None takes the user's own router state.
 
     Returns
     -------
     Classifier or Cascade
-        A `calibrant.cascade.Cascade` where the run asked one. Closing it frees all that was opened for it.
+        A `calibrant.cascade.Cascade` if the run asked one. Closing it releases its models and files.
 
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of a newer version, or what it describes is asked differently here.
+        The bundle is damaged, altered or of a newer version, or its calls would differ from those of the run.
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
     """
@@ -95,7 +95,7 @@ def open_bundle(
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            classifier = _asked_instead(bundle, tasks[0], model, limits=limits, journal=journal)
+            classifier = _with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
         elif bundle.plan is not None:
             classifier = _planned(bundle, tasks, limits=limits, journal=journal)
         else:
@@ -169,7 +169,7 @@ def _opened_as(
     return task.with_sections(routing=routing.model_copy(update={"state": router_state}))
 
 
-def _asked_instead(
+def _with_other_model(
     bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     if bundle.plan is not None or task.sections:
@@ -194,8 +194,8 @@ def _planned(
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
-            own = {"limits": limits, "journal": journal} if alone else {}
-            classifiers.append(Classifier.from_task(task, **own))  # type: ignore[arg-type]
+            access = {"limits": limits, "journal": journal} if alone else {}
+            classifiers.append(Classifier.from_task(task, **access))  # type: ignore[arg-type]
             opened.callback(classifiers[-1].close)
         further = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
         found = plan.cascade(classifiers, **further)
@@ -214,12 +214,12 @@ def _finished(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
         as_classifier(classifier, to_use="label prior").prior_correction = bundle.prior_correction
     if bundle.head is not None:
         as_classifier(classifier, to_use="head").head = bundle.head
-    _check_asked(bundle, classifier)
+    _check_description(bundle, classifier)
     return classifier
 
 
-def _check_asked(bundle: Bundle, classifier: BasePredictor) -> None:
-    """Refuse what would be asked in another way than in the run."""
+def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
+    """Refuse a classifier whose calls would differ from those of the run."""
     name = classifier.describe()["model"]
     if name != bundle.fingerprint.model:
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""From a task with a ``[cascade]`` section to the cascade."""
+"""Cascades built from a task's ``[cascade]`` section."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from calibrant.routing import RoutingSettings
 
 __all__ = ["open_cascade", "resolved_cascade"]
 
-# What only a task file says of a cascade, whether or not the rest stands in the looper's own.
+# Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
 _OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
 _TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
 
 
 def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
-    """Return the settings with what the looper's file says, if there is one."""
+    """Return the settings, merged with those of the looper's file if the task names one."""
     if settings.file is None:
         return settings
     looper = read_looper(settings.file)
@@ -121,7 +121,7 @@ def _models(
 
 
 def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
-    """Return a model that writes its answers where the method reads tokens and nothing else is said.
+    """Return the model's settings; it writes its answers if the method reads tokens and no setting forbids it.
 
     An embedded model would otherwise score its labels, and there would be no token to read.
     """

@@ -21,7 +21,7 @@ _ALGORITHM: Final = "algorithm"
 _CONFIDENCE: Final = "confidence"
 _MODELS: Final = "modelRefs"
 _MODEL_KEYS: Final = ("model", "modelName")
-# What may stand where: the page documents the whole nesting, a fragment may hold the inner keys alone.
+# Legal keys at each level: the page documents the whole nesting, a fragment may hold the inner keys alone.
 _LEVELS: Final[Mapping[_Location, tuple[str, ...]]] = {
     (): (_MODELS, _ALGORITHM, "type", _CONFIDENCE, *LOOPER_KEYS),
     (_ALGORITHM,): ("type", _CONFIDENCE, "on_error"),
@@ -45,7 +45,7 @@ def read_looper(path: str | Path) -> CascadeSettings:
     Returns
     -------
     CascadeSettings
-        Without models where the file names none.
+        Settings without models if the file names none.
 
     Raises
     ------
@@ -53,9 +53,9 @@ def read_looper(path: str | Path) -> CascadeSettings:
         There is no such file, it is no YAML, or a key is unknown or wrong; names file and line.
     """
     path = Path(path)
-    document = _Document(path, _read_text(path))
+    document = _YamlDocument(path, _read_text(path))
     problems: list[_Problem] = []
-    found = _Found()
+    found = _LooperSettings()
     _collect(document, document.content, (), found, problems)
     _take_native(found)
     settings = None
@@ -71,22 +71,26 @@ def read_looper(path: str | Path) -> CascadeSettings:
     return settings
 
 
-class _Found:
-    """The settings a file holds, and where each of them stands in it."""
+class _LooperSettings:
+    """The settings of a file, and the line of each."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.places: dict[str, _Location] = {}
 
     def origin(self, location: _Location) -> _Location:
-        """Return where in the file the setting at a location comes from."""
+        """Return the place in the file that the setting at a location comes from."""
         return (*self.places.get(str(location[0]), ()), *location[1:])
 
 
 def _collect(
-    document: _Document, level: Mapping[str, Any], at: _Location, found: _Found, problems: list[_Problem]
+    document: _YamlDocument,
+    level: Mapping[str, Any],
+    at: _Location,
+    found: _LooperSettings,
+    problems: list[_Problem],
 ) -> None:
-    """Take over what a level of the file says, and the levels in it."""
+    """Collect the settings of a level of the file, and of the levels in it."""
     for key, value in level.items():
         place = (*at, key)
         if key not in _LEVELS[at]:
@@ -111,8 +115,8 @@ def _collect(
             found.places[name] = place
 
 
-def _models(document: _Document, refs: object, problems: list[_Problem]) -> Iterator[dict[str, str]]:
-    """Return what ``[[cascade.models]]`` would say."""
+def _models(document: _YamlDocument, refs: object, problems: list[_Problem]) -> Iterator[dict[str, str]]:
+    """Yield the models as entries of ``[[cascade.models]]``."""
     for number, ref in enumerate(refs if isinstance(refs, list) else [refs]):
         name = next(iter(ref.values())) if isinstance(ref, dict) and len(ref) == 1 else None
         if isinstance(name, str) and next(iter(ref)) in _MODEL_KEYS:
@@ -122,8 +126,8 @@ def _models(document: _Document, refs: object, problems: list[_Problem]) -> Iter
             problems.append((line, f"{_MODELS}: expected a list of {{model: NAME}}, got {ref!r:.80}."))
 
 
-def _take_native(found: _Found) -> None:
-    """Take a negative threshold of the looper's default method for what its page says it is."""
+def _take_native(found: _LooperSettings) -> None:
+    """Convert a negative threshold of the looper's default method to a native one."""
     threshold = found.values.get("threshold")
     negative = isinstance(threshold, int | float) and -math.inf < threshold < 0
     if negative and found.values.get("confidence_method", "avg_logprob") == "avg_logprob":
@@ -131,7 +135,7 @@ def _take_native(found: _Found) -> None:
         found.places["native_threshold"] = found.places["threshold"]
 
 
-class _Document:
+class _YamlDocument:
     """A YAML file as plain values that know their lines.
 
     Parameters
@@ -144,7 +148,7 @@ class _Document:
     Raises
     ------
     ConfigurationError
-        It is no YAML, or no mapping.
+        The text is not YAML, or not a mapping.
     """
 
     def __init__(self, path: Path, text: str) -> None:
@@ -169,7 +173,7 @@ class _Document:
         self.content = self.mapping_at(content, ())
 
     def line_at(self, location: _Location) -> int:
-        """Return the line of what stands there, or of what it would stand in."""
+        """Return the line of the value at a location, or of the nearest enclosing one."""
         while location not in self._lines:
             location = location[:-1]
         return self._lines[location]
@@ -213,7 +217,7 @@ class _Document:
     def _scalar(self, node: Any, at: _Location) -> Any:  # noqa: ANN401
         try:
             value = self._loader.construct_object(node)
-        except ValueError as error:  # a date that is none
+        except ValueError as error:  # an impossible date
             raise self._wrong(at, f"expected text or a number, got {node.value!r:.80}") from error
         if isinstance(value, str) and node.style is None:
             try:  # YAML 1.1, which PyYAML reads, takes 1e-1 for text

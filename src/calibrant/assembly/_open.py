@@ -22,7 +22,7 @@ def open_classifier(
     journal: Journal | None = None,
     limits: Limits | None = None,
 ) -> BasePredictor:
-    """Return what a task describes: a `Cascade` where it has a ``[cascade]`` section, else a `Classifier`.
+    """Return the task's classifier: a `Cascade` if it has a ``[cascade]`` section, else a `Classifier`.
 
     Where it has a ``[routing]`` section, the classifier's client, or that of the cascade's model ``routed``,
     is the one that `open_routed_client` returns.
@@ -32,7 +32,7 @@ def open_classifier(
     task : Task
         The task.
     model : str, Client or callable, optional
-        Asked instead of the task's own model, of all its providers, or of its whole cascade.
+        Replaces the task's own model, all its providers, or its whole cascade.
     journal : Journal, optional
         Finished predictions.
     limits : Limits, optional
@@ -41,12 +41,12 @@ def open_classifier(
     Returns
     -------
     Classifier or Cascade
-        Closing it frees all that was opened for it.
+        Closing it releases its models and files.
 
     Raises
     ------
     ConfigurationError
-        A setting is wrong, or does not fit the others; see `Cascade` and `read_looper`.
+        A setting is wrong, or contradicts another; see `Cascade` and `read_looper`.
     StateError
         The learned scorer's file cannot be used, or it was fitted on another model or prompt.
     """
@@ -56,7 +56,7 @@ def open_classifier(
                 return opener(task, journal, limits)
     elif task.sections:
         for settings in (cascade_settings, routing_settings):
-            settings(task)  # a mistake is one, whoever is asked
+            settings(task)  # a wrong section is an error even if `model` replaces it
         _LOG.warning(
             "%s alone is asked: the task's %s and its settings are not used.",
             model if isinstance(model, str) else "Another model",
@@ -77,7 +77,7 @@ def _routed(task: Task, journal: Journal | None, limits: Limits | None) -> BaseP
     return open_routed(task, journal=journal, limits=limits)
 
 
-# What opens a task with a section of that name; the first that applies opens the others' sections, too.
+# Openers by section; the first section that a task has opens the task's other sections, too.
 _OPENERS: Final[Mapping[str, Callable[[Task, Journal | None, Limits | None], BasePredictor]]] = {
     "cascade": _cascade,
     "routing": _routed,

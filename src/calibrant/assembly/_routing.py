@@ -1,4 +1,4 @@
-"""From the ``[routing]`` section to what asks its providers."""
+"""Clients and classifiers built from a task's ``[routing]`` section."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
-# What of a provider's options an embedding takes too: where it is, and who pays.
+# Options of a provider that its embeddings take, too: address and credentials.
 _ACCESS: Final = frozenset(
     {
         "api_base",
@@ -70,7 +70,7 @@ _HASHED: Final = 256  # buckets for comparisons; a bandit takes its own number
 
 
 def default_router_state() -> str:
-    """Return the URL or file of what the user's routers have learnt.
+    """Return the URL or file of the user's router state.
 
     ``$CALIBRANT_ROUTER_STATE`` (a SQLAlchemy URL or a file), or else ``router.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
@@ -82,7 +82,7 @@ def default_router_state() -> str:
     if home:
         return str(Path(home).expanduser() / "router.sqlite")
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The standard says that a relative path is to be ignored.
+    # The XDG standard requires relative paths to be ignored.
     folder = state if state.is_absolute() else Path.home() / ".local" / "state"
     return str(folder / "calibrant" / "router.sqlite")
 
@@ -95,12 +95,12 @@ def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = 
     settings : RoutingSettings
         The section.
     rng : numpy Generator, optional
-        What it draws from; None takes a fresh one.
+        Source of the strategy's random numbers; None takes a fresh one.
 
     Raises
     ------
     ConfigurationError
-        The strategy takes a setting for wrong.
+        The strategy refuses a setting.
     """
     kind, described = _STRATEGIES[settings.strategy]
     router: Router = kind(settings.names, **described(settings), rng=rng)
@@ -112,11 +112,11 @@ def _triage(settings: RoutingSettings) -> dict[str, Any]:
         raise ConfigurationError("Expected [routing.triage] for routing = 'triage', got none: add it.")
     return {
         "tiers": settings.triage.tiers.model_dump(exclude_none=True),
-        "context_windows": _known(settings, "context_window"),
+        "context_windows": _by_provider(settings, "context_window"),
     }
 
 
-# What makes a strategy, and from what beside the providers' names.
+# Factory of each strategy, and its arguments beside the providers' names.
 _STRATEGIES: Final[
     Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
 ] = {
@@ -129,18 +129,18 @@ _STRATEGIES: Final[
     "task": (TaskRouter, lambda own: {"tasks": own.tasks}),
     "cascade": (
         CascadeRouter,
-        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _known(own, "cost")},
+        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _by_provider(own, "cost")},
     ),
     "triage": (TriageRouter, _triage),
     "bandit": (
         BanditRouter,
-        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _known(own, "cost")},
+        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _by_provider(own, "cost")},
     ),
 }
 
 
-def _known(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
-    """Return what is said of providers under a key; None where nothing is."""
+def _by_provider(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
+    """Return the values of one setting by provider; None if no provider has it."""
     found = {own.label: getattr(own, key) for own in settings.providers}
     return {name: value for name, value in found.items() if value is not None} or None
 
@@ -158,14 +158,14 @@ def open_routed_client(
     settings : RoutingSettings
         The section.
     task_name : str
-        What the requests belong to: the strategy ``task`` looks it up, and what is learnt is kept under it.
+        Name of the requests' task: the strategy ``task`` looks it up, and learned state is stored under it.
     rng : numpy Generator, optional
-        What the strategy draws from; None takes a fresh one.
+        Source of the strategy's random numbers; None takes a fresh one.
 
     Returns
     -------
     RoutedClient
-        Closing it writes down what was learnt and frees all that was opened for it.
+        Closing it saves the learned state and releases the providers.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def routed_client(routing: RoutingSettings, task: Task, opened: ExitStack) -> Ro
 
 
 def checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
-    """Refuse providers whose confidence is known to mislead."""
+    """Refuse providers that are known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
         refuse_misleading(
             own.name,
@@ -259,7 +259,7 @@ def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: E
 
 
 def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
-    """Return what a strategy has besides its order."""
+    """Return the optional components of a strategy: judge, triage, quality gate and coherence monitor."""
     parts: dict[str, Any] = {}
     if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
         parts["judge"] = clients[settings.cascade.judge_provider or ""]
@@ -275,16 +275,16 @@ def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str
 
 
 def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | None:
-    """Return what embeds texts, if anything needs it."""
+    """Return the embedder of texts, or None if the settings name none."""
     name = settings.embedder
     if name is None:
         return None
-    own = next((provider for provider in settings.providers if provider.label == name), None)
-    access = {} if own is None else provider_options(own)
+    provider = next((one for one in settings.providers if one.label == name), None)
+    access = {} if provider is None else provider_options(provider)
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(
-        name if own is None else own.name,
+        name if provider is None else provider.name,
         dim=dim,
         options={option: value for option, value in access.items() if option in _ACCESS},
     )

@@ -18,7 +18,7 @@ __all__ = ["cascade_settings", "routing_settings"]
 
 _Settings = TypeVar("_Settings", bound=Section)
 
-# What the model of a cascade that stands for [routing] leaves to its providers.
+# Settings that a cascade's model `routed` leaves to the providers of [routing].
 _OF_ONE_MODEL: Final = frozenset({"api_base", "space", "options"})
 
 
@@ -78,7 +78,7 @@ def routing_settings(task: Task) -> RoutingSettings | None:
 
 def _validated(section: SectionTable, name: str, kind: type[_Settings]) -> _Settings:
     """Return the settings in a table."""
-    # As a part of a whole, so that the keys of mistakes begin with the section's name.
+    # Validated inside an outer model, so that the keys in error messages begin with the section's name.
     whole = pydantic.create_model("_Whole", __base__=Section, **{name: (kind, ...)})  # type: ignore[call-overload]
     try:
         settings: _Settings = getattr(whole.model_validate({name: section.values}), name)
@@ -162,7 +162,7 @@ def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Ta
 
 
 def _with_zeph(section: SectionTable) -> SectionTable:
-    """Return the table with what a configuration of Zeph says, where ``[routing] file`` names one."""
+    """Return the table, merged with the Zeph configuration that ``[routing] file`` names."""
     routing: Any = section.values
     if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
         return section

@@ -1,4 +1,4 @@
-"""A task's settings as JSON, free of rows and credentials: what a run is opened from without its task file."""
+"""A task's settings as JSON without rows and credentials, so that a run opens without its task file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTask:
-    """A task without rows, and what of it was not written down.
+    """A task without rows, and the options that its record leaves out.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class RecordedTask:
     left_out : mapping of str to tuple of str
         By model (its alias or name), the options that may hold credentials.
     state_left_out : bool
-        Whether the task said where its providers' strategy keeps what it learns.
+        True if the record leaves out the task's own place of router state.
     """
 
     task: Task
@@ -87,16 +87,16 @@ class RecordedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run asked.
+    """Tasks and prompts of a run.
 
     Attributes
     ----------
     tasks : tuple of mapping
-        As `task_to_record` writes them; several for the models of a plan.
+        Records of `task_to_record`; several for the models of a plan.
     plan : mapping or None
         A `calibrant.cascade.CascadePlan` as JSON values.
     prompt_for_all : bool
-        Whether the run put a prompt in the place of the task's, for all models of a cascade.
+        True if the run replaced the task's prompt, for all models of a cascade.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
@@ -116,14 +116,14 @@ def record_run(
     Parameters
     ----------
     directory : Path
-        The run's.
+        Directory of the run.
     asked : sequence of (Task, str or None)
-        What was run, and the model that was asked instead of the task's own model, providers or cascade, if any; one
+        Task of the run, and the model that replaced the task's own model, providers or cascade, if any; one
         pair for each model of a plan, else one.
     plan : mapping, optional
         The plan that was carried out, as JSON values.
     prompt_for_all : bool, default False
-        Whether another prompt than the task's was used.
+        True if the run used another prompt than the task's.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def record_run(
 
 
 def read_run_settings(directory: Path) -> RunSettings | None:
-    """Return what `record_run` wrote; None where it did not.
+    """Return the settings that `record_run` wrote; None if the directory has none.
 
     Raises
     ------
@@ -206,12 +206,12 @@ def _routing_record(routing: RoutingSettings, left_out: dict[str, list[str]]) ->
     providers = tuple(_public(provider, left_out) for provider in routing.providers)
     record = routing.model_copy(update={"providers": providers}).model_dump(mode="json", exclude=set(_STATES))
     if not routing.router_ema_enabled:
-        del record["router_ema_enabled"]  # said aloud, it contradicts routing = "ema"
+        del record["router_ema_enabled"]  # written out, it would contradict routing = "ema"
     return record
 
 
 def _public(own: _AnyModel, left_out: dict[str, list[str]]) -> _AnyModel:
-    """Return a model's settings without what may hold credentials, which is noted."""
+    """Return a model's settings without options that may hold credentials; note those left out."""
     base = {} if own.api_base is None else {"api_base": own.api_base}
     kept, names = without_secrets({**own.options, **base})
     if names:
@@ -221,13 +221,13 @@ def _public(own: _AnyModel, left_out: dict[str, list[str]]) -> _AnyModel:
 
 
 def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
-    """Return what options are given under at loading."""
+    """Return the name under which options are given at loading: the alias, or the model's name."""
     alias: str | None = getattr(own, "alias", None)
     return own.name if alias is None else alias
 
 
 def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
-    """Return what `task_to_record` wrote.
+    """Return the task from a record of `task_to_record`.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     Raises
     ------
     StateError
-        They are something else.
+        The values are no record of a task.
     """
     if not _KEYS <= set(record) <= _KEYS | _OPTIONAL_KEYS:
         raise _damaged(
@@ -252,7 +252,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             prompt=_text(record, "prompt", place),
             field=_text(record, "field", place),
             user_template=None if record["user_template"] is None else _text(record, "user_template", place),
-            **_asked(record, place),
+            **_model_sections(record, place),
         )
         left_out = {str(name): tuple(map(str, names)) for name, names in dict(record["left_out"]).items()}
     except (ConfigurationError, TypeError, ValueError) as error:
@@ -260,8 +260,8 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     return RecordedTask(task=task, left_out=left_out, state_left_out=bool(record["state_left_out"]))
 
 
-def _asked(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return the sections that say who is asked."""
+def _model_sections(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Return the sections that name the models."""
     given = {name: found for name in ("cascade", "routing") if (found := record[name]) is not None}
     sections = _several(given, place)
     if (record["model"] is None) is not bool(sections):
@@ -319,7 +319,7 @@ def _damaged(place: Path, why: str) -> StateError:
 
 
 def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
-    """Yield everything a task names that is asked."""
+    """Yield every model and provider that a task names."""
     if not task.sections:
         yield task.model
     cascade, routing = cascade_settings(task), routing_settings(task)
@@ -351,7 +351,7 @@ def with_options(
     Raises
     ------
     ConfigurationError
-        There is no such model, or an option would change what is asked.
+        The task has no such model, or an option would change the calls.
     """
     if not options:
         return task
@@ -370,15 +370,17 @@ def with_options(
             )
     cascade, routing = cascade_settings(task), routing_settings(task)
     if cascade is not None:
-        models = tuple(_given(model, options) for model in cascade.models)
+        models = tuple(_with_own_options(model, options) for model in cascade.models)
         cascade = cascade.model_copy(update={"models": models})
     if routing is not None:
-        providers = tuple(_given(provider, options) for provider in routing.providers)
+        providers = tuple(_with_own_options(provider, options) for provider in routing.providers)
         routing = routing.model_copy(update={"providers": providers})
-    return replace(task, model=_given(task.model, options)).with_sections(cascade=cascade, routing=routing)
+    return replace(task, model=_with_own_options(task.model, options)).with_sections(
+        cascade=cascade, routing=routing
+    )
 
 
-def _given(own: _AnyModel, options: Mapping[str, Mapping[str, Any]]) -> _AnyModel:
+def _with_own_options(own: _AnyModel, options: Mapping[str, Mapping[str, Any]]) -> _AnyModel:
     given = dict(options.get(label_of(own), {}))
     base = given.pop("api_base", own.api_base)
     return own.model_copy(update={"api_base": base, "options": {**own.options, **given}})

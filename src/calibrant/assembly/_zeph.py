@@ -80,7 +80,7 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     try:
         settings = RoutingSettings.model_validate(converter.values)
     except pydantic.ValidationError as error:
-        if not converter.problems:  # else what is missing here may be what was unknown there
+        if not converter.problems:  # a missing key may be an unknown one, misspelt
             for item in error.errors():
                 location = converter.origin(item["loc"])
                 converter.problems.append(
@@ -128,7 +128,7 @@ def _llm_of(text: str, path: Path) -> dict[str, Any]:
 
 
 class _Converter:
-    """Zeph's keys under ours, and where each of them stands.
+    """Converts Zeph's keys to routing settings, and keeps the line of each.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class _Converter:
     Attributes
     ----------
     values : dict
-        What `RoutingSettings` is made from.
+        Arguments of `RoutingSettings`.
     problems : list of (location, str)
         Unknown keys, and values of another kind.
     """
@@ -148,7 +148,7 @@ class _Converter:
         self.problems: list[_Problem] = []
         self._places: dict[_Location, _Location] = {}
         table_of_routing = isinstance(llm.get("routing"), dict)
-        for key, value in self._known(llm, ("llm",), _LLM):
+        for key, value in self._known_settings(llm, ("llm",), _LLM):
             if key == "providers":
                 self._take_providers(value)
             elif key == "cascade":
@@ -178,8 +178,10 @@ class _Converter:
         table[str(location[-1])] = value
         self._places[location] = place
 
-    def _known(self, table: object, place: _Location, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-        """Yield the settings of a table, and note those that it may not hold."""
+    def _known_settings(
+        self, table: object, place: _Location, keys: tuple[str, ...]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the known settings of a table, and note the unknown ones."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
             self.problems.append((place, f"{where}: expected a table, got {table!r:.80}."))
@@ -194,14 +196,14 @@ class _Converter:
 
     def _take_table(self, table: object, place: _Location, to: _Location, keys: Mapping[str, str]) -> None:
         self._places[to] = place
-        for key, value in self._known(table, place, tuple(keys)):
+        for key, value in self._known_settings(table, place, tuple(keys)):
             if key == "tiers":
                 self._take_table(value, (*place, key), (*to, key), {tier: tier for tier in _TIERS})
             else:
                 self._set((*to, keys[key]), value, (*place, key))
 
     def _take_router(self, table: object, place: _Location) -> None:
-        for key, value in self._known(table, place, _ROUTER):
+        for key, value in self._known_settings(table, place, _ROUTER):
             own = (*place, key)
             if key == "bandit":
                 self._take_table(
@@ -221,7 +223,7 @@ class _Converter:
         self._places[("providers",)] = ("llm", "providers")
         for number, entry in enumerate(entries):
             place = ("llm", "providers", number)
-            known = dict(self._known(entry, place, _PROVIDER))
+            known = dict(self._known_settings(entry, place, _PROVIDER))
             found.append(self._provider(known, place))
             self._places[("providers", number, "name")] = (*place, "model")
             self._places[("providers", number, "alias")] = (*place, "name")

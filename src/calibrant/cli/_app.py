@@ -171,7 +171,7 @@ def evaluate(  # noqa: PLR0913
     max_cost: Annotated[
         float | None, typer.Option(help="Budget in US dollars; starts anew when a run goes on.")
     ] = None,
-    max_rows: Annotated[int | None, typer.Option(help="Only so many rows, from the beginning.")] = None,
+    max_rows: Annotated[int | None, typer.Option(help="Largest number of rows, from the beginning.")] = None,
     requests_per_minute: Annotated[float | None, typer.Option(help="Rate of calls.")] = None,
     tokens_per_minute: Annotated[float | None, typer.Option(help="Rate of tokens.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds a call may take.")] = None,
@@ -390,7 +390,7 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed from one bundle to another: prompt, labels, models, options, thresholds, figures."""
+    """Compare two bundles: prompt, labels, models, options, thresholds, figures."""
     from calibrant.cli._export import run_diff
 
     run_diff(before, after, require_same=require_same, as_json=as_json)

@@ -26,11 +26,11 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     result : EvaluationResult
         The evaluation; its ``metrics.json`` gets the comparison.
     task : Task
-        Whose training and validation rows the baselines learn from.
+        Task with the baselines' training and validation rows.
     file : Path or None
-        File of the evaluated rows, where they are not the task's.
+        File of the evaluated rows, if they are not the task's.
     split : str
-        Split of the evaluated rows, if they are the task's: nothing learns from it.
+        Split of the evaluated rows, if they are the task's: no baseline learns from it.
     """
     if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
         return []
@@ -49,7 +49,11 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
 
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
-    except (ConfigurationError, DataError, StateError) as error:  # the evaluation is good without them
+    except (
+        ConfigurationError,
+        DataError,
+        StateError,
+    ) as error:  # the evaluation is complete without baselines
         return [f"No baselines: {error}"]
     return [*_table(found, answered=result.metrics.answered), found.verdict]
 

@@ -22,7 +22,7 @@ __all__ = ["run_calibrate", "run_learn_head"]
 def run_calibrate(
     path: Path, *, out: Path, target_accuracy: float | None, delta: float, seed: int, as_json: bool
 ) -> None:
-    """Calibrate, write the files and print what was found."""
+    """Calibrate, write the files and print the results."""
     found = calibrate_predictions(
         load_predictions(path), target_accuracy=target_accuracy, delta=delta, seed=seed
     )
@@ -45,7 +45,7 @@ def run_learn_head(
     embeddings: str | None,
     as_json: bool,
 ) -> None:
-    """Learn a head, write it and print what it is worth."""
+    """Learn a head, write it and print its held-out gain."""
     if certified:
         raise ConfigurationError(
             "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
@@ -132,7 +132,7 @@ def _lines(found: CalibrationResult) -> list[str]:
 
 
 def _width(found: CalibrationResult) -> list[str]:
-    """Return why an interval of the table has width 0, if one has."""
+    """Return the explanation of intervals of width 0, if the table has one."""
     held_out = found.held_out
     remark = zero_width_remark(
         held_out.ece_before, held_out.ece_after, held_out.brier_before, held_out.brier_after
@@ -183,7 +183,7 @@ def _share(value: float | None) -> str:
 
 
 def _missing(rule: CertifiedThreshold) -> str:
-    """Return why no threshold is certified."""
+    """Return the reason that no threshold is certified."""
     if rule.additional_rows is None:
         return (
             f"No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no group of confident "

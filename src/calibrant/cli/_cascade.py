@@ -1,4 +1,4 @@
-"""What the models of a cascade contributed, as a table."""
+"""Table of the share, cost and accuracy of each model of a cascade."""
 
 from __future__ import annotations
 

@@ -70,13 +70,13 @@ def print_predictions(
     Parameters
     ----------
     classifier : Classifier or Cascade
-        Who is asked; it is left open.
+        Classifier of the texts; it is left open.
     texts : list of str or TextWithContext
-        What is classified.
+        Texts to classify.
     as_json : bool
-        Whether lines are JSON objects.
+        True to print JSON objects.
     with_model : bool, default False
-        Whether lines that are not say which model answered.
+        True to name the answering model in plain lines.
     """
     listing = _Listing(texts, as_json=as_json, with_model=with_model)
     try:
@@ -89,7 +89,7 @@ def print_predictions(
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read the output has closed it, as `head` does: no further text need be paid for."""
+    """Signals a closed output pipe, as `head` leaves it: no further text need be paid for."""
 
 
 class _Listing:
@@ -122,7 +122,7 @@ class _Listing:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered nowhere: the interpreter would complain about it on its way out."""
+    """Discard buffered output, which the interpreter would fail to flush at exit."""
     with contextlib.suppress(OSError, ValueError):  # standard output may be no real file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -149,7 +149,7 @@ def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool)
 
 
 def _low_mass(prediction: Prediction) -> str:
-    """Return what to add where the confidence only compares labels that the model would hardly have written."""
+    """Return the remark on low label mass: the confidence compares labels that the model would hardly have written."""
     low = [found.label_mass for found in prediction.distributions if found.is_label_mass_low]
     return f"\t(label mass {min(low):.2g}: the model wanted to write something else)" if low else ""
 
@@ -161,7 +161,7 @@ def _answered_by(prediction: Prediction) -> str:
 
 
 def _unsure(prediction: Prediction) -> str:
-    """Return what to add where no answer of a cascade was accepted."""
+    """Return the remark on a cascade that accepted no answer, with its reason."""
     if prediction.accepted is not False:
         return ""
     return f"\t(not accepted: {_shorten(prediction.reason or 'no model was sure enough', 200)})"

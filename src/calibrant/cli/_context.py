@@ -1,4 +1,4 @@
-"""What answers have to rest on, as the command line says it."""
+"""Context options of the command line: the texts that answers have to rest on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     Parameters
     ----------
     task : Task
-        Its cascade verifies answers.
+        Task whose cascade verifies answers.
     context : str or None
         For rows without one of their own; None leaves the task's.
     column : str or None
@@ -24,7 +24,7 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     Raises
     ------
     ConfigurationError
-        Nobody would read the context.
+        The task has no verifier to read the context.
     """
     if context is None and column is None:
         return task
@@ -33,8 +33,8 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
 
     cascade = cascade_settings(task)
     file = None if cascade is None else cascade.file
-    own = cascade if file is None else read_looper(file)
-    method = None if own is None else own.confidence_method
+    settings = cascade if file is None else read_looper(file)
+    method = None if settings is None else settings.confidence_method
     if cascade is None or method not in VERIFYING_METHODS:
         raise ConfigurationError(
             "Expected a task with a [cascade] whose confidence_method is 'self_verify' or 'automix_entailment' for "

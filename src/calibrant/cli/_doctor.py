@@ -43,7 +43,7 @@ def run_doctor(
     as_json: bool,
     save: bool,
 ) -> None:
-    """Examine a model, print and store what was found; exit code 1 where confidence would mislead."""
+    """Examine a model, print and store the findings; exit code 1 if its confidence would mislead."""
     given = dict(map(parse_option, options))
     with _progress(model) as on_call:
         found = examine(
@@ -73,7 +73,7 @@ def _save(found: Examination) -> Path | None:
     try:
         return save_examination(found)
     except StateError as error:
-        sys.stderr.write(f"warning: {error}\n")  # what was found is printed all the same
+        sys.stderr.write(f"warning: {error}\n")  # the findings are printed all the same
         return None
 
 
@@ -119,7 +119,7 @@ def settings_toml(found: Examination, options: Mapping[str, Any] | None = None) 
     found : Examination
         The examination.
     options : mapping, optional
-        What it was made with, address included; a comment stands for each credential in it.
+        Options of the examination, address included; a comment stands for each credential.
     """
     options = dict(options or {})
     address = options.pop("api_base", None) or options.pop("base_url", None) or found.api_base

@@ -59,46 +59,46 @@ _ENGINES: Final = ("local", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """What the command was told; see its help.
+    """Options of the command; see its help.
 
     Attributes
     ----------
     out : Path
         Output directory.
     prompt, run, label_prior : Path or None
-        Where the prompt comes from, and what goes with it.
+        Prompt file, directory of a search, and label-prior file.
     split : str
-        Which rows of the task.
+        Split of the task to evaluate.
     file : Path or None
-        Other rows.
+        File of other rows to evaluate.
     max_rows : int or None
-        Only so many.
+        Largest number of rows.
     model : str or None
-        Instead of the task's.
+        Replaces the task's model.
     limits : mapping
-        Of `Limits`; None leaves a limit out.
+        Arguments of `Limits`; None leaves a limit out.
     fail_under : tuple of str
         ``METRIC=VALUE``.
     cache : str or None
-        URL or file.
+        URL or file of finished predictions.
     no_cache : bool
-        Whether to do without one.
+        True to run without a cache.
     history : str or None
         URL or file of the history the finished run is added to.
     account, profile : str or None
-        Where in it.
+        Account and profile in the history.
     as_json : bool
-        Whether to print JSON.
+        True to print JSON.
     parquet : bool
-        Whether to leave the rows as a Parquet file, too.
+        True to write the rows as a Parquet file, too.
     engine : {"local", "ray"}
         This process, or workers on a Ray cluster.
     ray_address : str or None
-        Of the cluster.
+        Address of the cluster.
     workers : int or None
-        How many.
+        Number of workers.
     context, context_column : str or None
-        What answers have to rest on, for all rows, and the column of a row's own.
+        Context of all rows, and the column of a row's own.
     """
 
     out: Path
@@ -175,7 +175,7 @@ def _task(task_file: Path, options: EvaluateOptions) -> Task:
 
 
 def _routing_stats(task: Task, classifier: BasePredictor) -> RoutingStats | None:
-    """Return what became of the calls to the task's providers, if it has any."""
+    """Return the call statistics of the task's providers; None without routing."""
     if "routing" not in task.sections:
         return None
     from calibrant.cli._providers import routing_stats
@@ -214,12 +214,12 @@ def _evaluated(
     if options.engine == "ray":
         from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
 
-        own = {} if options.workers is None else {"workers": options.workers}
+        workers = {} if options.workers is None else {"workers": options.workers}
         return evaluate(
             rows,
             opening=_opening(task, options, classifier),
             out=options.out,
-            cluster=Cluster(address=options.ray_address, **own),
+            cluster=Cluster(address=options.ray_address, **workers),
             limits=limits,
             cache=options.cache,
             about=about,
@@ -232,11 +232,11 @@ def _evaluated(
 
 
 def _opening(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> partial[BasePredictor]:
-    """Return what opens `classifier` on another machine, where the command's files are not."""
+    """Return a function that opens `classifier` on another machine, without the command's files."""
     replaced = options.prompt is not None or options.run is not None
     one = (
         classifier if isinstance(classifier, Classifier) else None
-    )  # a cascade has learned nothing as a whole
+    )  # heads and priors belong to single classifiers
     shown = None if one is None else one.demonstrations
     return partial(
         _opened_again,
@@ -293,7 +293,7 @@ def _gate(text: str) -> tuple[str, float]:
 
 
 def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
-    """Return where the rows are: in the file, if one is named, else where the task has those of the split."""
+    """Return the data source of the rows: `file` if given, else the task's source for the split."""
     if file is not None:
         return DataSource(path=file, columns=task.columns)
     known = ("train", "validation", "test")
@@ -309,8 +309,8 @@ def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
 
 def _limits(task: Task, options: EvaluateOptions) -> Limits:
     given = {name: value for name, value in options.limits.items() if value is not None}
-    own = None if options.model is not None else task.model.concurrency
-    return Limits(**{"concurrency": own, **given})
+    concurrency = None if options.model is not None else task.model.concurrency
+    return Limits(**{"concurrency": concurrency, **given})
 
 
 def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> BasePredictor:
@@ -326,7 +326,7 @@ def _classifier(task: Task, options: EvaluateOptions, limits: Limits) -> BasePre
 
 
 def _write_down(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> None:
-    """Leave in the directory what the run can be exported from without its task file."""
+    """Write the task record and the demonstrations, so that the run can be exported without its task file."""
     replaced = options.prompt is not None or options.run is not None
     record_run(options.out, [(task, options.model)], prompt_for_all=replaced)
     if not isinstance(classifier, Classifier):
@@ -350,7 +350,7 @@ def _cache(options: EvaluateOptions) -> Iterator[PredictionCache | None]:
 
 
 def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> _Record:
-    """Return what adds a run to the history; a history that cannot be used is an error before the first call."""
+    """Return a function that adds a run to the history; an unusable history fails before the first call."""
     if options.history is None:
         return lambda _: (None, None)
     from calibrant.evaluation import EvaluationHistory, RunScope
@@ -374,7 +374,7 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -
 
 
 def exit_as(metrics: EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
-    """Exit as the numbers demand; says on standard error what to do."""
+    """Exit with the code that the metrics demand; print advice on standard error."""
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"

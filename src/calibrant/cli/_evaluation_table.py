@@ -99,7 +99,7 @@ def _labels_line(found: AnsweredLabels) -> tuple[str, str, str]:
 
 
 def _composite_lines(metrics: EvaluationMetrics) -> list[tuple[str, str, str]]:
-    """Return what is said of the parts of answers that hold several labels; both accuracies are of whole answers."""
+    """Return the metrics of answers that hold several labels, part by part."""
     found = metrics.composite
     if found is None:
         return []

@@ -37,7 +37,7 @@ def run_export(  # noqa: PLR0913  (keyword-only options)
     texts: bool,
     as_json: bool,
 ) -> None:
-    """Write the bundle and say what is in it."""
+    """Write the bundle and print its contents."""
     if model is not None and task is None:
         raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
     bundle = export(run, out, task=task, model=model, calibration=calibration, texts=texts)
@@ -57,7 +57,7 @@ def run_export(  # noqa: PLR0913  (keyword-only options)
 
 
 def _measured(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield how many labels are answered and how well, with warnings of few labels and of low label mass."""
+    """Yield macro F1 and the share of labels answered, and warnings of few labels and of low label mass."""
     shown = [figure for figure in figures if "macro F1" in figure.name or figure.name == LABELS_ANSWERED]
     if shown:
         yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
@@ -66,7 +66,7 @@ def _measured(figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def run_diff(before: Path, after: Path, *, require_same: bool, as_json: bool) -> None:
-    """Print what differs; exit with 3 where nothing had to."""
+    """Print the differences; exit with 3 if `require_same` and there are any."""
     found = diff_bundles(before, after)
     text = json.dumps(found.to_record(), ensure_ascii=False) if as_json else "\n".join(_lines(found))
     sys.stdout.write(text + "\n")

@@ -1,4 +1,4 @@
-"""``calibrant history``: what evaluators said, kept and summed up."""
+"""``calibrant history``: evaluators' scores, recorded and summarized."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ history = typer.Typer(
 )
 
 Account = Annotated[str, typer.Option("--account", metavar="ID", help="Whose scores.")]
-Evaluator = Annotated[str, typer.Option("--evaluator", metavar="ID", help="Who gave them.")]
+Evaluator = Annotated[str, typer.Option("--evaluator", metavar="ID", help="Evaluator of the scores.")]
 Profile = Annotated[str, typer.Option("--profile", metavar="NAME", help="Under which settings.")]
 Database = Annotated[
     str | None,
@@ -111,7 +111,7 @@ def list_scopes(
         bool, typer.Option("--json", help="Print one JSON array: an object per scope.")
     ] = False,
 ) -> None:
-    """List what is recorded, by account, evaluator and profile."""
+    """List the recorded scores by account, evaluator and profile."""
     from datetime import UTC, datetime
 
     records = [
@@ -134,7 +134,7 @@ def list_scopes(
 
 
 def history_lines(entry: HistoryEntry) -> list[str]:
-    """Return in plain lines what the history says about a run."""
+    """Return the history's summary of a run, in plain lines."""
     drift = entry.drift
     line = f"confidence, {drift.values:,} rows against {drift.history:,} earlier: "
     if drift.statistic is None:

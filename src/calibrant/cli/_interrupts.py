@@ -24,7 +24,7 @@ _GIVING_UP: Final = "interrupted: the rows under way are given up; what was answ
 
 @contextlib.contextmanager
 def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
-    """Return what the first Ctrl-C (or SIGTERM) asks to stop; a second one ends the run at once.
+    """Yield a `Stop` that the first Ctrl-C (or SIGTERM) requests; a second one ends the run at once.
 
     Calls in flight are finished; rows that wait for a rate limit or before another attempt are given up.
 
@@ -41,7 +41,7 @@ def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.reason = ENDED_BY_SIGNAL
         stop.request(ENDED_BY_SIGNAL, at_once=at_once, waits=True)
-        with contextlib.suppress(OSError, RuntimeError):  # nobody reads, or it was just being written
+        with contextlib.suppress(OSError, RuntimeError):  # a closed pipe, or a write under way
             _say(_GIVING_UP if at_once else _FINISHING)
 
     if threading.current_thread() is not threading.main_thread():

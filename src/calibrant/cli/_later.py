@@ -17,11 +17,11 @@ class _Later(TyperCommand):
     Parameters
     ----------
     name : str
-        Of the group.
+        Name of the group.
     help : str
-        What the list says.
+        Help text in the list of commands.
     module : str
-        Holds its `typer.Typer`, under the group's name.
+        Module with the group's `typer.Typer`, under the group's name.
     """
 
     def __init__(self, name: str, help: str, module: str) -> None:  # noqa: A002  (typer's name)
@@ -45,7 +45,7 @@ class RootGroup(TyperGroup):
             "The cheapest model that is sure enough: planned from recorded runs, without a call.",
             "_plan_commands",
         ),
-        "router": ("Which provider to ask first: what was learnt of them.", "_router"),
+        "router": ("Learned records of the providers that routers choose from.", "_router"),
         "verifier": (
             "AutoMix's verifier: a model is asked several times whether an answer is right.",
             "_verifier",

@@ -1,4 +1,4 @@
-"""``calibrant models``: what can be named, and what is missing for it."""
+"""``calibrant models``: the available models, and the missing requirements of each."""
 
 from __future__ import annotations
 

@@ -41,13 +41,17 @@ def run_optimize(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Run the search and print what it found."""
+    """Run the search and print its results."""
     task = Task.from_file(task_file)
     if model is None and options.get("prior_correction") == "batch":
         _refuse_prior(task)
-    with _asked(task, model) as asked, ProgressDisplay() as display:
-        result = optimize(task, model=asked, out=out, progress=display, **options)
-        routing = None if asked is None or isinstance(asked, str) else routing_stats(asked)
+    with _search_model(task, model) as model_or_predictor, ProgressDisplay() as display:
+        result = optimize(task, model=model_or_predictor, out=out, progress=display, **options)
+        routing = (
+            None
+            if model_or_predictor is None or isinstance(model_or_predictor, str)
+            else routing_stats(model_or_predictor)
+        )
     if out is not None:
         record_run(out, [(task, model)], prompt_for_all=True)
         write_report(out)
@@ -78,8 +82,8 @@ def _refuse_prior(task: Task) -> None:
 
 
 @contextmanager
-def _asked(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
-    """Return what the search asks: the model that is named, all that the task names, or None for its own model."""
+def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
+    """Yield the model of the search: `model`, the task's cascade or router, or None for the task's own model."""
     if not task.sections:
         yield model
         return
@@ -87,12 +91,12 @@ def _asked(task: Task, model: str | None) -> Iterator[str | BasePredictor | None
     try:
         cascade = cascade_settings(task)
         members = () if cascade is None else cascade.models
-        own = [entry.prompt for entry in members if entry.prompt is not None]
-        if model is None and own:
+        prompts = [entry.prompt for entry in members if entry.prompt is not None]
+        if model is None and prompts:
             _LOG.warning(
                 "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
                 "are not used.",
-                len(own),
+                len(prompts),
             )
         yield classifier
     finally:

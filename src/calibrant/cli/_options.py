@@ -26,7 +26,7 @@ Options = Annotated[
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Return name and value of ``KEY=VALUE``; what is no JSON is text."""
+    """Return name and value of ``KEY=VALUE``; a value that is not JSON is text."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
         from calibrant.core import ConfigurationError  # the list of commands stays quick

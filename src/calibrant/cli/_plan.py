@@ -27,7 +27,7 @@ _METHODS: Final = (*METHOD_NAMES, "learned")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What the command was told; see its help."""
+    """Options of the command; see its help."""
 
     out: Path
     small_cost: float | None
@@ -89,7 +89,7 @@ def run_plan(paths: Sequence[Path], options: PlanOptions) -> None:
 
 
 def _check(paths: Sequence[Path], options: PlanOptions) -> None:
-    """Refuse what can only be a slip on the command line."""
+    """Refuse contradictory options and repeated paths."""
     places = [path.resolve() for path in paths]
     twice = next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None)
     if twice is not None:
@@ -124,7 +124,7 @@ def run_replay(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Print what a plan, or thresholds, are worth on recorded runs."""
+    """Print the accuracy and cost of a plan, or of thresholds, on recorded runs."""
     policy: CascadePlan | float | list[float]
     if thresholds:
         if _is_plan(paths[0]):
@@ -258,7 +258,7 @@ def _statements(plan: CascadePlan) -> list[str]:
 
 
 def _ties(plan: CascadePlan) -> list[str]:
-    """Return what is to be said of blocks of equal confidence that are kept in part."""
+    """Return remarks on blocks of equal confidence that are kept in part."""
     names = _names(plan)
     split = [
         (member, rule)
@@ -302,7 +302,7 @@ def _names(plan: CascadePlan) -> list[str]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, without what only tells the format, where these differ."""
+    """Return the last parts of paths without ``.jsonl`` if they differ from one another, else the names."""
     last = [Path(name.removesuffix(".jsonl")).name or name for name in names]
     return last if len(set(last)) == len(last) else list(names)
 

@@ -76,7 +76,7 @@ def plan(  # noqa: PLR0913
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Choose which model answers which row: cheapest certified, or for a target or a budget."""
+    """Plan the model for each row: cheapest certified, or for a target or a budget."""
     from calibrant.cli._plan import PlanOptions, run_plan
 
     run_plan(
@@ -124,7 +124,7 @@ def replay(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a policy costs and how good it is on recorded runs; no model is asked."""
+    """Price a policy on recorded runs, and measure its accuracy; no model is called."""
     from calibrant.cli._plan import run_replay
 
     run_replay(
@@ -161,7 +161,7 @@ def run(  # noqa: PLR0913
         str, typer.Option(help="With --out: rows of the first task: train, validation or test.")
     ] = "test",
     max_rows: Annotated[
-        int | None, typer.Option(min=1, help="With --out: only the first so many rows.")
+        int | None, typer.Option(min=1, help="With --out: largest number of rows, from the beginning.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Evaluate into this directory; an interrupted run in it goes on.")

@@ -25,7 +25,7 @@ __all__ = ["RunOptions", "run_planned"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command was told; see its help."""
+    """Options of the command; see its help."""
 
     models: tuple[str, ...]
     texts: tuple[str, ...]
@@ -50,7 +50,7 @@ def run_planned(plan_file: Path, task_files: Sequence[Path], options: RunOptions
         classifiers = []
         asked = list(zip(tasks, options.models or [None] * len(tasks), strict=True))
         for task, name in asked:
-            # A plan was made for confidence as it was scored.
+            # A plan's thresholds hold only for the scoring that they were chosen on.
             classifiers.append(Classifier.from_task(without_head(task), model=name))
             opened.callback(classifiers[-1].close)
         planned = plan.cascade(classifiers)

@@ -26,7 +26,7 @@ _KINDS_SHOWN = 3
 
 
 class _State(NamedTuple):
-    """What is shown: ``phase: done/total unit, wait, note``; a bar has room for one of the two."""
+    """Progress as displayed: ``phase: done/total unit, wait, note``; a bar has room for wait or note."""
 
     phase: str
     done: int
@@ -41,7 +41,7 @@ class _Display:
     Parameters
     ----------
     unit : str
-        What is counted.
+        Name of the counted items.
     """
 
     def __init__(self, unit: str) -> None:
@@ -136,7 +136,7 @@ class EvaluationDisplay(_Display):
 
 
 def _wait(rate_limits: Mapping[str, float]) -> str:
-    """Return what is waited for, how long, and until when."""
+    """Return the pending rate limits: model, seconds and end time of each."""
     now = time.time()
     return ", ".join(
         f"waiting for {model}'s rate limit, {math.ceil(seconds)} s (until "
@@ -166,7 +166,7 @@ def _evaluation_note(progress: EvaluationProgress) -> str:
         parts.append(f"{failed} failed ({', '.join(f'{count} x {kind}' for kind, count in kinds)})")
     if progress.cost is not None:
         parts.append(dollars(progress.cost))
-    if progress.eta_seconds and not progress.rate_limits:  # an estimate from calls knows nothing of waits
+    if progress.eta_seconds and not progress.rate_limits:  # the estimate leaves out waits for rate limits
         parts.append(f"{_duration(progress.eta_seconds)} left")
     return ", ".join(parts)
 

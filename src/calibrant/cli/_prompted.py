@@ -1,4 +1,4 @@
-"""The prompt that a command names, and what was learned under it."""
+"""The prompt that a command names, with its head or label prior."""
 
 from __future__ import annotations
 
@@ -43,12 +43,11 @@ def open_prompted(
     task : Task
         Its own head is used unless `run` or `label_prior` is named.
     model : str or None
-        Asked instead of the task's model.
+        Replaces the task's model.
     prompt : Path or None
         File with a prompt.
     run : Path or None
-        Directory of a search: its best prompt with its demonstrations, and its head, or its label prior where it has
-        none.
+        Directory of a search: its best prompt with its demonstrations, and its head or else its label prior.
     label_prior : Path or None
         File with a label-prior correction; comes before any head.
     limits : Limits, optional
@@ -59,9 +58,9 @@ def open_prompted(
     ConfigurationError
         Both a prompt and a run are named.
     DataError
-        A file is missing, or is none.
+        A file is missing, or not a regular file.
     StateError
-        What was learned belongs to something else.
+        The head or the label prior belongs to another prompt, model or label set.
     """
     if run is not None and prompt is not None:
         raise ConfigurationError("Expected either --prompt or --run, got both.")
@@ -115,7 +114,7 @@ def _existing(path: Path) -> Path | None:
 
 
 def _best_candidate(path: Path) -> dict[str, Any]:
-    """Return the components a search has chosen; empty where it does not say."""
+    """Return the components that a search has chosen; empty if the result has none."""
     if not path.exists():
         return {}
     try:
@@ -127,7 +126,7 @@ def _best_candidate(path: Path) -> dict[str, Any]:
 
 
 def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> BasePredictor:
-    """Return a classifier that shows what a search chose; as it is where the search did not say."""
+    """Return a classifier with the demonstrations that a search chose; unchanged if the search chose none."""
     if chosen is None:
         return predictor
     classifier = as_classifier(predictor, to_use="demonstrations")
@@ -138,7 +137,7 @@ def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> 
 
 
 def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
-    """Leave the labelled texts that prompts were shown from in a run's directory, if there are any."""
+    """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
         write_atomically(directory / calibration.DEMONSTRATIONS, shown.index.to_text())

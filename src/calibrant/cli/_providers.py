@@ -1,4 +1,4 @@
-"""What became of the calls to every provider of a task with routing, as a table."""
+"""Table of the calls to each provider of a task with routing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD = ("provider", "calls", "failed", "turned down", "mean latency", "tokens",
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingStats:
-    """What became of the calls of a routed client since it was opened.
+    """Call statistics of a routed client since it was opened.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class RoutingStats:
     providers : tuple of ProviderStats
         As they were declared.
     helpers : mapping of str to HelperStats
-        Judge and triage, where there are such.
+        Judge and triage, if the strategy has them.
     """
 
     strategy: str
@@ -41,7 +41,7 @@ class RoutingStats:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return one line per provider, then judge and triage, and who is left out at the moment."""
+        """Return one line per provider, then judge and triage, then the providers in cooldown."""
         if not any(stats.calls for stats in self.providers):
             return []
         lines = fitted([_HEAD, *map(_row, self.providers)])
@@ -55,7 +55,7 @@ class RoutingStats:
 
 
 def routing_stats(predictor: BasePredictor) -> RoutingStats | None:
-    """Return what became of the calls to the providers; None without routing."""
+    """Return the call statistics of the providers; None without routing."""
     for client in predictor.clients:
         if isinstance(client, RoutedClient):
             return RoutingStats(

@@ -1,4 +1,4 @@
-"""``calibrant router``: what routers have learnt."""
+"""``calibrant router``: the records that routers learned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stats(
     scope: Scope = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what is thought of every provider, with 95 % credible intervals where there are some."""
+    """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
     from calibrant.cli._router_state import run_stats
 
     run_stats(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
@@ -62,7 +62,7 @@ def reset(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what was learnt, damaged or not; whoever is running begins anew."""
+    """Delete learned records, damaged ones included; running routers begin anew."""
     from calibrant.cli._router_state import run_reset
 
     run_reset(state, task=task, scope=scope, strategy=strategy, as_json=as_json)

@@ -1,4 +1,4 @@
-"""``calibrant router stats`` and ``reset``: records of routers out of the place where they are kept."""
+"""``calibrant router stats`` and ``reset``: read and delete the records of routers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["run_reset", "run_stats"]
 
 _STRATEGIES: Final = get_args(RoutingStrategy)
 _PARAMETERS: Final = ("alpha", "decay_factor")
-_KEPT_APART: Final = "default"  # the scope of who names none
+_KEPT_APART: Final = "default"  # scope of routers that name none
 _TITLES: Final = {
     "mean": "mean success",
     "lower": "95 % from",
@@ -50,8 +50,8 @@ _TITLES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
-    """What a strategy of one scope has learnt."""
+class _StrategyRecord:
+    """Learned estimates of one strategy in one scope."""
 
     scope: str
     strategy: str
@@ -70,7 +70,7 @@ class _Found:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where to look."""
+    """Location and scope of router records."""
 
     name: str
     scope: str | None
@@ -81,7 +81,7 @@ class _Place:
         return open_router_state(self.name, scope=scope)
 
     def scopes(self) -> list[str]:
-        """Return the scope that was named, or all there are."""
+        """Return the named scope, or all scopes."""
         if self.scope is not None:
             return [self.scope]
         with closing(self.open(_KEPT_APART)) as state:
@@ -89,7 +89,7 @@ class _Place:
 
     @property
     def location(self) -> str:
-        """The place, without credentials."""
+        """Location of the records, without credentials."""
         with closing(self.open(_KEPT_APART)) as state:
             return state.location
 
@@ -97,7 +97,7 @@ class _Place:
 def run_stats(
     state: str | None, *, task: Path | None, scope: str | None, strategy: str | None, as_json: bool
 ) -> None:
-    """Print what was learnt; what cannot be read ends with exit code 1, after all that can."""
+    """Print the learned records; unreadable ones end with exit code 1, after all readable ones."""
     _check(strategy)
     place = _place(state, task, scope)
     found, problems = _read(place, strategy)
@@ -114,7 +114,7 @@ def run_stats(
 
 
 def _nothing(place: _Place, strategy: str | None) -> str:
-    """Return that there is nothing to show, and what to do about it."""
+    """Return the message for an empty result, with advice."""
     if place.settings is not None and not place.settings.learns:
         return (
             f"Expected a task whose strategy learns, got routing = {place.settings.strategy!r}, which keeps nothing: "
@@ -128,7 +128,7 @@ def _nothing(place: _Place, strategy: str | None) -> str:
 def run_reset(
     state: str | None, *, task: Path | None, scope: str | None, strategy: str | None, as_json: bool
 ) -> None:
-    """Forget records, and say which."""
+    """Delete records, and print their names."""
     _check(strategy)
     place = _place(state, task, scope)
     scopes = place.scopes()
@@ -169,8 +169,8 @@ def _place(state: str | None, task: Path | None, scope: str | None) -> _Place:
     return _Place(name=default_router_state() if state is None else state, scope=scope, settings=settings)
 
 
-def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]:
-    """Return what could be read, and why the rest could not."""
+def _read(place: _Place, strategy: str | None) -> tuple[list[_StrategyRecord], list[str]]:
+    """Return the readable records, and an error message for each unreadable one."""
     found, problems = [], []
     try:
         scopes = place.scopes()
@@ -187,8 +187,8 @@ def _read(place: _Place, strategy: str | None) -> tuple[list[_Found], list[str]]
     return found, problems
 
 
-def _strategy(state: RouterState, name: str, scope: str, settings: RoutingSettings | None) -> _Found:
-    """Return what a strategy thinks of its providers.
+def _strategy(state: RouterState, name: str, scope: str, settings: RoutingSettings | None) -> _StrategyRecord:
+    """Return the learned estimates of a strategy.
 
     Raises
     ------
@@ -207,13 +207,13 @@ def _strategy(state: RouterState, name: str, scope: str, settings: RoutingSettin
         raise StateError(
             f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
         ) from error
-    return _Found(scope=scope, strategy=name, standings=standings, parameters=parameters)
+    return _StrategyRecord(scope=scope, strategy=name, standings=standings, parameters=parameters)
 
 
 def _parameters(
     name: str, record: Mapping[str, Any], settings: RoutingSettings | None
 ) -> dict[str, float | None]:
-    """Return the settings that a bandit learns by: the task's, or else those it was last written with, if known."""
+    """Return a bandit's learning parameters: the task's, or else those in its record."""
     if name != "bandit":
         return {}
     if settings is not None and settings.strategy == "bandit":
@@ -223,7 +223,7 @@ def _parameters(
 
 
 def _blank(name: str, record: Mapping[str, Any], *, alpha: float | None) -> Router | None:
-    """Return a strategy without experience that can take over a record; None where there is nothing in it."""
+    """Return a fresh strategy that can restore the record; None if the record is empty."""
     kept = record.get("providers")
     if not record or kept == {}:
         return None
@@ -239,7 +239,7 @@ def _blank(name: str, record: Mapping[str, Any], *, alpha: float | None) -> Rout
     return kinds.get(name, FixedRouter)(names)  # type: ignore[call-arg]
 
 
-def _lines(found: _Found) -> list[str]:
+def _lines(found: _StrategyRecord) -> list[str]:
     calls = sum(one.observations for one in found.standings)
     title = f"{found.strategy}, scope {found.scope}: {calls:,} observations"
     title += "".join(

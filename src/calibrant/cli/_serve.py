@@ -44,7 +44,7 @@ class ServeOptions:
 
 
 def run_serve(path: Path, given: ServeOptions) -> None:
-    """Serve the bundle until a signal comes, and then until what was taken is answered."""
+    """Serve the bundle until a signal comes, then finish the accepted requests."""
     settings = ServiceSettings(
         api_keys=tuple(map(_key, given.api_key_env)),
         most_bytes=given.max_body,
@@ -65,7 +65,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         line = f"{bundle.name} answers at {address}/v1/classify; Ctrl-C ends it."
         sys.stdout.write((json.dumps(record) if given.as_json else line) + "\n")
         sys.stdout.flush()
-        # What is there now stays: looking through it for garbage would hold requests up for some 100 ms each time.
+        # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
         gc.collect()
         gc.freeze()
 
@@ -94,7 +94,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
 
 
 def _recorder(bundle: Bundle, classifier: Predictor, given: ServeOptions) -> AnswerRecorder | None:
-    """Return what records answers; a history that cannot be used is an error before the first request."""
+    """Return the recorder of answers; an unusable history fails before the first request."""
     if given.history is None:
         return None
     scope = RunScope(

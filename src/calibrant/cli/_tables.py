@@ -22,7 +22,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def fitted(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the same; on a terminal, columns that do not fit stand below the others, behind the first column."""
+    """Return `aligned` lines; on a terminal, columns that do not fit go below, behind the first column."""
     if not sys.stdout.isatty():
         return aligned(rows)
     room = shutil.get_terminal_size().columns
@@ -30,7 +30,7 @@ def fitted(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _parts(rows: Sequence[Sequence[str]], room: int) -> Iterator[list[list[str]]]:
-    """Yield the columns of a table in tables of at most so many characters, each with the first column."""
+    """Yield the columns of a table in tables of at most `room` characters, each with the first column."""
     first, *others = ([row[place] for row in rows] for place in range(len(rows[0])))
     part = [first]
     for column in others:

@@ -1,4 +1,4 @@
-"""``calibrant verifier``: whether answers are right, asked over HTTP."""
+"""``calibrant verifier``: an HTTP server that checks answers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def _group() -> None:
 @reports_errors
 def serve(  # noqa: PLR0913
     *,
-    model: Annotated[str, typer.Option(help="Who verifies; see `calibrant models`.")] = "local/smollm2-135m",
+    model: Annotated[
+        str, typer.Option(help="Verifying model; see `calibrant models`.")
+    ] = "local/smollm2-135m",
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8889,
-    samples: Annotated[int, typer.Option(help="How often the model is asked about an answer.")] = 8,
-    temperature: Annotated[float, typer.Option(help="What it samples at.")] = 1.0,
+    samples: Annotated[int, typer.Option(help="Calls of the model for each answer.")] = 8,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     threshold: Annotated[
-        float, typer.Option(help="Confidence below which to escalate, where a request names none.")
+        float, typer.Option(help="Confidence below which to escalate, unless the request names one.")
     ] = 0.7,
     prompt: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Evaluates a classifier on labelled rows with several workers, and loses none."""
+"""Evaluation of a classifier on labelled rows with several workers, without losing a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._settings import Cluster, is_file, share
-from calibrant.distributed._worker import Answered, Reader
+from calibrant.distributed._worker import AnsweredBlock, Reader
 from calibrant.evaluation import (
     Dataset,
     EvaluationProgress,
@@ -38,14 +38,14 @@ from calibrant.runs import RunDirectory, Shards
 __all__ = ["Opening", "evaluate"]
 
 _VERSION: Final = 1
-_LOOK_SECONDS: Final = 0.2  # between two looks whether something says stop
+_LOOK_SECONDS: Final = 0.2  # between two checks for a stop request
 
 
 class Opening(Protocol):
-    """Opens a classifier; pickled, and called once in each worker."""
+    """Function that opens a classifier; pickled, and called once in each worker."""
 
     def __call__(self, *, limits: Limits) -> Predictor:
-        """Return a classifier that keeps the limits."""
+        """Return a classifier that keeps `limits`."""
         ...
 
 
@@ -69,7 +69,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     ``run.json`` are as `calibrant.evaluation.BatchEvaluator` writes them. At most a few
     blocks are in memory: a worker waits until its last block is taken. The block of a worker that dies is
     answered by another one. After an interruption, a kill included, the same call goes on where it was; rows
-    that failed for the server's reasons are asked again.
+    that failed with a transport error are asked again.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     out : path
         Directory for the rows and numbers, on this machine.
     cluster : Cluster, optional
-        Where the workers are, how many, and how many rows they get at a time.
+        Address of the cluster, number of workers, and rows per block.
     limits : Limits, optional
-        Of all workers together, by default 64 calls in flight. These are shared out evenly. Rates and budgets
-        are kept in one place: what a worker does not take of a rate the others may, and what one that died had
-        begun counts as paid, at the mean price. Budgets start anew when a run goes on.
+        Limits of all workers together, by default 64 calls in flight, which are shared out evenly. Rates and
+        budgets are shared: other workers may use the part of a rate that one leaves, and rows that a worker had
+        begun when it died count as paid, at the mean price. Budgets start anew when a run is resumed.
     cache : str, optional
         URL or file of finished predictions that every worker can open; a file on one machine only. Without one,
-        what a worker that dies was paid for is paid again.
+        the rows under way in a worker that dies are paid again.
     about : mapping, optional
         JSON values that belong to the run; see `calibrant.evaluation.BatchEvaluator.evaluate`.
     on_progress : callable, optional
@@ -107,13 +107,13 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     ConfigurationError
         Ray is missing, the cluster cannot be used, or there are fewer calls in flight than workers.
     DataError
-        There are no rows, or one is broken or has an unknown answer.
+        The dataset is empty, or a row is malformed or has an unknown label.
     ProviderError
-        A fault that every call would meet, or nothing but failures; what was answered before is kept.
+        Every call would fail, or a long series of rows has failed; earlier answers are kept.
     StateError
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
     CalibrantError
-        The directory was moved or removed during the run; the message says where what came later is kept.
+        The directory was moved or removed during the run; the message names the directory of later answers.
     """
     require_ray()
     cluster, limits = cluster or Cluster(), limits or Limits()
@@ -121,7 +121,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     classifier = opening(limits=own_share)
     try:
         labels, described = classifier.labels, classifier.describe()
-        if limits.concurrency is None and classifier.in_process:  # every worker has an engine of its own
+        if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             own_share = replace(own_share, concurrency=classifier.with_limits(Limits()).meter.concurrency)
     finally:
         classifier.close()
@@ -138,7 +138,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         "data": inspection.to_record(),
     }
     with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
-        run = _Run(
+        run = _ClusterRun(
             directory,
             Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
             expected=inspection.rows,
@@ -162,26 +162,26 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         return run.finish()
 
 
-class _Run:
-    """One evaluation.
+class _ClusterRun:
+    """One evaluation on a cluster.
 
     Parameters
     ----------
     directory : RunDirectory
-        Where its files go.
+        Output directory.
     reader : Reader
         All its rows.
     expected : int
         Their number.
     about : mapping
-        What is said of the run in ``metrics.json``.
+        Further entries of ``metrics.json``.
     on_progress : callable or None
         Called after each block.
 
     Attributes
     ----------
     remaining : int
-        Rows without a final prediction, once `recovered` has looked.
+        Rows without a final prediction, counted by `recovered`.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class _Run:
         self._started = time.perf_counter()
 
     def recovered(self) -> Reader:
-        """Find out which rows are finished; returns what reads the others."""
+        """Count the finished rows; return a reader of the others."""
         reader, directory = self._reader, self._directory
         if directory.predictions.exists():
-            # All rows are there; what else there is of blocks was left by a kill.
+            # All rows are in the file; remaining block files were left by a killed process.
             self._shards.remove()
             if self._shards.count_finished(directory.predictions, self._rows(), self._tally):
                 self.remaining = 0
@@ -220,7 +220,7 @@ class _Run:
         found = self._shards.recover(self._rows(), self._tally)
         self.remaining = self._expected - found.rows
         for path in (directory.metrics, directory.predictions, directory.parquet):
-            path.unlink(missing_ok=True)  # of fewer rows than there will be, or of rows that failed
+            path.unlink(missing_ok=True)  # outdated: written for fewer rows, or with failed ones
         return replace(reader, done=frozenset(found.done), kept=found.kept)
 
     def _rows(self) -> Iterator[Example]:
@@ -228,7 +228,7 @@ class _Run:
 
     @contextmanager
     def kept_whatever_happens(self) -> Iterator[None]:
-        """Let the directory say how far the run came when something is raised."""
+        """Write the metrics so far if an exception ends the run."""
         try:
             yield
         except BaseException as error:
@@ -239,7 +239,7 @@ class _Run:
 
     @contextmanager
     def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
-        """Tell the workers when something says stop: they finish the rows under way and begin no others."""
+        """Pass a stop request or the deadline on to the workers: they finish the rows under way and begin no others."""
         done = Event()
         self._started = time.perf_counter()
 
@@ -248,7 +248,7 @@ class _Run:
                 if seconds is not None and time.perf_counter() - self._started >= seconds:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
-                with suppress(StateError):  # whoever takes the blocks is told
+                with suppress(StateError):  # `take` meets the same error and raises it
                     ledger.close(stop.reason, at_once=True)
 
         listener = Thread(target=listen, daemon=True)
@@ -259,8 +259,8 @@ class _Run:
             done.set()
             listener.join()
 
-    def take(self, blocks: Iterable[Answered], stop: Stop, ledger: RemoteLedger) -> None:
-        """Write blocks as they come; once something says stop, those that are begun."""
+    def take(self, blocks: Iterable[AnsweredBlock], stop: Stop, ledger: RemoteLedger) -> None:
+        """Write blocks as they come; after a stop request, only those already begun."""
         fault: CalibrantError | None = None
         for found in blocks:
             fault = fault or found.raised()
@@ -276,17 +276,18 @@ class _Run:
         if fault is not None:
             raise fault
 
-    def _write(self, found: Answered) -> None:
+    def _write(self, found: AnsweredBlock) -> None:
         lines = found.lines.splitlines(keepends=True)
         if not lines:
             return
         self._look_after_the_directory()
         try:
+            # One atomic file per block: a block that Ray answers twice is overwritten, never appended.
             self._shards.add(found.block, found.lines)
         except StateError:
             if self._directory.in_place:
                 raise
-            self._look_after_the_directory()  # it went between the look and the write
+            self._look_after_the_directory()  # the directory vanished between the check and the write
             self._shards.add(found.block, found.lines)
         for line in lines:
             self._tally.add_record(json.loads(line))
@@ -296,7 +297,7 @@ class _Run:
             raise self._lost
 
     def _look_after_the_directory(self) -> None:
-        """Write into another directory from the moment on that this one is gone."""
+        """Switch to a rescue directory if the run's own was moved or removed."""
         if self._lost is None and not self._directory.in_place:
             rescue = self._directory.rescued()
             self._shards = Shards(rescue.shards, self._reader.block_rows)
@@ -327,7 +328,7 @@ class _Run:
         directory, tally = self._directory, self._tally
         joined = directory.predictions.exists()
         if not joined:
-            # Anew: rows that failed and were not asked again count as well.
+            # Counted again from the files, which also hold failed rows that were not asked again.
             tally = self._tally = Tally(self._reader.labels)
             for line in self._shards.lines():
                 tally.add_record(json.loads(line))

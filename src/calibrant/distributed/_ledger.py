@@ -1,4 +1,4 @@
-"""What all workers of a run may take together, kept in one place."""
+"""Budgets and rate limits that all workers of a run share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from calibrant.inference import Bucket, Gate, Limits
 __all__ = ["Book", "Leased", "Ledger", "Loan", "Spent"]
 
 _MINUTE: Final = 60.0
-_CHUNK_SECONDS: Final = 0.1  # of a rate that all workers together may hold unused
-_SOON: Final = 0.005  # seconds until an answer is looked for
+_CHUNK_SECONDS: Final = 0.1  # of a rate limit: the most that all workers together hold unused
+_SOON: Final = 0.005  # seconds between checks for the ledger's answer
 
 
 class Spent(NamedTuple):
-    """What rows took.
+    """Rows, calls, tokens and cost that were spent.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Spent(NamedTuple):
     cost : float
         US dollars, as far as prices are known.
     unpriced : int
-        Rows whose price is not known.
+        Rows of unknown price.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class Spent(NamedTuple):
     unpriced: int
 
     def since(self, then: Spent) -> Spent:
-        """Return what was spent since then."""
+        """Return the spending since `then`."""
         return Spent(
             rows=self.rows - then.rows,
             calls=self.calls - then.calls,
@@ -48,14 +48,14 @@ class Spent(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """What a worker may do.
+    """Permission to begin rows, or the reason for a refusal.
 
     Attributes
     ----------
     rows : int
-        Rows it may begin; 0 where none.
+        Rows that the worker may begin; 0 after a refusal.
     refused : str
-        Why none; empty otherwise.
+        Reason for the refusal; empty otherwise.
     """
 
     rows: int
@@ -63,7 +63,7 @@ class Loan(NamedTuple):
 
 
 class Book(Protocol):
-    """A `Ledger` as workers see it, who are elsewhere."""
+    """Interface of a `Ledger` to workers in other processes."""
 
     def lend(self, rows: int) -> Loan:
         """See `Ledger.lend`."""
@@ -74,7 +74,7 @@ class Book(Protocol):
         ...
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return what `Ledger.take` will return."""
+        """Return the future of `Ledger.take`."""
         ...
 
     def begin(self, what: str) -> int:
@@ -95,17 +95,17 @@ class Book(Protocol):
 
 
 class Ledger:
-    """Lends rows under the budgets, hands out the rates, and knows what killed workers and whether the run is to end.
+    """Keeps the budgets and rate limits of all workers, counts crashes, and ends the run.
 
-    Rows are lent before they are begun, and count as paid at the mean price until they are settled. What a
-    worker that died had borrowed is never settled, so it counts for good: budgets are kept whoever dies. At
-    most half of what is left is lent at a time, in ever smaller parts, so that budgets are overrun by no more
-    than on one machine: what the last rows cost beyond the mean.
+    A worker borrows rows before it begins them; they count as paid at the mean price until they are settled.
+    The rows of a worker that died are never settled and count for good, so budgets hold after crashes. At
+    most half of the remaining budget is lent at a time, in ever smaller parts, so budgets are overrun by no more
+    than on one machine: the excess of the last rows over the mean price.
 
     Parameters
     ----------
     limits : Limits
-        Of all workers together.
+        Limits of all workers together.
     workers : int
         Their number.
     clock : function, default time.monotonic
@@ -124,7 +124,7 @@ class Ledger:
         self._stopped = ""
 
     def lend(self, rows: int) -> Loan:
-        """Lend at least one of so many rows, or say why none."""
+        """Lend from one up to `rows` rows, or return the reason for a refusal."""
         if self._stopped:
             return Loan(0, self._stopped)
         refused = self._refused(self._lent)
@@ -132,14 +132,15 @@ class Ledger:
             self._closed = self._closed or refused
             return Loan(0, refused)
         if self._has_budget and not self._gate.rows:
-            rows = 1  # nobody knows what a row takes
+            rows = 1  # the price of a row is unknown until one is settled
         while rows > 1 and self._refused(self._lent + self._parts * rows):
             rows //= 2
+        # Lent rows count as paid until settled: a crash can never overrun a budget.
         self._lent += rows
         return Loan(rows)
 
     def settle(self, rows: int, spent: Spent) -> None:
-        """Note what so many lent rows took; those that were known already, or not begun, took nothing."""
+        """Record the spending of lent rows; cached rows and rows not begun cost nothing."""
         gate = self._gate
         self._lent -= rows
         self._calls += spent.calls
@@ -154,35 +155,35 @@ class Ledger:
         return not limits.max_requests is limits.max_tokens is limits.max_cost is None
 
     def _refused(self, under_way: int) -> str:
-        """Return which budget is used up when so many rows cost what others did; else nothing."""
+        """Return the name of the budget that `under_way` more rows at the mean price would exceed, or an empty text."""
         gate = self._gate
         gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))
         return gate.used_up(under_way)
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> float:
-        """Take from a rate.
+        """Take tokens or calls from a rate limit.
 
         Parameters
         ----------
         name : str
-            Of the rate.
+            Name of the rate limit.
         per_minute : float
-            What flows in.
+            Refill of the rate limit per minute.
         used : float
-            What is used already; it is always taken.
+            Amount that was used already; it is always taken.
         wanted : float
-            What else is wanted.
+            Further amount to take.
 
         Returns
         -------
         float
-            0 when it was given, else the seconds until asking again makes sense.
+            0 if `wanted` was granted, else the seconds until a retry makes sense.
         """
         now = self._clock()
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = Bucket(per_minute, now)
-        bucket.wait(now)  # what flowed in meanwhile
+        bucket.wait(now)  # refills the bucket up to now
         bucket.take(used)
         seconds = bucket.wait(now)
         if not seconds:
@@ -190,41 +191,41 @@ class Ledger:
         return seconds
 
     def begin(self, what: str) -> int:
-        """Note that a worker begins with something; return how often it was begun, now included, without an end.
+        """Count the start of a task; return the starts since it last ended, this one included.
 
-        A worker that dies ends nothing, so this tells what kills them.
+        A worker that dies ends no task, so a high count names the task that kills workers.
         """
         self._begun[what] = self._begun.get(what, 0) + 1
         return self._begun[what]
 
     def end(self, what: str) -> None:
-        """Note that it was done: whoever begins it next counts from 1."""
+        """Reset the count of a finished task: the next start counts as 1."""
         self._begun.pop(what, None)
 
     def close(self, reason: str, *, at_once: bool) -> None:
-        """Let no other block be read; `at_once`: and no other row be begun."""
+        """Stop reading blocks; with `at_once`, stop beginning rows, too."""
         self._closed = self._closed or reason
         if at_once:
             self._stopped = self._stopped or reason
 
     def closed(self) -> str:
-        """Return why no other block is to be read: the run ends, or a budget is used up; else nothing."""
+        """Return the reason to read no further block (end of the run, or a spent budget), or an empty text."""
         return self._closed
 
     def stopped(self) -> str:
-        """Return why no other row is to be begun; else nothing."""
+        """Return the reason to begin no further row, or an empty text."""
         return self._stopped
 
 
 class Leased:
-    """A worker's part of a rate: taken from the ledger a tenth of a second's worth at a time.
+    """A worker's share of a rate limit, leased from the ledger for a tenth of a second at a time.
 
-    What it does not want, others get; so a worker that waits, or is gone, holds nobody up.
+    An idle worker leases nothing, so a worker that waits or has died does not slow the others down.
 
     Parameters
     ----------
     ask : callable
-        Takes what is used and what is wanted; returns the future of `Ledger.take`.
+        Called with the used and the wanted amount; returns the future of `Ledger.take`.
     per_minute : float
         The rate of all workers together.
     workers : int
@@ -237,29 +238,29 @@ class Leased:
         self._ask = ask
         self._chunk = max(1.0, per_minute / _MINUTE * _CHUNK_SECONDS / workers)
         self._level = 0.0
-        self._asked: Future[float] | None = None
+        self._pending_lease: Future[float] | None = None
         self._not_before = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until something may be taken, or until there is an answer to look at."""
-        if self._asked is not None and self._asked.done():
-            seconds, self._asked = self._asked.result(), None
+        """Return the seconds until the next call of `take` or the next look at the ledger's answer; 0 if ready."""
+        if self._pending_lease is not None and self._pending_lease.done():
+            seconds, self._pending_lease = self._pending_lease.result(), None
             if seconds:
                 self._not_before = now + seconds
             else:
                 self._level += self._chunk
         if self._level > 0:
             return 0.0
-        if self._asked is None and now >= self._not_before:
+        if self._pending_lease is None and now >= self._not_before:
             self._send()
-        return _SOON if self._asked is not None else self._not_before - now
+        return _SOON if self._pending_lease is not None else self._not_before - now
 
     def take(self, amount: float) -> None:
-        """Take it; what it overdraws is told when that is much, so that others wait for it."""
+        """Take an amount; report a large overdraft to the ledger, so that other workers wait for it."""
         self._level -= amount
-        if self._level <= -self._chunk and self._asked is None:
+        if self._level <= -self._chunk and self._pending_lease is None:
             self._send()
 
     def _send(self) -> None:
         used, self._level = max(0.0, -self._level), max(0.0, self._level)
-        self._asked = self._ask(used, self._chunk)
+        self._pending_lease = self._ask(used, self._chunk)

@@ -19,13 +19,13 @@ from typing import Any, Final
 from calibrant.core import ConfigurationError, Limits, Predictor, StateError, install_command
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
-from calibrant.distributed._worker import Answered, Reader, Worker
+from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 
 __all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
-# Plans, progress, and that there is no progress: ours is shown.
+# Ray's execution plans and progress reports: calibrant shows its own progress.
 _LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
@@ -53,9 +53,9 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
     Parameters
     ----------
     cluster : Cluster
-        Where it is.
+        Address and size of the cluster.
     shares_a_file : bool, default False
-        Whether the workers are to write to the same file, as they can on one machine only.
+        True if the workers write to the same file, which they can on one machine only.
 
     Raises
     ------
@@ -64,8 +64,8 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
         CPUs, or several machines where one file is shared.
     """
     ray = require_ray()
-    own = not ray.is_initialized()
-    if own:
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         _connect(ray, cluster)
     elif cluster.address is not None:
         raise ConfigurationError(
@@ -74,13 +74,11 @@ def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None
         )
     try:
         _check_machines(ray, cluster, shares_a_file=shares_a_file)
-        with (
-            warnings.catch_warnings()
-        ):  # a run of few blocks has no work for all workers, and that is all right
+        with warnings.catch_warnings():  # a run of few blocks leaves some workers idle
             warnings.filterwarnings("ignore", "The minimum number of concurrent actors")
             yield
     finally:
-        if own:
+        if starts_ray:
             ray.shutdown()
 
 
@@ -111,7 +109,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
 
 
 def _reach(address: str | None) -> None:
-    """Refuse an address where nobody is: Ray tries for minutes."""
+    """Refuse an address that does not answer: Ray would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -125,7 +123,7 @@ def _reach(address: str | None) -> None:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Put back the handler of SIGTERM: Ray's own would end this process, rows under way and all."""
+    """Restore the handler of SIGTERM: Ray's own would end this process and lose the rows under way."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -184,7 +182,7 @@ def _on(node: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RemoteLedger:
-    """A `Ledger` in a process of its own; its copies all speak to that one.
+    """A handle on the `Ledger` in a process of its own; all copies share that ledger.
 
     Attributes
     ----------
@@ -199,11 +197,11 @@ class RemoteLedger:
         return self._get(self.actor.lend.remote(rows))  # type: ignore[no-any-return]
 
     def settle(self, rows: int, spent: Spent) -> None:
-        """See `Ledger.settle`; it is not waited for, as later calls come later."""
+        """See `Ledger.settle`; returns at once, as Ray keeps the order of calls."""
         self.actor.settle.remote(rows, spent)
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return what `Ledger.take` will return."""
+        """Return the future of `Ledger.take`."""
         return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
 
     def begin(self, what: str) -> int:
@@ -211,7 +209,7 @@ class RemoteLedger:
         return self._get(self.actor.begin.remote(what))  # type: ignore[no-any-return]
 
     def end(self, what: str) -> None:
-        """See `Ledger.end`; it is not waited for."""
+        """See `Ledger.end`; returns at once."""
         self.actor.end.remote(what)
 
     def close(self, reason: str, *, at_once: bool) -> None:
@@ -237,7 +235,7 @@ class RemoteLedger:
 
 @contextlib.contextmanager
 def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
-    """Start the process that keeps what all workers may take, on this machine, and end it with the run."""
+    """Start the ledger's process on this machine; end it with the context."""
     ray = require_ray()
     here = _on(ray.get_runtime_context().get_node_id())
     actor = ray.remote(Ledger).options(num_cpus=0, **here).remote(limits, workers)
@@ -256,10 +254,10 @@ def answered_blocks(
     limits: Limits,
     cache: str | None,
     ledger: RemoteLedger,
-) -> Generator[Answered, None, None]:
-    """Yield the blocks as they are answered, in any order; the last ones wait until they are taken.
+) -> Generator[AnsweredBlock, None, None]:
+    """Yield answered blocks in any order; workers wait while the last ones are not taken.
 
-    Once the ledger is closed no others are read. Take them all: Ray does not bear to be left while it works.
+    No further block is read once the ledger is closed. Exhaust the iterator: Ray Data fails if it is left early.
 
     Parameters
     ----------
@@ -268,13 +266,13 @@ def answered_blocks(
     opening : callable
         Returns a worker's classifier.
     cluster : Cluster
-        How many workers there are.
+        Number of workers and rows per block.
     limits : Limits
-        One worker's calls in flight, and what all together may take.
+        One worker's calls in flight, and the rates and budgets of all.
     cache : str or None
         URL or file of finished predictions.
     ledger : RemoteLedger
-        Keeps what all workers may take together.
+        Keeps the rates and budgets of all workers.
 
     Raises
     ------
@@ -284,7 +282,7 @@ def answered_blocks(
     ray = require_ray()
     here = _on(ray.get_runtime_context().get_node_id())
     with _quiet_small_blocks(ray):
-        # The reader takes no CPU: it would keep a worker from starting.
+        # The reader reserves no CPU, which would keep a worker from starting.
         rows = ray.data.from_items([0]).map_batches(
             replace(reader, book=ledger), batch_size=None, batch_format="pyarrow", num_cpus=0, **here
         )
@@ -294,11 +292,12 @@ def answered_blocks(
             batch_size=1,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(size=cluster.workers),
-            num_cpus=1,  # it is started again, and its block tried again, without end: the ledger counts
+            num_cpus=1,  # Ray restarts dead workers without end: the ledger counts them
         )
     try:
+        # Runs to the end even after a stop: Ray Data fails if its iterator is left early.
         for batch in answers.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
-            yield from (Answered(**row) for row in batch.to_pylist())
+            yield from (AnsweredBlock(**row) for row in batch.to_pylist())
     except ray.exceptions.RayError as error:
         raise _cannot_go_on(error) from error
 
@@ -312,7 +311,7 @@ def _cannot_go_on(error: Exception) -> StateError:
 
 @contextlib.contextmanager
 def _quiet_small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
-    """Let Ray Data hand on every block of rows by itself, and keep quiet; the user's settings come back."""
+    """Set Ray Data to pass on each block alone and to print nothing; restore the user's settings at the end."""
     context = ray.data.DataContext.get_current()
     wished = {"target_max_block_size": 1, "enable_progress_bars": False}
     before = {name: getattr(context, name) for name in wished}

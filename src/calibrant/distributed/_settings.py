@@ -1,4 +1,4 @@
-"""Who works, and what each of them may take."""
+"""Settings of a cluster, and the limits of each worker."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _CONCURRENCY: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where the workers are, and how rows are dealt out to them.
+    """Address, number of workers and block size of a Ray cluster.
 
     Attributes
     ----------
     address : str or None
-        Of a running Ray cluster that this machine is a part of, such as ``auto`` or ``10.0.0.1:6379``. None takes
-        what this process is connected to, or what ``RAY_ADDRESS`` names, or else starts Ray on this machine for
-        the run.
+        Address of a running Ray cluster that includes this machine, such as ``auto`` or ``10.0.0.1:6379``. None takes
+        the cluster that this process is connected to, or the one that ``RAY_ADDRESS`` names, or else starts Ray on
+        this machine for the run.
     workers : int, default 2
         Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
     block_rows : int, default 1024
-        Rows dealt out at a time, at least 1. A worker that dies has at most so many asked again.
+        Rows per block, at least 1. At most one block is asked again when a worker dies.
 
     Raises
     ------
@@ -48,9 +48,9 @@ class Cluster:
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """Return the limits of one of so many workers: its part of the calls in flight; a `Ledger` keeps the others.
+    """Return one worker's limits: its share of the calls in flight; a `Ledger` keeps rates and budgets.
 
-    Where the limits do not say, 64 calls are in flight in all.
+    Without a limit of concurrency, all workers together have 64 calls in flight.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def share(limits: Limits, workers: int) -> Limits:
             f"Expected at least one call in flight for each of {workers} workers, got a concurrency of "
             f"{concurrency}: raise it, or take fewer workers."
         )
-    # Rounded down: all together never have more in flight than was said. The run's deadline is the driver's.
+    # Rounded down, so that all workers together stay within the limit. The driver keeps the run's deadline.
     return replace(limits, concurrency=math.floor(concurrency / workers), run_seconds=None)
 
 

@@ -1,4 +1,4 @@
-"""What runs on the cluster: one process reads rows and deals them out, others answer them."""
+"""Processes of the cluster: one reader deals out rows, workers answer them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from calibrant.inference import run_sync
 from calibrant.runs import blocks_of, row_line
 from calibrant.store import PredictionCache
 
-__all__ = ["Answered", "Reader", "Worker"]
+__all__ = ["AnsweredBlock", "Reader", "Worker"]
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
-_LOOK_SECONDS: Final = 0.5  # between two looks whether the run is stopped
+_LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
 _FAILURES_IN_A_ROW: Final = 100
-_DEATHS: Final = 5  # of workers, at the same block or as they open
+_DEATHS: Final = 5  # most crashes of workers at one block, or while they open
 _SEE_LOG: Final = (
     "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
 )
@@ -50,8 +50,8 @@ class LentRow(NamedTuple):
     context: str | None = None
 
 
-class Answered(NamedTuple):
-    """What came back for a block.
+class AnsweredBlock(NamedTuple):
+    """Answers of one block, and the error that ended it.
 
     Attributes
     ----------
@@ -60,13 +60,13 @@ class Answered(NamedTuple):
     lines : bytes
         Rows as they stand in ``predictions.jsonl``, in the order of the input.
     stopped : str
-        Why the others were not begun (a budget, the end of the run); empty otherwise.
+        Reason that the other rows were not begun (a budget, the end of the run); empty otherwise.
     error : str
-        What went wrong; empty otherwise.
+        Message of the error; empty otherwise.
     kind : str
         Name of that error's class.
     provider : str
-        Whose fault that is; empty where it is nobody's.
+        Provider of a `ProviderError`; empty otherwise.
     """
 
     block: int
@@ -77,14 +77,14 @@ class Answered(NamedTuple):
     provider: str = ""
 
     @classmethod
-    def fault(cls, block: int, lines: bytes, error: Exception) -> Answered:
-        """Return what came back when something went wrong, in a form that travels."""
+    def fault(cls, block: int, lines: bytes, error: Exception) -> AnsweredBlock:
+        """Return a failed block; the error is stored as texts, which can be sent between processes."""
         if isinstance(error, ProviderError):
-            said = str(error).removeprefix(f"{error.provider}: ")
-            return cls(block, lines, "", said, "ProviderError", error.provider)
+            message = str(error).removeprefix(f"{error.provider}: ")
+            return cls(block, lines, "", message, "ProviderError", error.provider)
         kind = "ConfigurationError" if isinstance(error, ConfigurationError) else "StateError"
-        said = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
-        return cls(block, lines, "", said, kind)
+        message = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
+        return cls(block, lines, "", message, kind)
 
     def raised(self) -> CalibrantError | None:
         """Return the error; None where nothing went wrong."""
@@ -104,15 +104,15 @@ class Reader:
     dataset : Dataset
         The rows.
     labels : LabelSet
-        What their answers are checked against.
+        Legal labels of their answers.
     block_rows : int
         Rows of a block.
     done : frozenset of int
         Blocks that are finished.
     kept : mapping of int to frozenset of int
-        Of blocks that are begun, the places of the rows that are finished.
+        Places of the finished rows in blocks that were begun.
     book : Book or None
-        Says when no other block is to be read.
+        Tells when to stop reading.
     """
 
     dataset: Dataset
@@ -141,7 +141,7 @@ class Reader:
 
 @contextmanager
 def _unless_deadly(book: Book, what: str, *, most: int, message: str) -> Iterator[None]:
-    """Do what others began and did not end, as they died; raise a StateError once that was done so often."""
+    """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
     begun = book.begin(what)
     try:
         if begun > most:
@@ -165,7 +165,7 @@ class Worker:
     cache : str or None
         URL or file of finished predictions.
     book : Book
-        Keeps what all workers may take together.
+        Keeps the rates and budgets of all workers.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Worker:
         self._stop = Stop()
         self._broken: Exception | None = None
         try:
-            # Others may be opening, and live.
+            # Every live worker may be opening at the same moment: their starts are no crashes.
             with _unless_deadly(book, "opening", most=workers + _DEATHS, message=_DIED_OPENING):
                 self._open(opening, limits, workers, cache)
         except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
@@ -201,29 +201,31 @@ class Worker:
         )
 
     def _listen(self) -> None:
-        """Wait until the run is stopped: a block may take long."""
-        with suppress(Exception):  # the book is gone, and so is the run
+        """Stop the block under way once the run is stopped: a block may take long."""
+        with suppress(Exception):  # the ledger's process has ended, and with it the run
             while not (reason := self._book.stopped()):
                 time.sleep(_LOOK_SECONDS)
             self._stop.request(reason)
 
     def __call__(self, batch: Any) -> Any:  # noqa: ANN401 (an Arrow table, whose types are not known here)
-        """Return the block with the lines of its rows; a fault is told, not raised: Ray would try it again."""
+        """Return the answered blocks; errors are stored in them, as Ray would retry after an exception."""
         import pyarrow as pa  # noqa: PLC0415 (optional)
 
-        found = [
+        blocks = [
             self.answer(number.as_py(), json.loads(rows.as_py()))
             for number, rows in zip(batch["block"], batch["rows"], strict=True)
         ]
-        columns = zip(*found, strict=True)
-        return pa.table({name: list(column) for name, column in zip(Answered._fields, columns, strict=True)})
+        columns = zip(*blocks, strict=True)
+        return pa.table(
+            {name: list(column) for name, column in zip(AnsweredBlock._fields, columns, strict=True)}
+        )
 
-    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> Answered:
+    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
         """Answer the rows of a block, as many as the budgets allow."""
         lines: list[bytes] = []
         stopped = ""
         if self._broken is not None:
-            return Answered.fault(number, b"", self._broken)
+            return AnsweredBlock.fault(number, b"", self._broken)
         first, last = rows[0][0], rows[-1][0]
         died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
         try:
@@ -233,14 +235,14 @@ class Worker:
                     lent = rows[len(lines) : len(lines) + loan.rows]
                     stopped = loan.refused or self._answer(lent, lines)
                 if self._cache is not None:
-                    self._cache.flush()  # a worker ends without a word
+                    self._cache.flush()  # Ray ends workers without notice
         except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
-            return Answered.fault(number, b"".join(lines), error)
-        return Answered(number, b"".join(lines), stopped)
+            return AnsweredBlock.fault(number, b"".join(lines), error)
+        return AnsweredBlock(number, b"".join(lines), stopped)
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
-        """Answer rows that were lent; returns why that ended early."""
-        lent = [LentRow(*row) for row in rows]  # lists, once they have been JSON
+        """Answer lent rows; return the reason for an early end, or an empty text."""
+        lent = [LentRow(*row) for row in rows]  # JSON turned the tuples into lists
         examples = [Example(input=row.text, answer=row.answer, context=row.context) for row in lent]
 
         def deliver(place: int, prediction: Prediction) -> None:
@@ -257,7 +259,7 @@ class Worker:
         finally:
             self._book.settle(len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
-            raise ProviderError(  # nothing succeeds any more, in however small blocks
+            raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
                 f"one: {json.loads(lines[-1])['reason']}",
                 provider=self._predictor.name,

@@ -1,4 +1,4 @@
-"""What the page says, as numbers: computed from arrays, drawn elsewhere."""
+"""Numbers of the page, computed from arrays; `_charts` and `_html` draw them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from calibrant.metrics import (
     wilson_interval,
     zero_width_remark,
 )
-from calibrant.reports._rows import Rows, read_distributions
+from calibrant.reports._rows import PromptRows, read_distributions
 
 __all__ = [
     "Bar",
     "Bin",
     "Comparison",
-    "Figure",
+    "HeadlineFigure",
     "Mistakes",
     "RiskCoverage",
     "collapse_warning",
@@ -55,17 +55,17 @@ MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A number of the headline.
+class HeadlineFigure:
+    """A figure of the headline.
 
     Attributes
     ----------
     name, about : str
-        What it is, and of which rows.
+        Name of the figure, and its rows.
     value : float or None
         The estimate; None where it is not defined.
     interval : Interval or None
-        Its 95 % interval, where one is computed.
+        Its 95 % interval, if one is computed.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Bar:
     lower, upper : float
         The values; the upper one belongs to it.
     right, wrong : int
-        Rows; of a histogram that does not tell them apart all are `right`.
+        Rows; a histogram without that distinction counts all as `right`.
     """
 
     lower: float
@@ -141,10 +141,10 @@ class Mistakes:
     wrong : int
         Wrong rows in all.
     answer_probability : ndarray of float, shape (n,), or None
-        How probable the true label of each row is by what the other rows teach, NaN where that is not known; None
-        where the rows are not ranked by it but come surest first.
+        Probability of each row's true label, learned from the other rows; NaN if unknown. None if the rows are
+        ranked by confidence instead.
     unranked : str
-        Why they are not, in words; empty where they are, or where an answer holds several labels.
+        Reason against ranking by `answer_probability`; empty if ranked by it, or if an answer holds several labels.
     """
 
     rows: tuple[int, ...]
@@ -160,7 +160,7 @@ class Comparison:
     Attributes
     ----------
     name, base : str
-        The run, and what it is compared with.
+        Names of the run, and of the run it is compared with.
     found : PairedComparison or None
         Run minus base; None where they share no row.
     adjusted : float or None
@@ -173,7 +173,7 @@ class Comparison:
     adjusted: float | None = None
 
 
-def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
     """Return the numbers of a run; those without data have the value None."""
     right, judged, labelled = (
         int((rows.correct == 1).sum()),
@@ -193,47 +193,49 @@ def headline(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
     some = len(correct) > 0
     ranking = confidence_auroc(rows)
     figures += [
-        Figure(
+        HeadlineFigure(
             name="calibration error (ECE)",
             about=f"{about}; 0 is best",
             value=expected_calibration_error(confidence, correct) if some else None,
         ),
-        Figure(
+        HeadlineFigure(
             name="Brier score",
             about=f"{about}; 0 is best",
             value=brier_score(confidence, correct) if some else None,
             interval=paired_mean_interval(squares) if len(correct) > 1 else None,
         ),
-        Figure(
+        HeadlineFigure(
             name="AUROC",
             about="pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best",
             value=None if ranking is None else ranking.estimate,
             interval=ranking,
         ),
-        Figure(name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None),
+        HeadlineFigure(
+            name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None
+        ),
     ]
     return [_with_width(figure) for figure in figures]
 
 
-def _with_width(figure: Figure) -> Figure:
-    """Return a figure that says why its interval has width 0, if it has."""
+def _with_width(figure: HeadlineFigure) -> HeadlineFigure:
+    """Return the figure, with an explanation if its interval has width 0."""
     remark = zero_width_remark(figure.interval)
     return replace(figure, about=f"{figure.about}; {remark}") if remark else figure
 
 
-def collapse_warning(rows: Rows, table: ClassificationSummary | None) -> str:
-    """Return a plain sentence where fewer than half of the labels in the rows are answered; else an empty text."""
+def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> str:
+    """Return a warning if fewer than half of the labels in the rows are answered, else an empty text."""
     summary = rows.composite or table
     return "" if summary is None else summary.answered_labels.warning
 
 
-def _labels_answered(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
+def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
     summary = rows.composite or table
     if summary is None:
         return []
     found = summary.answered_labels
     return [
-        Figure(
+        HeadlineFigure(
             name="labels answered",
             about=f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all",
             value=found.found / found.present if found.present else None,
@@ -241,35 +243,38 @@ def _labels_answered(rows: Rows, table: ClassificationSummary | None) -> list[Fi
     ]
 
 
-def _of_parts(found: CompositeMetrics) -> list[Figure]:
-    """Return what is said of the parts of answers, all of them together; the table has each."""
+def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
+    """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
     figures = [
-        Figure(name="micro F1", about=size, value=found.micro_f1),
-        Figure(name="macro F1", about=size, value=found.macro_f1),
+        HeadlineFigure(name="micro F1", about=size, value=found.micro_f1),
+        HeadlineFigure(name="macro F1", about=size, value=found.macro_f1),
     ]
     if found.kind == "fields":
-        return [Figure(name="credit", about=f"mean of all fields, {about}", value=found.credit), *figures]
+        return [
+            HeadlineFigure(name="credit", about=f"mean of all fields, {about}", value=found.credit),
+            *figures,
+        ]
     return [
-        Figure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
-        Figure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
-        Figure(name="Hamming loss", about=f"{size}; 0 is best", value=found.hamming_loss),
+        HeadlineFigure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
+        HeadlineFigure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
+        HeadlineFigure(name="Hamming loss", about=f"{size}; 0 is best", value=found.hamming_loss),
         *figures,
     ]
 
 
-def _share(name: str, right: int, n: int, of: str) -> Figure:
+def _share(name: str, right: int, n: int, of: str) -> HeadlineFigure:
     found = wilson_interval(right, n) if n else None
-    return Figure(
+    return HeadlineFigure(
         name=name, about=f"{right:,} of {n:,} {of}", value=found.estimate if found else None, interval=found
     )
 
 
-def _macro_f1(table: ClassificationSummary | None) -> Figure:
+def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     """Return macro F1; its interval from the bootstrap of rows, which is multinomial in the table's cells."""
     if table is None:
-        return Figure(name="macro F1", about="0 answered rows", value=None)
+        return HeadlineFigure(name="macro F1", about="0 answered rows", value=None)
     cells = np.hstack([table.confusion, table.other[:, None]])
     size = len(table.labels)
     draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
@@ -286,7 +291,7 @@ def _macro_f1(table: ClassificationSummary | None) -> Figure:
     f1 = (2 * hits / np.maximum(truth + given, 1)).mean(axis=1)
     lower, upper = np.quantile(f1, [0.025, 0.975])
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
-    return Figure(
+    return HeadlineFigure(
         name="macro F1",
         about=f"{size:,} labels, {table.n:,} answered rows",
         value=table.macro_f1,
@@ -294,29 +299,29 @@ def _macro_f1(table: ClassificationSummary | None) -> Figure:
     )
 
 
-def _structured(rows: Rows, table: ClassificationSummary | None) -> list[Figure]:
-    """Return how near answers came, where the labels have a structure."""
+def _structured(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
+    """Return the distances of answers from true labels, for labels on a scale or in a tree."""
     if rows.structure is None or table is None:
         return []
     found = structure_metrics(rows.structure, table.confusion, table.other)
     return [
-        Figure(name=figure.name, about=figure.about, value=figure.value, interval=figure.interval)
+        HeadlineFigure(name=figure.name, about=figure.about, value=figure.value, interval=figure.interval)
         for figure in (() if found is None else found.figures())
     ]
 
 
-def confusion(rows: Rows) -> ClassificationSummary | None:
-    """Return who is taken for whom among the rows that are right or wrong; None without such rows."""
+def confusion(rows: PromptRows) -> ClassificationSummary | None:
+    """Return the confusion counts of the rows that are right or wrong; None without such rows."""
     judged, size = rows.judged, len(rows.labels)
     if rows.composite is not None or not judged.any():
-        return None  # whole answers are taken for far too many others
+        return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
     cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
     table = cells.reshape(size, size + 1)
     return ClassificationSummary.from_counts(rows.labels, table[:, :-1], table[:, -1])
 
 
-def reliability_bins(rows: Rows) -> list[Bin]:
+def reliability_bins(rows: PromptRows) -> list[Bin]:
     """Return bins of equal width that hold a row, by rising confidence; those of the calibration error."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
@@ -336,8 +341,8 @@ def reliability_bins(rows: Rows) -> list[Bin]:
     ]
 
 
-def confidence_bars(rows: Rows) -> list[Bar]:
-    """Return how many right and wrong rows have which confidence, in bins of equal width."""
+def confidence_bars(rows: PromptRows) -> list[Bar]:
+    """Return the counts of right and wrong rows by confidence, in bins of equal width."""
     edges = np.linspace(0.0, 1.0, CONFIDENCE_BINS + 1)
     right, wrong = (
         _counts(rows.confidence[rows.scored & (rows.correct == value)], edges) for value in (1, 0)
@@ -345,8 +350,8 @@ def confidence_bars(rows: Rows) -> list[Bar]:
     return _bars(edges, right, wrong)
 
 
-def latency_bars(rows: Rows) -> list[Bar]:
-    """Return how many rows took how many seconds, in bins of equal ratio; none without latencies."""
+def latency_bars(rows: PromptRows) -> list[Bar]:
+    """Return the counts of rows by latency, in bins of equal ratio; none without latencies."""
     seconds = rows.latency[~np.isnan(rows.latency)]
     seconds = seconds[seconds > 0.0]
     if len(seconds) == 0:
@@ -371,7 +376,7 @@ def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[n
     ]
 
 
-def risk_coverage(rows: Rows) -> RiskCoverage | None:
+def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
     """Return the curve, one point per threshold, thinned evenly in coverage; None without rows."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     if len(correct) == 0:
@@ -386,21 +391,21 @@ def risk_coverage(rows: Rows) -> RiskCoverage | None:
     return RiskCoverage(threshold=threshold[::-1][chosen], coverage=coverage[chosen], risk=risk[chosen])
 
 
-def mistakes(rows: Rows, limit: int, table: ClassificationSummary | None) -> Mistakes:
+def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) -> Mistakes:
     """Return wrong rows, those to look at first: the `limit` with the least probable true label.
 
-    How probable that is, `held_out_answer_probability` says. Where it would say nothing, the surest rows come first:
-    where confidence does not tell right from wrong rows, and where the model answers fewer than half of the labels.
-    Rows without a confidence come last.
+    The probabilities are those of `held_out_answer_probability`. The surest rows come first instead if confidence
+    does not separate right from wrong rows, or if the model answers fewer than half of the labels. Rows without a
+    confidence come last.
 
     Parameters
     ----------
-    rows : Rows
+    rows : PromptRows
         All rows.
     limit : int
-        How many at most.
+        Largest number of rows to return.
     table : ClassificationSummary or None
-        Who is taken for whom; None where an answer holds several labels, which are not ranked.
+        Confusion counts; None if answers hold several labels, which are not ranked.
     """
     places = np.flatnonzero(rows.correct == 0)
     sureness = np.where(np.isnan(rows.confidence), -1.0, rows.confidence)
@@ -419,8 +424,8 @@ def mistakes(rows: Rows, limit: int, table: ClassificationSummary | None) -> Mis
     return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), answer_probability=probability)
 
 
-def _why_unranked(rows: Rows, table: ClassificationSummary | None) -> str:
-    """Return why no row is said to be mislabelled before another; empty where the rows can be ranked."""
+def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
+    """Return the reason against ranking suspected label errors, or an empty text if the rows can be ranked."""
     if table is None:
         return ""
     found = confidence_auroc(rows)
@@ -435,20 +440,20 @@ def _why_unranked(rows: Rows, table: ClassificationSummary | None) -> str:
     return ""
 
 
-def confidence_auroc(rows: Rows) -> Interval | None:
-    """Return how well confidence ranks right above wrong rows; None without rows of both kinds."""
+def confidence_auroc(rows: PromptRows) -> Interval | None:
+    """Return the AUROC of confidence for right against wrong rows; None without rows of both kinds."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
 
 
-def remarks(rows: Rows) -> list[str]:
-    """Return sentences about what must be known before the confidences are used."""
+def remarks(rows: PromptRows) -> list[str]:
+    """Return the caveats about the confidences, as sentences."""
     answered = len(rows) - rows.outcomes.get(Outcome.ERROR.value, 0)
     auroc = confidence_auroc(rows)
     return confidence_remarks(auroc, rows=answered, rows_with_low_label_mass=rows.low_label_mass)
 
 
-def compare(base: Rows, other: Rows) -> PairedComparison | None:
+def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:
     """Compare accuracy on the rows of the same text and true label that both are right or wrong on."""
     _, a, b = np.intersect1d(base.key[base.judged], other.key[other.judged], return_indices=True)
     if len(a) == 0:

@@ -21,7 +21,7 @@ class ScoreRow:
     Attributes
     ----------
     name : str
-        Who answered.
+        Name of the model or baseline.
     accuracy : Interval
         With its 95 % interval.
     macro_f1 : float or None
@@ -38,16 +38,16 @@ class ScoreRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """A model beside what needs no language model.
+    """A model's scores beside those of baselines without a language model.
 
     Attributes
     ----------
     about : str
-        Which rows it is about.
+        Description of the rows.
     scores : list of ScoreRow
         The model first; empty where nothing could be compared.
     verdict : str
-        One sentence: what the language model adds.
+        One sentence on the gain of the language model.
     """
 
     about: str

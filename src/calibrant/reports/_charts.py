@@ -44,9 +44,9 @@ class CertifiedPoint:
     coverage : float
         Share of rows accepted, in [0, 1].
     target_accuracy : float
-        What is promised of the accepted rows, in [0, 1].
+        Promised accuracy of the accepted rows, in [0, 1].
     accuracy_lower_bound : float
-        Of the accuracy at this threshold alone, without regard to how it was chosen, in [0, 1].
+        Lower bound of the accuracy at this threshold, regardless of its choice among others, in [0, 1].
     delta : float
         Probability that the promise fails, in (0, 1).
     """
@@ -280,7 +280,7 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
 
 
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
-    """Draw how many rows took how long, on a logarithmic axis."""
+    """Draw the number of rows by latency, on a logarithmic axis."""
     low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
     scale = across(low, high)
     ticks = _ticks(max(bar.right for bar in bars))

@@ -20,7 +20,7 @@ from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, StateError, 
 from calibrant.metrics import ClassificationSummary, holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
-from calibrant.reports._rows import Rows, RowTexts, read_texts
+from calibrant.reports._rows import PromptRows, RowTexts, read_texts
 from calibrant.reports._run import Run, read_run
 
 __all__ = ["environment", "policy_hash", "static", "write_report"]
@@ -114,7 +114,7 @@ def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
 
 
 def environment() -> jinja2.Environment:
-    """Return where templates are found; everything they show is escaped."""
+    """Return the Jinja environment of the page's templates; every value in them is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("calibrant.reports", "templates"),
         autoescape=True,
@@ -135,7 +135,7 @@ def static(name: str) -> Markup:
 
 
 def policy_hash(text: str) -> str:
-    """Return by what a page's policy names a style or script."""
+    """Return the hash by which a page's security policy allows a style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -144,12 +144,12 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _small(value: float | None) -> str:
-    """Return a probability with two digits that count, however small it is."""
+    """Return a probability with two significant digits, however small it is."""
     return "-" if value is None or math.isnan(value) else f"{value:.2g}"
 
 
 def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
-    """Return what the template shows of a run."""
+    """Return the template's values for a run."""
     rows = run.rows
     table = analysis.confusion(rows)
     bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
@@ -183,7 +183,7 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
     }
 
 
-def _seed_figures(run: Run) -> list[analysis.Figure]:
+def _seed_figures(run: Run) -> list[analysis.HeadlineFigure]:
     if run.search is None or run.search.seed is None:
         return []
     return analysis.headline(run.search.seed, analysis.confusion(run.search.seed))
@@ -265,7 +265,7 @@ def _matrix(summary: ClassificationSummary) -> _Matrix:
     )
 
 
-def _mistakes(rows: Rows, found: analysis.Mistakes) -> list[_Mistake]:
+def _mistakes(rows: PromptRows, found: analysis.Mistakes) -> list[_Mistake]:
     texts = read_texts(rows, found.rows)
     return [
         _Mistake(

@@ -19,7 +19,7 @@ from calibrant.core import UNKNOWN, CompositeLabels, DataError, LabelSet, Outcom
 from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
 from calibrant.runs import RowFile
 
-__all__ = ["PartText", "RowTexts", "Rows", "read_distributions", "read_rows", "read_texts"]
+__all__ = ["PartText", "PromptRows", "RowTexts", "read_distributions", "read_rows", "read_texts"]
 
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
@@ -27,7 +27,7 @@ _TEXT: Final = 600  # characters of an input or a reason that are shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rows:
+class PromptRows:
     """The rows of one prompt.
 
     Attributes
@@ -43,7 +43,7 @@ class Rows:
     confidence : ndarray of float, shape (n,)
         In the given label, in [0, 1]; NaN where it is not known.
     latency, cost : ndarray of float, shape (n,)
-        Seconds, and US dollars; NaN where nothing was asked or it is not known.
+        Seconds, and US dollars; NaN if no call was made or the value is unknown.
     key : ndarray of uint64, shape (n,)
         Equal for rows of the same text and true label; the second of two equal rows has another.
     offset : ndarray of int, shape (n,)
@@ -53,12 +53,12 @@ class Rows:
     low_label_mass : int
         Rows on which the model would rather have written something else than any label.
     torn : bool
-        Whether the last line was cut off, and left out.
+        True if the last line was cut off, and left out.
     cascade : CascadeMetrics or None
-        What the models of a cascade contributed; None for a single model.
+        Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
-        How the parts of answers that hold several labels fared; None where an answer is one label. `labels` are then
-        whole answers.
+        Metrics of the parts of answers with several labels, whose `labels` are whole answers; None if an answer is
+        one label.
     structure : LabelSet or None
         The labels, where they stand on a scale or in a tree.
     """
@@ -98,14 +98,14 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class PartText:
-    """What a person reads of one part of an answer.
+    """One part of an answer as text, for the list of mistakes.
 
     Attributes
     ----------
     text : str
-        What is right or wrong with it.
+        The verdict on the part, in words.
     is_right : bool
-        Whether it is right.
+        True if the part is right.
     confidence : float
         In the given value, in [0, 1]; NaN where it is unknown.
     """
@@ -117,14 +117,14 @@ class PartText:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTexts:
-    """What a person reads of one row; long texts are cut.
+    """One row as text, for the list of mistakes; long texts are cut.
 
     Attributes
     ----------
     line : int
         Place of the row among those of its prompt, from 1.
     input, answer, given, reason : str
-        The text, the true label, the given label (or the outcome, where there is none), what went wrong.
+        The text, the true label, the given label (or else the outcome), the reason of a failure.
     parts : tuple of PartText
         The parts of an answer that holds several labels, as far as they matter.
     """
@@ -138,7 +138,7 @@ class RowTexts:
 
 
 class _Columns:
-    """Grows by a row at a time."""
+    """Growing columns of rows, before they become arrays."""
 
     def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
         self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
@@ -152,12 +152,12 @@ class _Columns:
         self.places = {label: place for place, label in enumerate(known)}
 
     def add(self, row: RunRow, offset: int) -> None:
-        """Take a row over.
+        """Add a row to the columns.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It lacks what a page shows; nothing of it is taken over then.
+            The record lacks a value that the page shows; the columns are unchanged then.
         """
         record, answer, label = row.values, row.answer, row.label
         if row.input is None or "label" not in record:
@@ -168,7 +168,7 @@ class _Columns:
                 steps, accepted=record.get("accepted"), correct=answer == label if known else None
             )
         if self.composite is not None and known and answer is not None:
-            self.composite.add(answer, label, [_given(part) for part in record.get("parts", ())])
+            self.composite.add(answer, label, [_given_part(part) for part in record.get("parts", ())])
         digest = hashlib.blake2b(f"{row.input}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
         asked = record.get("attempts", 1) != 0
         self.answer.append(self._place(answer))
@@ -185,16 +185,16 @@ class _Columns:
     def _place(self, label: str | None) -> int:
         return UNKNOWN if label is None else self.places.setdefault(label, len(self.places))
 
-    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> Rows:
-        """Return what was taken over; labels on a scale or in a tree keep their order."""
+    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> PromptRows:
+        """Return the collected rows as arrays; labels on a scale or in a tree keep their order."""
         if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
             structure = None
         labels = tuple(sorted(self.places)) if structure is None else structure.labels
-        # One place more: the last, which -1 reads, is "none".
+        # One extra place at the end: the index -1 (no label) reads it.
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
             order[self.places[label]] = new
-        return Rows(
+        return PromptRows(
             path=path,
             labels=labels,
             answer=order[np.array(self.answer, dtype=np.int64)],
@@ -216,7 +216,7 @@ class _Columns:
 
 def read_rows(
     path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
-) -> dict[str, Rows]:
+) -> dict[str, PromptRows]:
     """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
 
     Parameters
@@ -224,7 +224,7 @@ def read_rows(
     path : Path
         ``predictions.jsonl``.
     finished : bool
-        Whether the run ended; the last line of one that did not may be cut off, and is then left out.
+        True if the run ended; else the last line may be cut off, and is then left out.
     labels : iterable of str, optional
         Labels that count even where no row has them.
     structure : LabelSet, optional
@@ -248,7 +248,7 @@ def read_rows(
     return {name: found.rows(path, torn=file.torn, structure=structure) for name, found in columns.items()}
 
 
-def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
+def read_texts(rows: PromptRows, chosen: Sequence[int]) -> list[RowTexts]:
     """Return the texts of some rows, by their places, in that order."""
     found = []
     several = rows.composite is not None
@@ -267,14 +267,14 @@ def read_texts(rows: Rows, chosen: Sequence[int]) -> list[RowTexts]:
     return found
 
 
-def read_distributions(rows: Rows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the probabilities of some rows over `Rows.labels`, shape (k, L); they need not sum to 1.
+def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the probabilities of some rows over `PromptRows.labels`, shape (k, L); they need not sum to 1.
 
-    A row that gives its label a confidence and says nothing of the others spreads the rest evenly over them.
+    A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
 
     Parameters
     ----------
-    rows : Rows
+    rows : PromptRows
         Rows whose answers are single labels, at least two different ones.
     chosen : ndarray of int, shape (k,)
         Places of rows that have a label and a confidence.
@@ -319,7 +319,7 @@ def _given_text(record: Mapping[str, Any], *, several: bool) -> str:
 
 
 def _spoken(answer: str) -> str:
-    """Return a whole answer as a person would say it."""
+    """Return a whole answer as readable text."""
     found = json.loads(answer)
     if isinstance(found, dict):
         return "; ".join(f"{name}: {label}" for name, label in found.items())
@@ -327,7 +327,7 @@ def _spoken(answer: str) -> str:
 
 
 def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
-    """Yield what is wrong with each part, and which are right; labels that are rightly left out say nothing."""
+    """Yield a verdict on each part of an answer, except for labels that are rightly left out."""
     for part in record.get("parts", ()):
         name, label, truth = part["name"], part["label"], part_of(record["answer"], part["name"])
         verdict = _OF_SET.get((label, str(truth))) if record["answer"].startswith("[") else None
@@ -341,7 +341,7 @@ def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
         yield PartText(text=text, is_right=label == truth, confidence=confidence)
 
 
-def _given(part: Mapping[str, Any]) -> GivenPart:
+def _given_part(part: Mapping[str, Any]) -> GivenPart:
     return GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
 
 
@@ -368,11 +368,13 @@ def _probability(value: object) -> float:
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give the second, third, ... row of equal key a key of its own, the same in every run."""
+    """Make equal keys distinct, reproducibly: the second, third, ... row of a key gets a new one."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.searchsorted(ordered, ordered)
     repeat = (np.arange(len(key)) - first).astype(np.uint64)
-    found = key.copy()
-    found[order] += repeat * np.uint64(0x9E3779B97F4A7C15)  # wraps around; an odd constant keeps them apart
-    return found
+    distinct = key.copy()
+    distinct[order] += repeat * np.uint64(
+        0x9E3779B97F4A7C15
+    )  # wraps around; an odd constant keeps them apart
+    return distinct

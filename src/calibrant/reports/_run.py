@@ -1,4 +1,4 @@
-"""A directory becomes a run: what it says about itself, and its rows."""
+"""Runs read from their directories: settings, metrics and rows."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from calibrant.core import (
 )
 from calibrant.reports._baselines import Baselines, baselines_of
 from calibrant.reports._charts import CertifiedPoint
-from calibrant.reports._rows import Rows, read_rows
+from calibrant.reports._rows import PromptRows, read_rows
 
-__all__ = ["Run", "Search", "read_run"]
+__all__ = ["Run", "SearchResults", "read_run"]
 
 _SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """What ``result.json`` of a search adds.
+class SearchResults:
+    """Results of a search, from its ``result.json``.
 
     Attributes
     ----------
@@ -39,24 +39,24 @@ class Search:
         The file.
     diff : list of (str, str)
         Lines of the first and the best prompt as (kind, text); kind is same, added or removed.
-    seed : Rows or None
+    seed : PromptRows or None
         The test rows under the first prompt.
     changed : bool
         True if the best prompt is another than the first.
     verdict : list of str
-        What was chosen, and whether the test rows bear it out.
+        Sentences on the chosen prompt and on its gain on the test rows.
     """
 
     record: Mapping[str, Any]
     diff: list[tuple[str, str]]
-    seed: Rows | None
+    seed: PromptRows | None
     changed: bool
     verdict: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A directory.
+    """A run, read from its directory.
 
     Attributes
     ----------
@@ -64,27 +64,27 @@ class Run:
         The directory's name.
     title : str
         Task and model, as far as they are known.
-    rows : Rows
+    rows : PromptRows
         Its rows; of a search those under the best prompt.
     metrics : mapping
         ``metrics.json``; empty where there is none.
-    search : Search or None
-        What a search adds.
+    search : SearchResults or None
+        Results of a search; None for an evaluation.
     baselines : Baselines or None
-        What needs no language model, on the same rows.
+        Scores of baselines without a language model, on the same rows.
     certified : CertifiedPoint or None
         The certified acceptance rule, if one is kept in the directory.
     certified_on : str
-        The rows it was found on; empty where the file does not say.
+        Description of its calibration rows; empty if the file has none.
     remarks : list of str
-        What a reader must know first, such as that the run is not finished.
+        Caveats for the reader, such as an unfinished run.
     """
 
     name: str
     title: str
-    rows: Rows
+    rows: PromptRows
     metrics: Mapping[str, Any]
-    search: Search | None
+    search: SearchResults | None
     baselines: Baselines | None
     certified: CertifiedPoint | None
     certified_on: str
@@ -97,7 +97,7 @@ def read_run(directory: Path) -> Run:
     Raises
     ------
     StateError
-        There is no run, or one of another version.
+        The directory holds no run, or one of another version.
     DataError
         A line of its predictions is broken.
     """
@@ -168,16 +168,16 @@ def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """Return what an unfinished run says about itself."""
+    """Return the ``run.json`` of an unfinished run; empty if there is none."""
     return _json(path) if path.exists() else {}
 
 
-def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
+def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
     """Check a search's result as far as the page shows it."""
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)
-        # Read once here, so that the template meets no surprise.
+        # Every value that the template shows is read here, so that a damaged file fails with its name.
         shown = [
             record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
         ]
@@ -185,7 +185,7 @@ def _search(path: Path, record: Mapping[str, Any], seed: Rows | None) -> Search:
         changed, verdict = changed_prompt(record), search_verdict(record)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
-    return Search(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
+    return SearchResults(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
 
 
 def _diff(seed: str, best: str) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def _certified_on(path: Path) -> str:
     return f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
 
 
-def _remarks(metrics: Mapping[str, Any], rows: Rows, *, finished: bool) -> list[str]:
+def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) -> list[str]:
     remarks = []
     if not finished:
         remarks.append(

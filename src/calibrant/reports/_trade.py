@@ -1,4 +1,4 @@
-"""Performance against cost: what each policy of several models is worth, as a picture and as a page."""
+"""Performance and cost of policies over several models, as a picture and as a page."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TradePoint:
     Attributes
     ----------
     name : str
-        What it is.
+        Name of the policy or model.
     cost, performance : float
         Per row; performance in [0, 1].
     cost_interval, performance_interval : Interval or None
-        How sure that is.
+        Confidence intervals of both.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TradePoint:
 
     @property
     def about(self) -> str:
-        """Describe it in a line."""
+        """Return the point's values in one line."""
         sure = self.performance_interval
         ends = "" if sure is None else f" ({sure.lower:.4f} to {sure.upper:.4f})"
         return f"{self.name}: cost {self.cost:.5g}, performance {self.performance:.4f}{ends}"
@@ -126,7 +126,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     title : str
         Of the page.
     statements : sequence of str
-        What is to be said, a sentence or two each; the first one is the result.
+        Statements on the plan, a sentence or two each; the first one is the result.
     frontier, models, chosen
         As for `trade_chart`.
     settings : sequence of (str, str), optional
@@ -173,7 +173,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
 
 
 def _level(point: TradePoint) -> str:
-    """Return what to say of its interval, with a blank behind it."""
+    """Return the level of the performance's interval, such as ``95 % ``; empty without an interval."""
     sure = point.performance_interval
     return "" if sure is None else f"{100 * sure.level:g} % "
 

@@ -1,4 +1,4 @@
-"""A fake model behind the client seam."""
+"""A fake model as a `Client`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FakeClient"]
 
 
 class FakeClient:
-    """A model that answers as it is told.
+    """A fake model that answers by a rule.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class FakeClient:
     latency : float, default 0
         Seconds every call takes.
     space : LogprobSpace or str, default "masked"
-        What the client says its log-probabilities are.
+        Declared space of the client's log-probabilities.
     name : str, default "fake"
         The model's name.
 
@@ -48,7 +48,7 @@ class FakeClient:
     max_in_flight : int
         Most calls that ran at the same time.
     closed : bool
-        Whether `close` was called.
+        True once `close` was called.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class FakeClient:
         return fake_model
 
     def close(self) -> None:
-        """Note that it was closed."""
+        """Set `closed`."""
         self.closed = True
 
     @contextlib.contextmanager
@@ -123,7 +123,7 @@ class FakeClient:
                 self._in_flight -= 1
 
     def _answer(self, request: CompletionRequest, number: int) -> object:
-        answer = self._told(request, number)
+        answer = self._planned_answer(request, number)
         if isinstance(answer, Mapping) and "choices" in answer:
             return answer
         label, probabilities = distribution_of(answer, self.labels)
@@ -131,8 +131,8 @@ class FakeClient:
             label, self.labels, probabilities, top_logprobs=request.top_logprobs, **self._style
         )
 
-    def _told(self, request: CompletionRequest, number: int) -> object:
-        """Return what the rule says to this call; raise what it is told to raise."""
+    def _planned_answer(self, request: CompletionRequest, number: int) -> object:
+        """Return the rule's answer to this call; raise the failure planned for it."""
         if number in self._failures:
             raise self._failures[number]
         return self._rule(_last(request, "user"), _last(request, "system"))

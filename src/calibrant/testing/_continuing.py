@@ -1,4 +1,4 @@
-"""A fake model that can be asked what it would write next."""
+"""A fake model that gives its next tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FakeContinuingClient"]
 
 
 class FakeContinuingClient(FakeClient):
-    """A model that can also be asked what it would write after any beginning of its answer.
+    """A fake model that also gives its next tokens after any beginning of an answer.
 
     It satisfies `ContinuingClient`, as embedded engines do. `complete` answers as `FakeClient` does;
     `continuing` follows the same rule. The answer a label leads to is a row of tokens: the JSON before
@@ -40,11 +40,11 @@ class FakeContinuingClient(FakeClient):
     listed : int, default 1000
         Next tokens listed at most, where a request leaves the number to the client.
     few : int, optional
-        Listed where a few will do; by default as many as ever.
+        Next tokens listed if the caller asks for few; by default all of them.
     unscorable : collection of str, default ()
         Labels, as JSON spells them, that `check_labels` refuses.
     serial : bool, default False
-        Whether rows say that their calls wait for each other.
+        True if rows declare that their calls run one after another.
     **options
         ``default``, ``failures``, ``field``, ``tokens``, ``illegal_mass``, ``latency``, ``space`` and
         ``name``, as in `FakeClient`; every question about next tokens is one of the numbered calls.
@@ -97,7 +97,7 @@ class FakeContinuingClient(FakeClient):
         self._unscorable = frozenset(unscorable)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Note the labels, and refuse those it was told to refuse.
+        """Record the labels; refuse those of the test's choice.
 
         Raises
         ------
@@ -115,12 +115,12 @@ class FakeContinuingClient(FakeClient):
         return self._continuing(request)
 
     async def next_tokens(self, request: CompletionRequest, text: str, *, few: bool = False) -> NextTokens:
-        """Return what may follow `text`, the beginning of an answer to the request."""
+        """Return the next tokens after `text`, the beginning of an answer to the request."""
         with self._call(request) as number:
             self.beginnings.append(text)
             if self._latency:
                 await asyncio.sleep(self._latency)
-            shares = self._shares_after(text, self._told(request, number))
+            shares = self._shares_after(text, self._planned_answer(request, number))
         most = request.top_logprobs or self._listed
         count = min(most, self._few or most) if few else most
         listed = ranked(shares, count)
@@ -176,11 +176,11 @@ class _FakeRow:
 
     @property
     def serial(self) -> bool:
-        """As the client was told."""
+        """The client's `serial`."""
         return self.client.serial
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return what may follow `text`."""
+        """Return the next tokens after `text`."""
         if self.ended:
             msg = f"{self.client.name}: a row was asked after its context had ended: ask inside `async with`."
             raise ConfigurationError(msg)

@@ -1,4 +1,4 @@
-"""A journal that forgets with the process."""
+"""An in-memory journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryJournal(dict[str, Prediction]):
     Attributes
     ----------
     reads : int
-        How often it was asked.
+        Calls of `get_many`.
 
     Examples
     --------
@@ -28,10 +28,10 @@ class MemoryJournal(dict[str, Prediction]):
     reads = 0
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return what is there."""
+        """Return the stored predictions of these keys."""
         self.reads += 1
         return {key: self[key] for key in keys if key in self}
 
     def put(self, key: str, prediction: Prediction) -> None:
-        """Store it, over an older one."""
+        """Store a prediction; an older one is replaced."""
         self[key] = prediction

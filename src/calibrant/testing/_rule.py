@@ -1,4 +1,4 @@
-"""What a fake model is told to say."""
+"""Answer rules of fake models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Where answers hold several labels, whole answers, as JSON texts, stand in the pl
 
 
 class Rule:
-    """From a text to what is said about it; thread-safe.
+    """Maps a text to the fake model's answer; thread-safe.
 
     Parameters
     ----------
@@ -39,15 +39,15 @@ class Rule:
     ) -> None:
         self._look_up = _look_up(answers, default)
         self._lock = threading.Lock()
-        self._asked: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
 
     def __call__(self, text: str, prompt: str) -> object:
-        """Return what is said this time; raise what it is told to raise."""
+        """Return the answer to this call; raise it if it is an exception."""
         answer: object = self._look_up(text, prompt)
         if isinstance(answer, list):
             with self._lock:
-                turn = self._asked.get(text, 0)
-                self._asked[text] = turn + 1
+                turn = self._turns.get(text, 0)
+                self._turns[text] = turn + 1
             answer = answer[min(turn, len(answer) - 1)]
         if isinstance(answer, Exception):
             raise answer

@@ -1,4 +1,4 @@
-"""Labels and their probabilities, as tokens and theirs."""
+"""Tokens of labels, and their probabilities."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
 
 
 def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | None:
-    """Return what follows `text`, and whether that is the rest of a token; None where `pieces` part from it."""
+    """Return the next piece after `text`, and True if it is the rest of a token; None if `pieces` differ from it."""
     for piece in pieces:
         if not text:
             return piece, False

@@ -1,4 +1,4 @@
-"""How a model writes an answer: its tokens, for one label and for several."""
+"""Tokens of an answer with one label or several."""
 
 from __future__ import annotations
 
