@@ -44,7 +44,7 @@ class CallCounter:
         return self._predictor.journal is not None
 
     def new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return which queries are calls: with a journal, those not answered before."""
+        """Return a flag for each query: True if it is a call, as it is not in the journal."""
         if not self.journalled:
             return [True] * len(queries)
         seen = set(self._answered)
@@ -65,7 +65,7 @@ class CallCounter:
     def count(
         self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]
     ) -> list[Prediction]:
-        """Count what came of queries, and return the predictions of those that are `new`."""
+        """Count the answers to queries, and return the predictions of those that are `new`."""
         first = self.without_logprobs == 0
         asked = [prediction for prediction, is_new in zip(predictions, new, strict=True) if is_new]
         answered = [prediction for prediction in asked if prediction.outcome is Outcome.OK]
@@ -90,7 +90,7 @@ class CallCounter:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSize:
-    """How many metric calls the steps of a search take at most.
+    """Upper bounds of the metric calls of a search's steps.
 
     Attributes
     ----------

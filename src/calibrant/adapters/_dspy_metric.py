@@ -192,7 +192,7 @@ class ConfidenceMetric:
         return known, checked_context(gold.get(CONTEXT_FIELD), gold)
 
     def _prediction(self, pred: dspy.Prediction) -> Prediction:
-        """Return what a program returned as the prediction it stands for."""
+        """Return a program's output as a prediction."""
         outcome = _outcome(pred.get("outcome", Outcome.OK))
         if self.label_field not in pred:
             raise ConfigurationError(

@@ -296,7 +296,7 @@ class ConfidenceAdapter(ReferenceAttributes):
 
     @property
     def completions_without_logprobs(self) -> int:
-        """How many of them came without usable log-probabilities; these score by correctness alone."""
+        """Number of completions without usable log-probabilities; these score by correctness alone."""
         return self._counter.without_logprobs
 
     def budget(
@@ -463,7 +463,7 @@ class ConfidenceAdapter(ReferenceAttributes):
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:
-        """What ``thresholds="auto"`` found; None before the first evaluation, without it, or without enough answers."""
+        """Thresholds by ``thresholds="auto"``; None before the first evaluation, without it, or on too few rows."""
         return None if self._thresholds is None else self._thresholds.suggestion
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:
@@ -475,7 +475,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         return prediction if self._prior is None else self._prior.correct(query, prediction)
 
     def _grader(self) -> Grader:
-        """Return what grades predictions; ``thresholds="auto"`` may set it up anew between two batches."""
+        """Return the grader of a batch; ``thresholds="auto"`` may change its settings between two batches."""
         return Grader(
             labels=self.labels,
             strategy=self.scoring_strategy,

@@ -72,7 +72,7 @@ def feedback_on(
     high: float,
     low: float,
 ) -> str:
-    """Return what a reflecting model reads about `prediction`; see `build_feedback` and `build_composite_feedback`."""
+    """Return the feedback on `prediction` for reflection; see `build_feedback` and `build_composite_feedback`."""
     if isinstance(labels, CompositeLabels):
         return build_composite_feedback(
             prediction, answer, labels=labels, additional_context=context, high=high, low=low

@@ -1,4 +1,4 @@
-"""What litellm hands to its callbacks about a call, read in one place."""
+"""Reader of the records that litellm hands to its callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ConfidenceAdapter` checks before anything is paid for."""
+"""Checks of the parameters of `ConfidenceAdapter`, before anything is paid for."""
 
 from __future__ import annotations
 

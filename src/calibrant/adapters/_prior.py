@@ -75,7 +75,7 @@ class PriorCorrector:
 
 
 def open_prior(method: PriorCorrection | None, *, labels: LabelSet) -> PriorCorrector | None:
-    """Return what corrects predictions, or None where nothing shall.
+    """Return the corrector of predictions, or None without a correction.
 
     Raises
     ------

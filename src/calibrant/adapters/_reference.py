@@ -14,7 +14,7 @@ _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their ow
 
 
 class ReferenceAttributes:
-    """What an adapter was set up with, under the names of gepa's parameters.
+    """Settings of an adapter under the names of gepa's parameters.
 
     They cannot be assigned to: a client is open already, so a new value would change nothing.
 

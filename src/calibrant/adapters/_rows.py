@@ -113,7 +113,7 @@ def example_row(example: Example) -> ConfidenceDataInst:
 
 
 def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
-    """Return what GEPA keeps of a prediction."""
+    """Return the record of a prediction that GEPA keeps."""
     return {
         "full_assistant_response": prediction.text,
         "parsed_value": prediction.label,
@@ -126,7 +126,7 @@ def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
 def trajectory_of(
     row: ConfidenceDataInst, prediction: Prediction, *, score: float, feedback: str, alternatives: int
 ) -> ConfidenceTrajectory:
-    """Return what is kept of a row for reflection, with at most so many alternatives."""
+    """Return the record of a row for reflection, with a bounded number of alternatives."""
     distribution = prediction.distribution
     measured = [] if distribution is None else distribution.alternatives(limit=alternatives)
     return {
@@ -145,7 +145,7 @@ def trajectory_of(
 
 
 def record_of(trajectory: ConfidenceTrajectory) -> dict[str, str]:
-    """Return what a reflecting model reads about a row."""
+    """Return the texts about a row that a reflecting model reads."""
     prediction = trajectory["prediction"]
     generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
     if prediction.label is not None and prediction.confidence is not None:

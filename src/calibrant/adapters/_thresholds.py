@@ -59,7 +59,7 @@ class ThresholdFinder:
         self._done = False
 
     def queries(self, asked: Sequence[Query]) -> list[Query]:
-        """Return what must be asked first: the sample under the first prompt, once."""
+        """Return the queries to be asked first: the sample under the first prompt, once."""
         if self._done or not asked:
             return []
         first = asked[0]
@@ -106,7 +106,7 @@ class ThresholdFinder:
 def open_thresholds(
     wished: Thresholds | None, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet
 ) -> ThresholdFinder | None:
-    """Return what finds thresholds, or None where those given shall hold.
+    """Return the finder of thresholds, or None if the given ones hold.
 
     Raises
     ------

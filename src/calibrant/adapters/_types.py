@@ -1,4 +1,4 @@
-"""What goes into and comes out of `ConfidenceAdapter`."""
+"""Types of the rows, outputs and trajectories of `ConfidenceAdapter`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ConfidenceDataInst(TypedDict):
 
 
 class ConfidenceRolloutOutput(TypedDict):
-    """What GEPA keeps of one row; JSON values only.
+    """Output of one row that GEPA keeps; JSON values only.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What must end a search under an optimiser that goes on whatever a row raises."""
+"""Errors that must end a search under an optimiser that goes on whatever a row raises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Watch:
             self._note(error)
 
     def stop(self) -> bool:
-        """Raise what was noted, once; return True for a limit that the user set, which is no error."""
+        """Raise the first error that was noted, once; return True for a limit that the user set, which is no error."""
         with self._lock:
             error, self._error = self._error, None
         if error is None:

@@ -35,7 +35,7 @@ _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completio
 
 
 class _Asked:
-    """What copies of a module share: DSPy copies the module for every candidate."""
+    """State shared by the copies of a module: DSPy copies it for every candidate."""
 
     def __init__(self, classifier: BasePredictor) -> None:
         self.classifier = classifier

@@ -61,7 +61,7 @@ class _Choosing:
 
 
 class _Group:
-    """What has been learnt about the deployments of one model group."""
+    """State of the deployments of one model group."""
 
     def __init__(self, policy: Router) -> None:
         self.policy = policy
@@ -215,7 +215,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
             _close(group.policy)
 
     def standings(self) -> dict[str, tuple[Standing, ...]]:
-        """Return what is thought of every deployment, by model group."""
+        """Return the standings of every deployment, by model group."""
         with self._lock:
             return {name: group.policy.standings() for name, group in self._groups.items()}
 

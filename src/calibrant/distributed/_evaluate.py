@@ -122,7 +122,8 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     try:
         labels, described = classifier.labels, classifier.describe()
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
-            own_share = replace(own_share, concurrency=classifier.with_limits(Limits()).meter.concurrency)
+            gates = classifier.with_limits(Limits()).gates
+            own_share = replace(own_share, concurrency=min(gate.concurrency for gate in gates))
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)

@@ -1,4 +1,4 @@
-"""Which of the prompts that a search has validated is the best one: decided on the validation rows alone."""
+"""Choice of the best prompt of a search, on the validation rows alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class RowScores:
-    """How many rows were right, and how evenly over the labels; on rows that did not fail.
+    """Accuracy and macro F1 of a prompt on the rows that did not fail.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class ValidationLog:
             self._predictions[frozenset(candidate.items())] = predictions
 
     def validated(self, candidate: Mapping[str, str], score: float, *, labels: LabelSet) -> ValidatedPrompt:
-        """Return how a candidate did that GEPA has validated."""
+        """Return the figures of a candidate that GEPA has validated."""
         found = row_scores(self._examples, self._predictions[frozenset(candidate.items())], labels=labels)
         return ValidatedPrompt(
             candidate=dict(candidate),

@@ -1,4 +1,4 @@
-"""What the evaluations of a search have shown about each prompt: which labels are taken for which."""
+"""Log of the confusions of each prompt of a search: pairs of a true label and the one answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_CONFIDENCE = 0.5
 
 @dataclass
 class PromptRecord:
-    """What is known of one prompt.
+    """Record of the answers under one prompt.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class PromptRecord:
             self.cost[answer, prediction.label] += confidence  # type: ignore[assignment]
 
     def excess(self, label: str) -> int:
-        """Return how much oftener `label` was answered than true."""
+        """Return the surplus of `label`: times it was answered minus times it was true."""
         return self.given[label] - self.true[label]
 
 
@@ -63,5 +63,5 @@ class ConfusionLog:
             record.add(text, answer, prediction)
 
     def of(self, prompt: str) -> PromptRecord:
-        """Return what is known of `prompt`; an empty record when nothing is."""
+        """Return the record of `prompt`; an empty one before its first row."""
         return self._records[prompt] if prompt in self._records else PromptRecord()

@@ -114,7 +114,7 @@ class ExemplarProposer:
         self._all_words = _word_counts(text for text, _ in rows)
 
     def _decisions(self, label: str) -> frozenset[str]:
-        """Return what a label or whole answer says of a text."""
+        """Return the decisions that a label or whole answer holds."""
         return frozenset([label]) if self._composite is None else self._composite.decisions(label)
 
     def observe(
@@ -250,7 +250,7 @@ class ExemplarProposer:
         return replace(parts, demonstrations=tuple(shown))
 
     def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Say which words of the training rows speak for a label and against the one given."""
+        """Return a note on words of the training rows that speak for a label and against the one given."""
         truth, given = self._confusion(record)
         if self._composite is None:
             head = f'"{truth}", not "{given}"'

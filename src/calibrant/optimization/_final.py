@@ -1,4 +1,4 @@
-"""What labelled rows add to the best prompt, beside what needs no language model."""
+"""Final score: the best prompt with its head, beside baselines without a language model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FinalScore:
 
 
 def embedding_model(task: Task) -> EmbeddingModel | None:
-    """Return what the head that a search learns reads texts with beside their words; None where words are all.
+    """Return the embedding model of the head that a search learns; None if it reads words alone.
 
     Raises
     ------

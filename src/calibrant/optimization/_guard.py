@@ -54,5 +54,5 @@ class Guard:
         return result
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Whether the search should end because the function was given up."""
+        """Return whether the search should end because the function was given up."""
         return self.error is not None

@@ -1,4 +1,4 @@
-"""What a search will do, checked before anything is paid for."""
+"""Plan of a search, checked before anything is paid for."""
 
 from __future__ import annotations
 

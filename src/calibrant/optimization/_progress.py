@@ -1,4 +1,4 @@
-"""How far a search has come."""
+"""Progress of a search."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ProgressTracker:
             self._listener(self.now)
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Whether a prompt is perfect on the validation rows, so that nothing better can be found."""
+        """Return whether a prompt is perfect on the validation rows, so that nothing better can be found."""
         return self.now.best_score is not None and self.now.best_score >= PERFECT
 
     def start_test(self, total: int) -> None:

@@ -74,7 +74,7 @@ class PromptFormat:
         return parts.instruction + self.added(parts)
 
     def added(self, parts: PromptParts) -> str:
-        """Return what follows the instruction; empty where there is nothing."""
+        """Return the text that follows the instruction, or an empty one."""
         text = self._form if parts.form else ""
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)

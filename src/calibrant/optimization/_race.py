@@ -1,4 +1,4 @@
-"""Which prompt is best, decided on as few rows as it takes: paired differences and successive halving.
+"""Race between prompts on as few rows as it takes: paired differences and successive halving.
 
 Prompts are compared by the log-likelihood of the true labels after the label prior of each was divided out, as other
 rows taught it. A race asks all prompts about the same few rows first, then only the better half of them about more,

@@ -1,4 +1,4 @@
-"""What a reflecting model reads: the rows that cost most, and which labels are taken for which."""
+"""Rows for a reflecting model: those that cost most, and the confusions of labels."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class _NamedModel:
         return self._calls.gate.cost
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
-        """Return what the model answers."""
+        """Return the model's answer."""
         messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
         request = CompletionRequest(messages=messages, top_logprobs=0, options=self._options)
         completion, _ = run_sync(self._calls.complete(self._client, request))
@@ -149,7 +149,7 @@ def check_names(*functions: object) -> None:
 
 
 def name_of(thing: object) -> str:
-    """Return what a model or proposer is called: its name, or where it is defined."""
+    """Return the name of a model or proposer, or the place where it is defined."""
     if isinstance(thing, str):
         return thing
     name = getattr(thing, "name", None)

@@ -1,4 +1,4 @@
-"""What a search found, with its uncertainty, and the files it leaves."""
+"""Result of a search with its uncertainty, and the files it leaves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PromptScore:
-    """How one prompt did on rows the search never saw.
+    """Score of one prompt on rows that the search never saw.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ def compare(
 def compare_credit(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction], *, labels: LabelSet
 ) -> Interval | None:
-    """Return how much more credit the best prompt earns on the rows of `compare`; None where answers earn none."""
+    """Return the difference in credit of the best prompt on the rows of `compare`; None if answers earn none."""
     pairs = zip(credits_of(examples, seed, labels), credits_of(examples, best, labels), strict=True)
     gains = [b - a for a, b in pairs if a is not None and b is not None]
     return paired_mean_interval(gains) if len(gains) > 1 else None

@@ -257,7 +257,7 @@ def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool)
 
 
 def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> Predictor:
-    """Return what is asked, as a copy of what was handed in: the journal is this run's."""
+    """Return the predictor of a search, a copy of the one handed in: the journal is this run's."""
     if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Which texts a prompt shows."""
+"""Texts that a prompt shows."""
 
 from __future__ import annotations
 
