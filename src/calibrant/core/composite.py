@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from calibrant.core.aspects import Aspect
 from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet
+from calibrant.core.labels import Aspect, LabelSet
 from calibrant.core.prediction import Part, Prediction
 
 __all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels", "part_of"]

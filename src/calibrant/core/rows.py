@@ -275,8 +275,7 @@ def _read_parquet(path: Path, most: int) -> Iterator[Row]:
     except ImportError as error:
         from calibrant.core.installation import install_command  # noqa: PLC0415 (only when it is missing)
 
-        msg = f"{path}: Parquet files need pyarrow: {install_command('data')}."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"{path}: Parquet files need pyarrow: {install_command('data')}.") from error
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names

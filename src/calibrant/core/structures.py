@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from calibrant.core.aspects import Aspect
 from calibrant.core.distribution import LabelDistribution
 from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet, normalise_label
+from calibrant.core.labels import Aspect, LabelSet, normalise_label
 from calibrant.core.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ __all__ = [
     "HierarchicalLabels",
     "OrdinalLabels",
     "Structure",
-    "record_of_structure",
-    "structure_of_record",
     "structured_labels",
 ]
 
@@ -328,39 +325,4 @@ def structured_labels(
         return LabelSet(labels)
     raise ConfigurationError(
         f"Expected structure 'flat', 'ordinal' or 'hierarchical', got {structure!r:.80}."
-    )
-
-
-def record_of_structure(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
-    """Return single labels as JSON values: a list, or an object where they have a structure."""
-    if isinstance(labels, HierarchicalLabels):
-        return {
-            "structure": labels.structure,
-            "separator": labels.separator,
-            "labels": list(labels.labels),
-        }
-    if isinstance(labels, OrdinalLabels):
-        return {"structure": labels.structure, "labels": list(labels.labels)}
-    return list(labels.labels)
-
-
-def structure_of_record(record: object) -> LabelSet:
-    """Return what `record_of_structure` wrote.
-
-    Raises
-    ------
-    ConfigurationError
-        It is something else.
-    """
-    if isinstance(record, list | tuple):
-        return LabelSet(record)
-    known = {"ordinal": {"structure", "labels"}, "hierarchical": {"structure", "separator", "labels"}}
-    if not isinstance(record, Mapping) or set(record) != known.get(str(record.get("structure"))):
-        raise ConfigurationError(
-            f"Expected a list of labels, or an object with structure and labels, got {record!r:.80}."
-        )
-    if not isinstance(record["labels"], list | tuple):
-        raise ConfigurationError(f"Expected labels to be a list, got {record['labels']!r:.80}.")
-    return structured_labels(
-        record["labels"], structure=record["structure"], separator=record.get("separator")
     )

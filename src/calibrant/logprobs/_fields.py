@@ -69,11 +69,10 @@ def parse_path(field_path: str) -> FieldPath:
         match = _PATH_PART.fullmatch(part)
         # Only the root may be an array without a name: `[].category`, never `results.[]`.
         if match is None or not part or (not match[1] and number):
-            msg = (
+            raise ConfigurationError(
                 f"Expected a field path such as 'category', 'result.category' or 'results[].category', "
                 f"got {field_path!r}: name the keys, separated by dots."
             )
-            raise ConfigurationError(msg)
         if match[1]:
             parts.append(match[1])
         parts.extend(int(index or 0) for index in _INDEX.findall(match[2]))
