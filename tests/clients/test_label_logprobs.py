@@ -13,8 +13,14 @@ import pytest
 
 from calibrant import Classifier
 from calibrant.clients import OpenAICompatibleClient, RetryPolicy
-from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
-from calibrant.clients._servers import CompletionsServer
+from calibrant.clients._servers import (
+    CompletionsServer,
+    Echoed,
+    EchoError,
+    NoEchoError,
+    label_logprobs,
+    read_echoes,
+)
 from calibrant.core import (
     ConfigurationError,
     Field,

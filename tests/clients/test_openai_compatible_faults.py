@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, _first_call
+from calibrant.clients import OpenAICompatibleClient, _gates
 from calibrant.clients._http import _proxy
 from calibrant.core import (
     Client,
@@ -178,7 +178,7 @@ def test_a_fault_that_every_row_meets_costs_one_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wherever scoring comes to it: looking for the server, checking labels, building a prompt, or scoring."""
-    monkeypatch.setattr(_first_call, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
+    monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
     server = toy_server(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000
     classifier = classifier_for(server, concurrency=64)

@@ -16,13 +16,11 @@ if TYPE_CHECKING:
         choices_for,
         constraint_for,
     )
-    from calibrant.clients._forms import NameForm, name_forms
-    from calibrant.clients._litellm import LiteLLMClient
-    from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
+    from calibrant.clients._litellm import LiteLLMClient, LiteLLMEmbedder, embedding_matrix
     from calibrant.clients._llamacpp import LlamaCppClient
     from calibrant.clients._openai_chat import OpenAIChatClient
     from calibrant.clients._openai_compatible import OpenAICompatibleClient
-    from calibrant.clients._providers import needs_litellm
+    from calibrant.clients._prices import needs_litellm
     from calibrant.clients._rates import RateState, rate_state
     from calibrant.clients._redact import (
         digest_of,
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     )
     from calibrant.clients._retry import RetryPolicy, with_retries
     from calibrant.clients._service import JsonService
-    from calibrant.clients._weights import LocalModel, local_models
+    from calibrant.clients._weights import LocalModel, NameForm, local_models, name_forms
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -45,13 +43,11 @@ else:
             "._batch_api": "BatchApi RemoteBatch",
             "._callable": "CallableClient",
             "._constraint": "SchemaChoice SchemaChoices Constraint LabelArray array_for choices_for constraint_for",
-            "._forms": "NameForm name_forms",
-            "._litellm": "LiteLLMClient",
-            "._litellm_embedder": "LiteLLMEmbedder embedding_matrix",
+            "._litellm": "LiteLLMClient LiteLLMEmbedder embedding_matrix",
             "._llamacpp": "LlamaCppClient",
             "._openai_chat": "OpenAIChatClient",
             "._openai_compatible": "OpenAICompatibleClient",
-            "._providers": "needs_litellm",
+            "._prices": "needs_litellm",
             "._rates": "RateState rate_state",
             "._redact": (
                 "digest_of hidden_in_address identifying_address is_digest is_harmless name_inside "
@@ -59,7 +55,7 @@ else:
             ),
             "._retry": "RetryPolicy with_retries",
             "._service": "JsonService",
-            "._weights": "LocalModel local_models",
+            "._weights": "LocalModel NameForm local_models name_forms",
         },
     )
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._draft import Drafts
 from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._openai_chat import Drafts
 from calibrant.clients._redact import redact, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError, bounded_count, clean_line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.clients._constraint import Constraint
-from calibrant.core import ConfigurationError, TokenLogprobs, Vocabulary, install_command
+from calibrant.core import ConfigurationError, TokenContinuation, TokenLogprobs, Vocabulary, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ __all__ = [
     "Grammar",
     "Grammars",
     "Sampler",
+    "best_value",
     "chosen_record",
     "complete_json",
     "completion_record",
@@ -287,3 +289,46 @@ def complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
             *(token for token in reported["content"] if token["bytes"]),
             *([token_record(tail.encode(), 0.0)] if tail else []),
         ]
+
+
+# Characters that may stand behind a value's closing quote in the same token.
+_STRUCTURE: Final = b" \t\r\n,}]"
+
+
+async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of the most probable value, closing quote included, behind the tokens `begun`.
+
+    A value's probability is the product of the probabilities of its tokens, as the tokeniser writes them in place. The
+    most probable beginning is expanded first, so the first complete value is the best one. Greedy decoding would not
+    find it: its most probable token may be the beginning of many improbable values.
+
+    Empty where one token spans the value's beginning and the text before it.
+    """
+    spelled = [row.tokens(f'{choice.prefix}{value}"') for value in choice.values]
+    size = len(begun)
+    if any(tokens[:size] != tuple(begun) or len(tokens) == size for tokens in spelled):
+        return ()
+    paths = {tokens[size:] for tokens in spelled}
+    waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    while waiting:
+        cost, path = heapq.heappop(waiting)
+        if path in paths:
+            return path
+        steps = {one[len(path)] for one in paths if one[: len(path)] == path}
+        (logprobs,) = await row.next_logprobs([(*begun, *path)])
+        for step in steps:
+            longer = (*path, step)
+            tokens = _ends(row.vocabulary, step) if longer in paths else [step]
+            share = float(np.exp(logprobs.at(np.array(tokens))).sum())
+            heapq.heappush(waiting, (cost - np.log(max(share, np.finfo(float).tiny)), longer))
+    return ()
+
+
+def _ends(vocabulary: Vocabulary, last: int) -> list[int]:
+    """Return the tokens that spell `last`, optionally followed by JSON structure."""
+    piece = vocabulary.pieces[last]
+    return [
+        token
+        for token in vocabulary.beginning_with(piece)
+        if not vocabulary.pieces[token][len(piece) :].strip(_STRUCTURE)
+    ]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
-from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
+from calibrant.clients._gates import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, clean_line

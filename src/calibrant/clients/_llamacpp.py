@@ -428,7 +428,7 @@ async def _sampler(row: _EngineRow, decoding: _Decoding, begun: Sequence[int]) -
     """Return the sampler of the tokens behind `begun`; for one choice without sampling it has the best value queued."""
     sampler = Sampler(decoding.options)
     if decoding.choice is not None and sampler.takes_the_best:
-        from calibrant.clients._best_value import best_value  # noqa: PLC0415 (few answers are one choice)
+        from calibrant.clients._generate import best_value  # noqa: PLC0415 (few answers are one choice)
 
         sampler.plan(await best_value(row, decoding.choice, begun))
     return sampler

@@ -11,11 +11,20 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
-from calibrant.clients._first_call import FirstCall
+from calibrant.clients._gates import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._servers import CompletionsServer, LlamaCppServer, Server, smaller_count
+from calibrant.clients._servers import (
+    CompletionsServer,
+    Echoed,
+    EchoError,
+    LlamaCppServer,
+    NoEchoError,
+    Server,
+    label_logprobs,
+    read_echoes,
+    smaller_count,
+)
 from calibrant.core import (
     CalibrantError,
     CompletionRequest,

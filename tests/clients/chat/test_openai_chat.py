@@ -17,7 +17,7 @@ from calibrant.clients import (
     LiteLLMClient,
     LlamaCppClient,
     OpenAIChatClient,
-    _first_call,
+    _gates,
     _llamacpp,
     rate_state,
 )
@@ -191,7 +191,7 @@ class TestCalls:
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others wait for the first one, and each gets an error of its own."""
-        monkeypatch.setattr(_first_call, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
+        monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
 
