@@ -147,7 +147,7 @@ class JsonHttp:
         most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.endpoint = endpoint
-        self._provider = provider
+        self.provider = provider
         self._secrets: frozenset[str] = frozenset()
         self.hide(endpoint.secrets)
         self._timeout = timeout
@@ -286,7 +286,7 @@ class JsonHttp:
         return ProviderError(
             f"Expected a JSON object, got something else ({kind}, it begins {begins!r}): the answer is broken or "
             "cut off.",
-            provider=self._provider,
+            provider=self.provider,
             retryable=True,
         )
 
@@ -349,26 +349,26 @@ class JsonHttp:
         if isinstance(error, TimeoutError):
             return ProviderTimeoutError(
                 f"{self.shown} gave no complete answer within {seconds:g} seconds.",
-                provider=self._provider,
+                provider=self.provider,
                 retryable=True,
             )
         if isinstance(error, _TooLongError):
-            return ProviderError(str(error), provider=self._provider, retryable=True)
-        failure = translate(error, provider=self._provider, secrets=self._secrets)
+            return ProviderError(str(error), provider=self.provider, retryable=True)
+        failure = translate(error, provider=self.provider, secrets=self._secrets)
         kind = type(error).__name__
         begins = _BROKEN_ANSWERS.get(kind, "")
         if begins or "Certificate" in kind:
-            message = begins + str(failure).removeprefix(f"{self._provider}: ")
-            return ProviderError(message, provider=self._provider, retryable=bool(begins))
+            message = begins + str(failure).removeprefix(f"{self.provider}: ")
+            return ProviderError(message, provider=self.provider, retryable=bool(begins))
         return failure
 
     def refusal(self, error: HTTPStatusError) -> ProviderError:
         """Return the error for a status that is not 2xx."""
-        failure = translate(error, provider=self._provider, secrets=self._secrets)
+        failure = translate(error, provider=self.provider, secrets=self._secrets)
         text = str(error).lower()
         if error.status in {400, 413, 422} and any(mark in text for mark in _TOO_LONG):
-            message = str(failure).removeprefix(f"{self._provider}: ")
-            return ContextLengthError(message, provider=self._provider, status=error.status, hint=_SHORTEN)
+            message = str(failure).removeprefix(f"{self.provider}: ")
+            return ContextLengthError(message, provider=self.provider, status=error.status, hint=_SHORTEN)
         return failure
 
 

@@ -1,7 +1,8 @@
-"""Protocols of the two kinds of servers that score labels: bodies of requests, readers of answers."""
+"""The two kinds of servers that score labels: requests, and readers of their answers."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.core import Message, Usage, bounded_count
+from calibrant.core import LabelLogprobs, Message, NextTokens, ProviderError, Usage, bounded_count
 
 __all__ = [
+    "REPEATS",
     "CompletionsServer",
     "EchoError",
     "Echoed",
@@ -21,7 +23,6 @@ __all__ = [
     "Size",
     "label_logprobs",
     "read_echoes",
-    "smaller_count",
 ]
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
@@ -32,6 +33,12 @@ _MOST_PROMPTS: Final = 128
 # token, which holds about four letters.
 _MOST_ANSWERED: Final = 12 * 2**20
 _ANSWERED_PER_BYTE: Final = 80
+# Next tokens of a short listing, where it will probably do: 800 more cost as much time as computing half a token.
+_FEW_TOKENS: Final = 200
+REPEATS: Final = 3
+"""Attempts of a call that returns without log-probabilities, as about 1 in 300 of llama.cpp's do."""
+
+_HINT: Final = "Try again, or scoring='decode'."
 # A bias that makes llama.cpp generate a quote. The generated token is of no interest, but where it ends the turn or
 # is part of a character, the server holds back the log-probabilities with it. Those are reported before any bias.
 _WRITABLE: Final = [['"', 100.0]]
@@ -47,7 +54,7 @@ class Size(NamedTuple):
     limit: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LlamaCppServer:
     """Protocol of llama.cpp's server, by its own routes.
 
@@ -59,11 +66,14 @@ class LlamaCppServer:
         Prompts it computes side by side; each slot caches the last one.
     context : int or None
         Longest prompt with its answer, in tokens.
+    most : int or None
+        Largest number of next tokens it accepts, once it has refused a larger one.
     """
 
     http: JsonHttp
     slots: int
     context: int | None
+    most: int | None = None
 
     route: ClassVar[str] = "/completion"
     template_routes: ClassVar[str] = "/apply-template"
@@ -80,17 +90,48 @@ class LlamaCppServer:
             http=http, slots=_positive_int(data.get("total_slots")) or 1, context=_positive_int(context)
         )
 
-    def body(self, prompt: str, *, count: int, slot: int | None) -> dict[str, Any]:
-        """Return the request for the `count` most probable tokens after `prompt`, in any slot if `slot` is None."""
-        body: dict[str, Any] = {
-            "prompt": prompt,
-            "n_predict": 1,
-            "n_probs": count,
-            "temperature": 0,
-            "cache_prompt": True,
-            "logit_bias": _WRITABLE,
-        }
-        return body if slot is None else {**body, "id_slot": slot}
+    async def ask(self, prompt: str, *, count: int, slot: int | None = None) -> Reply:
+        """Request the `count` most probable tokens after `prompt`; after a refusal of the number, fewer."""
+        while True:
+            count = min(count, self.most or count)
+            body: dict[str, Any] = {
+                "prompt": prompt,
+                "n_predict": 1,
+                "n_probs": count,
+                "temperature": 0,
+                "cache_prompt": True,
+                "logit_bias": _WRITABLE,
+            }
+            if slot is not None:
+                body["id_slot"] = slot
+            reply = await self.http.exchange(self.route, body)
+            lower = _smaller_count(reply, count)
+            if lower is None:
+                return reply
+            self.most = min(lower, self.most or lower)
+
+    async def next_tokens(self, prompt: str, *, count: int, few: bool, slot: int) -> NextTokens:
+        """Return the most probable next tokens after `prompt`, computed in `slot`.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or brought no log-probabilities.
+        """
+        most = min(count, self.most or count)
+        asked = min(most, _FEW_TOKENS) if few else most
+        for _ in range(REPEATS):
+            answer = self.http.checked(await self.ask(prompt, count=asked, slot=slot))
+            listing = self.listing(answer)
+            if listing is not None:
+                model, usage = _text(answer, "model"), self.usage(answer)
+                return NextTokens(top=listing, usage=usage, model=model, short=asked < most)
+        raise ProviderError(
+            f"the server answered {REPEATS} times without log-probabilities.",
+            provider=self.http.provider,
+            retryable=True,
+            hint=_HINT,
+        )
 
     def listing(self, answer: Mapping[str, Any]) -> Listing | None:
         """Return the tokens listed in an answer, or None without any."""
@@ -156,8 +197,8 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    def body(self, prompts: Sequence[str], *, whole: bool) -> dict[str, Any]:
-        """Return the request for the log-probabilities of the prompts' tokens.
+    async def ask(self, prompts: Sequence[str], *, whole: bool = False) -> Reply:
+        """Request the log-probabilities of the prompts' tokens.
 
         One token is generated behind each prompt: older servers refuse to generate none, and newer ones compute
         it anyway. `whole` prompts hold every special token already, so the server must not add any.
@@ -170,7 +211,50 @@ class CompletionsServer:
             "max_tokens": 1,
             "temperature": 0,
         }
-        return {**body, "add_special_tokens": False} if whole else body
+        special = {"add_special_tokens": False} if whole else {}
+        return await self.http.exchange(self.route, body | special)
+
+    async def label_logprobs(self, prompt: str, values: Sequence[str], *, whole: bool) -> LabelLogprobs:
+        """Return the log-probability of each label with its closing quote behind `prompt`.
+
+        Raises
+        ------
+        ProviderError
+            A call failed, or brought no usable log-probabilities.
+        """
+        batches = self.batches((prompt, *(f'{prompt}{value}"' for value in values)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.ask(batch, whole=whole)) for batch in batches]
+            answers = [self.http.checked(task.result()) for task in tasks]
+            begun, *continued = (
+                echo
+                for answer, batch in zip(answers, batches, strict=True)
+                for echo in read_echoes(answer, batch)
+            )
+            logprobs = label_logprobs(begun, continued)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        except EchoError as error:
+            raise self.unusable(error) from None
+        usages = [self.usage(answer) for answer in answers]
+        return LabelLogprobs(
+            logprobs=logprobs,
+            usage=Usage(
+                prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+                completion_tokens=sum(usage.completion_tokens for usage in usages),
+            ),
+            model=_text(answers[0], "model"),
+        )
+
+    def unusable(self, error: EchoError) -> ProviderError:
+        """Return the error for an answer without usable log-probabilities."""
+        return ProviderError(
+            f"Expected the log-probabilities of the prompts' tokens, got {self.http.redacted(str(error))}.",
+            provider=self.http.provider,
+            retryable=True,
+            hint=_HINT,
+        )
 
     def batches(self, prompts: Sequence[str]) -> list[Sequence[str]]:
         """Return the prompts in batches that keep each request and its answer below the size limits."""
@@ -233,7 +317,7 @@ class CompletionsServer:
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
-def smaller_count(reply: Reply, count: int) -> int | None:
+def _smaller_count(reply: Reply, count: int) -> int | None:
     """Return a smaller number of next tokens if `count` was refused as too large, else None."""
     words = reply.words.lower()
     if reply.status not in {400, 422} or "n_probs" not in words:
