@@ -15,12 +15,12 @@ from typing import Any, Final
 from calibrant.clients._endpoint import KNOWN_PREFIXES
 from calibrant.core import ConfigurationError, bounded_count
 
-__all__ = ["PRICE_OPTIONS", "Price", "listed_price", "listed_provider", "needs_litellm", "price_of_options"]
+__all__ = ["PRICE_OPTIONS", "Price", "listed_price", "needs_litellm", "price_of_options"]
 
 PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 """Options for the price of a token, in US dollars, under litellm's names."""
 
-_FILE: Final = "model_prices_and_context_window_backup.json"
+_MEMBER: Final = re.compile(r'^    [A-Z0-9_]+ = "([^"]+)"', re.MULTILINE)
 _FINE_TUNED: Final = re.compile(r"ft:[^:]+")
 
 
@@ -93,27 +93,26 @@ def listed_price(model: str) -> Price | None:
     return None
 
 
-def listed_provider(model: str) -> str | None:
-    """Return litellm's provider of a model name, or None for an unknown name."""
-    entry = _price_list().get(model)
-    return None if entry is None else entry[0]
-
-
 @functools.cache
 def _price_list() -> Mapping[str, tuple[str, Price | None]]:
     """Return provider and price by name; the file is large, so only these are kept."""
-    spec = find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return {}
-    try:
-        entries = json.loads((Path(spec.origin).parent / _FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
+    entries = json.loads(_litellm_file("model_prices_and_context_window_backup.json") or "{}")
     return {
         name: (str(entry.get("litellm_provider")), _price(entry))
         for name, entry in entries.items()
         if isinstance(entry, dict)
     }
+
+
+def _litellm_file(path: str) -> bytes:
+    """Return a file of litellm's package, which is not imported; empty where there is none."""
+    spec = find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return b""
+    try:
+        return (Path(spec.origin).parent / path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _price(entry: Mapping[str, Any]) -> Price | None:
@@ -131,30 +130,6 @@ def _count(value: object) -> int | None:
     return bounded_count(value) if is_count else None
 
 
-# Providers for which litellm translates requests or answers, or signs in, at any address. The servers of the others
-# take OpenAI's requests unchanged. Any other word before a slash belongs to the model's name.
-_TRANSLATED: Final = frozenset(
-    """
-    a2a a2a_agent abliteration ai21 ai21_chat aihubmix aiml aiohttp_openai amazon_nova anthropic
-    anthropic_text anyscale apertis assemblyai auto_router aws_polly aws_textract azure azure_ai
-    azure_speech azure_text baseten bedrock bedrock_mantle black_forest_labs bytez cerebras
-    charity_engine chatgpt chutes clarifai cloudflare codestral cognition cohere cohere_chat cometapi
-    compactifai cortecs crusoe cursor custom custom_openai darkbloom dashscope databricks datarobot
-    deepgram deepinfra deepseek docker_model_runner dotprompt edenai elevenlabs empiriolabs empower
-    fal_ai featherless_ai fireworks_ai friendliai galadriel gdc gemini gigachat github github_copilot
-    gmi gradient_ai groq helicone heroku huggingface humanloop hyperbolic inception infinity jina_ai
-    lambda_ai langflow langfuse langgraph lemonade libertai litellm_agent litellm_proxy llamagate manus
-    maritalk meta meta_llama milvus minimax mistral modelscope mongodb moonshot morph nadir nano-gpt
-    nebius neosantara nlp_cloud novita nscale nvidia_nim nvidia_riva oci ollama ollama_chat oobabooga
-    openai_like openrouter ovhcloud parasail perplexity petals pg_vector pinstripes poe predibase prism
-    publicai qwen_ai_platform qwencloud ragflow recraft reducto reka replicate runwayml s3_vectors
-    sagemaker sagemaker_chat sagemaker_nova sail sambanova sap sarvam scaleway scx-ai snowflake soniox
-    stability strands_decider synthetic tencent tensormesh text-completion-codestral
-    text-completion-inception text-completion-openai together_ai topaz transcribe triton typesafe v0
-    valkey veniceai vercel_ai_gateway vertex_ai vertex_ai_beta vllm volcengine voyage wandb watsonx
-    watsonx_text xai xiaomi_mimo xinference zai
-    """.split()  # noqa: SIM905 (a list would take a line per name)
-)
 _COMPLETIONS: Final = "text-completion-openai/"
 # litellm's own options: it acts on them, and a server would refuse them.
 _LITELLM_OPTIONS: Final = frozenset(
@@ -181,7 +156,7 @@ _LITELLM_BEGINNINGS: Final = (
 
 
 def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
-    """Return whether calls of `model` must go through litellm.
+    """Return True if calls of `model` must go through litellm, which takes milliseconds of CPU for each.
 
     Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
     ``api_base`` every name that litellm would not take for another provider's, are asked directly.
@@ -200,9 +175,19 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
     if not options.get("api_base"):
         return True
     provider, slash, _ = model.partition("/")
-    if slash:
-        return provider in _TRANSLATED
-    return listed_provider(model) not in {None, "openai"}
+    if slash:  # any other word before a slash belongs to the model's name
+        return provider in _litellm_providers()
+    entry = _price_list().get(model)
+    return entry is not None and entry[0] != "openai"
+
+
+@functools.cache
+def _litellm_providers() -> frozenset[str]:
+    """Return the providers that litellm knows, read from its files: to import it takes two seconds."""
+    source = _litellm_file("types/utils.py").decode()
+    members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
+    listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")
+    return frozenset(_MEMBER.findall(members)) | listed.keys()
 
 
 def _is_litellms(name: str) -> bool:
