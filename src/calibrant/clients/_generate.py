@@ -291,10 +291,6 @@ def complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
         ]
 
 
-# Characters that may stand behind a value's closing quote in the same token.
-_STRUCTURE: Final = b" \t\r\n,}]"
-
-
 async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:
     """Return the tokens of the most probable value, closing quote included, behind the tokens `begun`.
 
@@ -318,17 +314,7 @@ async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence
         (logprobs,) = await row.next_logprobs([(*begun, *path)])
         for step in steps:
             longer = (*path, step)
-            tokens = _ends(row.vocabulary, step) if longer in paths else [step]
-            share = float(np.exp(logprobs.at(np.array(tokens))).sum())
+            tokens = row.vocabulary.closing(step) if longer in paths else np.array([step])
+            share = float(np.exp(logprobs.at(tokens)).sum())
             heapq.heappush(waiting, (cost - np.log(max(share, np.finfo(float).tiny)), longer))
     return ()
-
-
-def _ends(vocabulary: Vocabulary, last: int) -> list[int]:
-    """Return the tokens that spell `last`, optionally followed by JSON structure."""
-    piece = vocabulary.pieces[last]
-    return [
-        token
-        for token in vocabulary.beginning_with(piece)
-        if not vocabulary.pieces[token][len(piece) :].strip(_STRUCTURE)
-    ]

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.clients._callable import parse_space
 from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
 from calibrant.clients._gates import FirstCall, calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, secret_texts, spellings
@@ -79,7 +78,7 @@ class LiteLLMClient:
             raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
         self.name = model
         self.endpoint = litellm_endpoint(model, options)
-        self.space = parse_space(space)
+        self.space = LogprobSpace(space)
         self._timeout = timeout
         self._options = options
         self._limit = max_concurrency

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from calibrant.clients._callable import parse_space
 from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
 from calibrant.clients._gates import FirstCall
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
@@ -87,7 +86,7 @@ class OpenAIChatClient:
         if max_concurrency is not None and max_concurrency < 1:
             raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
         self.name = model
-        self.space = parse_space(space)
+        self.space = LogprobSpace(space)
         endpoint = resolve_endpoint(model, api_base=api_base, api_key=api_key)
         self.endpoint = endpoint.identity
         self._model = endpoint.model
