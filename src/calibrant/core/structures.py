@@ -64,7 +64,7 @@ class OrdinalLabels(LabelSet):
         return {label: rank for rank, label in enumerate(self.labels)}
 
     def rank(self, label: str) -> int:
-        """Return how many labels stand below `label`, which is spelled as in the label set.
+        """Return the number of labels below `label`, which is spelled as in the label set.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class OrdinalLabels(LabelSet):
         return self._ranks[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return, for every label but the highest, whether the answer stands above it: ``yes`` or ``no``."""
+        """Return one question for every label but the highest: does the answer stand above it, ``yes`` or ``no``?"""
         predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
         return tuple(
             Aspect(
@@ -189,7 +189,7 @@ class HierarchicalLabels(LabelSet):
         return max(len(self.path(label)) for label in self.labels)
 
     def beginning(self, label: str, level: int) -> str:
-        """Return how a label begins, up to a level in [1, `depth`]; the label itself where it ends before.
+        """Return the beginning of a label up to a level in [1, `depth`]; the whole label where it ends before.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class HierarchicalLabels(LabelSet):
         return self._levels[level - 1].members
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return how the path begins, level by level; the last is the label itself."""
+        """Return the beginnings of the path, level by level; the last is the label itself."""
         predicted, expected = self._places[prediction.label or ""], self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):

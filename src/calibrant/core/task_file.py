@@ -214,7 +214,7 @@ def _read_text(path: Path) -> str:
 
 
 def _problems(file: TaskFile) -> Iterator[Problem]:
-    """Yield what is said twice, not at all, or does not fit the answers of the task."""
+    """Yield repeated and missing keys, and settings that do not fit the answers of the task."""
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
     for name in [name for name in file.scoring.parameters if name not in known]:
