@@ -74,7 +74,7 @@ class OrdinalLabels(LabelSet):
         return self._ranks[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return one question for every label but the highest: does the answer stand above it, ``yes`` or ``no``?"""
+        """Return one question for every label but the highest: ``yes`` if the answer stands above it, else ``no``."""
         predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
         return tuple(
             Aspect(
