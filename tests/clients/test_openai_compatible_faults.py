@@ -26,9 +26,8 @@ from calibrant.core import (
     Outcome,
     ProviderError,
     ProviderTimeoutError,
-    RateLimitError,
 )
-from next_tokens import KEY, KINDS, REQUEST, ROUTES, ask, failure
+from next_tokens import KEY, KINDS, ROUTES, ask, failure
 
 Start = Callable[..., Any]
 Make = Callable[..., OpenAICompatibleClient]
@@ -67,45 +66,6 @@ class TestFaults:
         assert "no, [redacted]" in str(error)
         assert error.__cause__ is None
         assert isinstance(error, ProviderTimeoutError) == (status == 408)
-
-    def test_a_rate_limit_carries_the_wait(self, found: Any, kind: str) -> None:
-        """The error has Retry-After in seconds."""
-        server, client = found
-        server.faults[ROUTES[kind]] = [(429, {"error": {"message": "slow down"}}, {"Retry-After": "7"})]
-        error = failure(client)
-        assert isinstance(error, RateLimitError)
-        assert (error.retryable, error.retry_after) == (True, 7.0)
-
-    @pytest.mark.parametrize(
-        "fault",
-        [
-            "reset",
-            "cut",
-            (200, b'{"choices": [{"logpro', {}),
-            (200, b"<html>busy</html>", {}),
-            (200, b"[]", {}),
-        ],
-    )
-    def test_a_broken_answer_is_retryable(self, found: Any, kind: str, fault: Any) -> None:
-        """The connection fell, the body broke off, or it is no JSON object."""
-        server, client = found
-        server.faults[ROUTES[kind]] = [fault]
-        assert failure(client).retryable
-        asyncio.run(ask(client))
-
-    def test_a_slow_server_is_a_timeout(self, toy_server: Start, make: Make, kind: str) -> None:
-        """The message says how long was waited."""
-        error = failure(make(toy_server(kind, delay=20.0), timeout=0.05))
-        assert isinstance(error, ProviderTimeoutError)
-        assert error.retryable
-        assert "within 0.05 seconds" in str(error)
-
-    def test_a_moved_server_is_not_followed(self, found: Any, kind: str) -> None:
-        """The key stays with the address it was given for."""
-        server, client = found
-        server.faults[ROUTES[kind]] = [(307, {}, {"Location": f"{server.root}/elsewhere"})]
-        assert "moved to" in str(failure(client))
-        assert not server.bodies("/elsewhere")
 
     def test_a_prompt_too_long_is_the_prompts_fault(self, found: Any) -> None:
         """Both wordings are understood; the classifier takes the row for unparsed."""
@@ -243,73 +203,7 @@ class TestNumberOfTokens:
         assert [body["n_probs"] for body in server.bodies("/completion")] == [20, 10, 5]
 
 
-class TestComplete:
-    def test_returns_the_answer_as_it_came(self, toy_server: Start, make: Make) -> None:
-        """Messages, schema, log-probabilities and options reach the wire; the client's own settings do not."""
-        server = toy_server("vllm")
-        schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
-        request = CompletionRequest(
-            messages=REQUEST.messages,
-            response_format=schema,
-            options={"seed": 3, "temperature": None, "api_base": "x", "api_key": KEY, "timeout": 1},
-        )
-        answer = asyncio.run(make(server).complete(request))
-        assert isinstance(answer, dict)
-        assert answer["choices"][0]["message"]["content"]
-        ((route, body, _),) = server.calls
-        assert route == "/v1/chat/completions"
-        assert body == {
-            "model": "toy",
-            "messages": [dict(message) for message in REQUEST.messages],
-            "response_format": schema,
-            "logprobs": True,
-            "top_logprobs": 5,
-            "seed": 3,
-        }
-
-    def test_is_greedy_and_asks_for_no_more_than_is_wanted(self, toy_server: Start, make: Make) -> None:
-        """Neither schema nor log-probabilities where the request has none."""
-        server = toy_server("vllm")
-        asyncio.run(make(server).complete(CompletionRequest(messages=REQUEST.messages[:1], top_logprobs=0)))
-        assert server.calls[0][1].keys() == {"model", "messages", "temperature"}
-
-    def test_a_fault_is_a_provider_error(self, toy_server: Start, make: Make) -> None:
-        """Faults are translated as by other clients."""
-        server = toy_server("vllm")
-        server.faults["/v1/chat/completions"] = [(500, {"error": "out of order"}, {})]
-        with pytest.raises(ProviderError, match="out of order") as caught:
-            asyncio.run(make(server).complete(REQUEST))
-        assert caught.value.retryable
-
-
 class TestKey:
-    @pytest.mark.parametrize(
-        ("model", "given", "sent"),
-        [
-            ("openai/toy", None, "Bearer from-openai"),
-            ("hosted_vllm/toy", None, "Bearer from-vllm"),
-            ("llamafile/toy", None, None),
-            ("text-completion-openai/toy", None, None),
-            ("openai/toy", KEY, f"Bearer {KEY}"),
-        ],
-    )
-    def test_comes_from_the_parameter_or_the_environment(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        toy_server: Start,
-        make: Make,
-        model: str,
-        given: str | None,
-        sent: str | None,
-    ) -> None:
-        """The parameter first; names without a variable of their own get none."""
-        monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
-        monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
-        server = toy_server("vllm")
-        asyncio.run(ask(make(server, model, api_key=given)))
-        assert {headers.get("Authorization") for *_, headers in server.calls} == {sent}
-        assert {body["model"] for _, body, _ in server.calls if "model" in body} == {"toy"}
-
     def test_is_never_shown(self, toy_server: Start, make: Make) -> None:
         """Neither the client nor the address shows the key."""
         server = toy_server("llama.cpp")
