@@ -276,18 +276,11 @@ def cut(answer: dict[str, Any]) -> dict[str, Any]:
 
 BROKEN = {
     "a choice too few": lambda answer: {**answer, "choices": answer["choices"][1:]},
-    "a choice twice": lambda answer: {**answer, "choices": [answer["choices"][0], *answer["choices"][:-1]]},
     "no choices": lambda answer: {**answer, "choices": None},
-    "numbered by text": lambda answer: {
-        **answer,
-        "choices": [{**one, "index": "0"} for one in answer["choices"]],
-    },
     "not a number": changed(-3, math.nan),
     "minus infinity": changed(-3, -math.inf),
     "positive": changed(-3, 0.5),
     "text": changed(-3, f"-1 {KEY}"),
-    "null": changed(-3, None),
-    "a huge number": changed(-3, -(10**400)),
     "lists of two lengths": cut,
     "no lists": no_lists,
     "tokens too few": lambda answer: {**answer, "usage": {"prompt_tokens": 10**400}},
