@@ -6,9 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
-import socket
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,15 +85,6 @@ def request_for_label() -> CompletionRequest:
             "json_schema": {"name": "answer", "strict": True, "schema": schema},
         },
     )
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A loopback port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 SPECIAL = "<|end|>"
@@ -178,13 +167,6 @@ class ToyServer(LoopbackServer):
     def bodies(self, route: str) -> list[dict[str, Any]]:
         """Return what was sent to a route."""
         return [body for asked, body, _ in self.calls if asked == route]
-
-    def wait_for_calls(self, count: int) -> None:
-        """Return when so many calls have come in."""
-        deadline = time.monotonic() + 60
-        while len(self.calls) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(self.calls) >= count
 
     def routed(self) -> web.Application:
         app = web.Application()

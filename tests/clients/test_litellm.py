@@ -15,10 +15,8 @@ import pytest
 from calibrant.clients import LiteLLMClient
 from calibrant.clients._litellm import _litellm
 from calibrant.core import (
-    Client,
     CompletionRequest,
     ConfigurationError,
-    LogprobSpace,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
@@ -46,12 +44,6 @@ def failure(client: LiteLLMClient, request: CompletionRequest) -> ProviderError:
 
 
 class TestRequest:
-    def test_satisfies_the_client_protocol(self, server: Any) -> None:
-        """It can stand wherever a Client is asked for."""
-        client = make_client(server)
-        assert isinstance(client, Client)
-        assert (client.name, client.space) == ("openai/fake", LogprobSpace.MASKED)
-
     def test_sends_schema_and_logprobs_and_is_greedy(self, server: Any, request_for_label: Any) -> None:
         """Messages, schema, log-probabilities and temperature 0 reach the wire."""
         answer = ask(make_client(server), request_for_label)
@@ -134,18 +126,6 @@ class TestFailures:
         assert not error.retryable
         assert "credit" in str(error)
 
-    def test_a_slow_server_is_a_timeout(self, server: Any, request_for_label: Any) -> None:
-        """The client's timeout, in seconds, ends the call."""
-        server.delay = 20.0
-        error = failure(make_client(server, timeout=0.1), request_for_label)
-        assert isinstance(error, ProviderTimeoutError)
-        assert error.retryable
-
-    def test_a_refused_connection_is_retryable(self, request_for_label: Any, unused_port: Any) -> None:
-        """A refused connection is transient."""
-        client = LiteLLMClient("openai/fake", api_base=f"http://127.0.0.1:{unused_port}/v1", api_key=KEY)
-        assert failure(client, request_for_label).retryable
-
     def test_a_content_policy_block_is_a_refusal(self, server: Any, request_for_label: Any) -> None:
         """It says something about the row, so it comes back as an answer that refuses."""
         server.answer(
@@ -155,13 +135,6 @@ class TestFailures:
         choice = answer["choices"][0]
         assert "content_policy_violation" in choice["message"]["refusal"]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("content_filter", None)
-
-    def test_rejected_logprobs_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
-        """A provider that takes no logprobs gets a hint, whatever its wording."""
-        server.answer(400, {"error": {"message": "Unsupported parameter: 'logprobs'", "code": "x"}})
-        error = failure(make_client(server), request_for_label)
-        assert error.systemic
-        assert '[model]\nscoring = "sampled"' in str(error)
 
     def test_a_key_of_any_shape_is_hidden(self, server: Any, request_for_label: Any) -> None:
         """The client's own key is hidden because it is the key, not because it looks like one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import subprocess
 import sys
 import threading
@@ -48,8 +47,6 @@ class TestFaults:
         [
             (400, False, False),
             (401, False, True),
-            (403, False, True),
-            (404, False, True),
             (408, True, False),
             (500, True, False),
             (503, True, False),
@@ -230,14 +227,11 @@ class TestConstruction:
         ("settings", "message"),
         [
             ({"timeout": 0}, "timeout to be a number of seconds above 0, got 0"),
-            ({"timeout": math.nan}, "timeout to be a number of seconds above 0, got nan"),
             ({"next_tokens": 0}, "next_tokens to be a whole number of at least 1, got 0"),
-            ({"next_tokens": True}, "next_tokens to be a whole number of at least 1, got True"),
             ({"chat_template": " "}, "chat_template to be the text of a Jinja template, got ' '"),
             ({"chat_template": "{% if %}"}, "chat_template to be a Jinja template, got one that is not"),
             ({"space": "nonsense"}, "expected one of"),
             ({"api_base": "localhost:8000"}, "api_base to be an address such as"),
-            ({"api_base": None}, "api_base to be an address such as"),
             ({"api_base": "http://[::1"}, "api_base to be an address such as"),
         ],
     )
@@ -363,24 +357,6 @@ class TestClosing:
         )
         assert done.stdout.strip() == "ok"
         assert "unclosed" not in done.stderr.lower()
-
-    def test_many_calls_run_at_the_same_time(self, toy_server: Start, make: Make) -> None:
-        """64 rows are under way at once."""
-        server = toy_server("vllm")
-        client = make(server)
-
-        async def many() -> None:
-            await ask(client)
-            server.delay = 20.0
-            server.calls.clear()
-            rows = [asyncio.create_task(ask(client)) for _ in range(64)]
-            await asyncio.to_thread(server.wait_for_calls, 64)  # all of them before the first is answered
-            assert not any(row.done() for row in rows)
-            for row in rows:
-                row.cancel()
-            await asyncio.gather(*rows, return_exceptions=True)
-
-        asyncio.run(many())
 
     @pytest.mark.parametrize(
         ("address", "own"),

@@ -249,7 +249,7 @@ class LlamaCppClient:
         sampler = Sampler(decoding.options)
         if choice is not None and sampler.is_greedy:
             sampler.plan(await best_value(row, choice, begun))
-        answer = _Answer((row.begun + prefix).encode(), begun)
+        answer = _GeneratedAnswer((row.begun + prefix).encode(), begun)
         await answer.generate(row, decoding, sampler, grammar, limit=min(decoding.max_tokens, room))
         if choice is not None:
             answer.complete(choice)
@@ -415,7 +415,7 @@ class _EngineRow:
 
 
 @dataclass
-class _Answer:
+class _GeneratedAnswer:
     """Answer under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
 
     data: bytes

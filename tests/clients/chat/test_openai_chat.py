@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients import (
     LiteLLMClient,
     LlamaCppClient,
@@ -22,11 +21,8 @@ from calibrant.clients import (
     rate_state,
 )
 from calibrant.core import (
-    Client,
     CompletionRequest,
     ConfigurationError,
-    ContinuingClient,
-    Outcome,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
@@ -169,24 +165,8 @@ class TestFaults:
         assert error.systemic
         assert '[model]\nscoring = "sampled"' in str(error)
 
-    def test_a_token_without_a_number_costs_the_confidence_and_not_the_label(
-        self, server: Any, make: Make
-    ) -> None:
-        """Evidence with holes is none."""
-        answer = fake_response("Food", ["Food", "Rent"])
-        answer["choices"][0]["logprobs"]["content"][0]["logprob"] = None
-        server.default = answer
-        found = Classifier(model=make(), labels=["Food", "Rent"], field="category").classify("x")
-        assert (found.outcome, found.label, found.confidence) == (Outcome.OK, "Food", None)
-
 
 class TestCalls:
-    def test_satisfies_the_client_protocol(self, make: Make) -> None:
-        """It is no client of next-token probabilities."""
-        client = make()
-        assert isinstance(client, Client)
-        assert not isinstance(client, ContinuingClient)
-
     def test_a_fault_that_every_call_meets_costs_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
