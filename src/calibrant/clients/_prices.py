@@ -187,7 +187,7 @@ def _litellm_providers() -> frozenset[str]:
     source = _litellm_file("types/utils.py").decode()
     members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
     listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")
-    return frozenset(_MEMBER.findall(members)) | listed.keys()
+    return frozenset([*_MEMBER.findall(members), *listed])
 
 
 def _is_litellms(name: str) -> bool:

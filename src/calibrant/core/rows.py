@@ -95,10 +95,12 @@ class Example:
     def __post_init__(self) -> None:
         if not isinstance(self.input, str):
             raise DataError(f"Expected the input of an example as text, got {self.input!r:.80}.")
-        if not isinstance(self.answer, str):
-            is_json = isinstance(self.answer, list | tuple | dict)
-            remedy = ": write its JSON text, as json.dumps does" if is_json else ""
-            raise DataError(f"Expected an answer as text, got {self.answer!r:.80}{remedy}.")
+        answer: object = self.answer
+        if not isinstance(answer, str):
+            remedy = (
+                ": write its JSON text, as json.dumps does" if isinstance(answer, list | tuple | dict) else ""
+            )
+            raise DataError(f"Expected an answer as text, got {answer!r:.80}{remedy}.")
 
     @property
     def text(self) -> str | TextWithContext:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,7 +179,7 @@ class Task:
         settings, text = read_task_file(path)
         labels = settings.label_set()
         sources = settings.sources(path.parent)
-        rows = {
+        rows: dict[str, tuple[Example, ...]] = {
             split: tuple(_checked_rows(sources[split], labels))
             for split in SPLITS
             if split in splits and split in sources
@@ -198,8 +197,9 @@ class Task:
             "sections": _tables(settings, text, path),
             "columns": settings.columns,
             "sources": sources,
+            **rows,
         }
-        return cls(**values, **rows)
+        return cls(**values)
 
 
 def _tables(settings: TaskFile, text: str, path: Path) -> dict[str, SectionTable]:
@@ -218,13 +218,13 @@ def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:
         yield example
 
 
-def _warn_about_leaks(splits: Mapping[Split, Sequence[Example]], path: Path) -> None:
+def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> None:
     """Warn of rows of one split that stand in another one too: their numbers would flatter."""
     if len(splits) < 2:
         return
-    counts = {split: Counter(normalise_label(row.input) for row in splits.get(split, ())) for split in SPLITS}
+    texts = {split: {normalise_label(row.input) for row in rows} for split, rows in splits.items()}
     for first, second in (("train", "test"), ("validation", "test"), ("train", "validation")):
-        shared = counts[first].keys() & counts[second].keys()
+        shared = texts.get(first, set()) & texts.get(second, set())
         if shared:
             _LOG.warning(
                 "%s: %d %s row(s) are also %s rows, for example %.60r: remove them from one of the two.",
