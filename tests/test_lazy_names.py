@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import CascadeSettings
-from calibrant.core import lazy_names
-from calibrant.inference import Limits
+from calibrant.core import Limits
+from calibrant.core._lazy import lazy_names
 
 SOURCE = Path(importlib.import_module("calibrant").__file__ or "").parent
 PACKAGES = sorted(

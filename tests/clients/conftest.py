@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, RetryPolicy
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import CompletionRequest
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer

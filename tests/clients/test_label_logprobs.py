@@ -11,20 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, RetryPolicy
 from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.clients._servers import CompletionsServer
-from calibrant.core import (
-    ConfigurationError,
-    Field,
-    FieldLabels,
-    LabelContinuation,
-    LogprobSpace,
-    Outcome,
-    ProviderError,
-)
-from calibrant.inference import examine
+from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
+from calibrant.core._completion import LabelContinuation
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, ask, failure
 

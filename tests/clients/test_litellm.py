@@ -12,17 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from calibrant.clients import LiteLLMClient
-from calibrant.clients._litellm import _litellm
+from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
-    LogprobSpace,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.core._distribution import LogprobSpace
 
 KEY = "sk-verysecretverysecret"
 
@@ -306,7 +305,7 @@ class TestImport:
     def test_is_lazy_and_fetches_no_price_list(self) -> None:
         """Building a client does not import litellm; using it sets the switch first."""
         code = (
-            "import sys; from calibrant.clients import LiteLLMClient; LiteLLMClient('openai/x');"
+            "import sys; from calibrant.clients._litellm import LiteLLMClient; LiteLLMClient('openai/x');"
             "assert not {'litellm', 'tenacity', 'xllamacpp'} & set(sys.modules);"
             "from calibrant.clients._litellm import _litellm; _litellm(); import os;"
             "print(os.environ['LITELLM_LOCAL_MODEL_COST_MAP'])"

@@ -13,21 +13,22 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, _first_call
+from calibrant.clients import _first_call
 from calibrant.clients._http import _proxy
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
-    ContinuingClient,
-    LogprobSpace,
     Outcome,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.core._completion import ContinuingClient
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
 from next_tokens import KEY, KINDS, REQUEST, ROUTES, ask, failure
 
 Start = Callable[..., Any]
@@ -456,7 +457,7 @@ class TestClosing:
     def test_a_classifier_that_is_never_closed_ends_in_silence(self, toy_server: Start) -> None:
         """The background loop ends with the process, and takes the session along."""
         code = (
-            "import sys; from calibrant import Classifier\n"
+            "import sys; from calibrant.inference import Classifier\n"
             "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
             " options={'api_base': sys.argv[1]}).classify('x')\n"
             "print(found.outcome.value)"

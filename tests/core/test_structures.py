@@ -15,21 +15,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import (
-    Aspect,
     ConfigurationError,
     Field,
     FieldLabels,
     HierarchicalLabels,
     LabelDistribution,
     LabelSet,
-    LogprobSpace,
     OrdinalLabels,
-    Part,
     Prediction,
-    labels_from_record,
-    labels_to_record,
-    structured_labels,
 )
+from calibrant.core._aspects import Aspect
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._prediction import Part
+from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(

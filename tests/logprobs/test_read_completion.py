@@ -13,7 +13,9 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from calibrant.core import Completion, DataError, Token, Usage
-from calibrant.logprobs import extract_distribution, field_value, read_completion
+from calibrant.logprobs import extract_distribution
+from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._fields import field_value
 
 TEXT = '{"category": "é"}'
 CUT = "é".encode()

@@ -6,9 +6,8 @@ import json
 import sys
 from dataclasses import asdict
 
-from calibrant.clients import local_models, name_forms
-
-__all__ = ["run_models"]
+from calibrant.clients._forms import name_forms
+from calibrant.clients._weights import local_models
 
 EMBEDDED = "embedded, no key needed"
 

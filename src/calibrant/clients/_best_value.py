@@ -9,9 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibrant.clients._constraint import Constraint
-from calibrant.core import TokenContinuation, Vocabulary
-
-__all__ = ["best_value"]
+from calibrant.core._tokens import TokenContinuation, Vocabulary
 
 # Characters that may stand behind a value's closing quote in the same token.
 _STRUCTURE: Final = b" \t\r\n,}]"

@@ -6,9 +6,7 @@ import re
 from typing import Any
 
 from calibrant.clients._translate import message_and_code
-from calibrant.core import LogprobsUnsupportedError, ProviderError
-
-__all__ = ["advised", "declined", "refusal", "without_access"]
+from calibrant.core._errors import LogprobsUnsupportedError, ProviderError
 
 _REFUSALS = frozenset(
     {

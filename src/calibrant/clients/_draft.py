@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from calibrant.clients._prices import PRICE_OPTIONS, Price, price_of_options
 from calibrant.clients._redact import secret_texts
-from calibrant.core import CompletionRequest, ConfigurationError, Message
-
-__all__ = ["Draft", "Drafts", "check_seconds"]
+from calibrant.core._completion import CompletionRequest, Message
+from calibrant.core._errors import ConfigurationError
 
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(

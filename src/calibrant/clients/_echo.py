@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.core import bounded_count
-
-__all__ = ["EchoError", "Echoed", "NoEchoError", "label_logprobs", "read_echoes"]
+from calibrant.core._reported import bounded_count
 
 _ROUNDING: Final = 1e-6
 # vLLM writes -9999 for impossible tokens.

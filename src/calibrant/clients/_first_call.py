@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from calibrant.core import ProviderError
-
-__all__ = ["FirstCall"]
+from calibrant.core._errors import ProviderError
 
 _T = TypeVar("_T")
 

@@ -7,9 +7,8 @@ import os
 from dataclasses import dataclass
 
 from calibrant.clients._endpoint import resolve_endpoint
-from calibrant.core import ConfigurationError, install_command
-
-__all__ = ["NameForm", "name_forms"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
 
 _KEY = "_API_KEY"
 _OPENAI_KEY = "OPENAI_API_KEY"

@@ -10,21 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.clients._constraint import Constraint
-from calibrant.core import ConfigurationError, TokenLogprobs, Vocabulary, install_command
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = [
-    "SAMPLING_OPTIONS",
-    "Grammar",
-    "Grammars",
-    "Sampler",
-    "chosen_record",
-    "complete_json",
-    "completion_record",
-    "token_record",
-]
 
 _NUMBERS: Final = {
     "temperature": (0.0, float("inf"), 0.0),

@@ -17,18 +17,13 @@ from calibrant.clients._first_call import FirstCall
 from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import translate
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    LogprobSpace,
-    ProviderError,
-    install_command,
-)
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._installation import install_command
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-__all__ = ["LiteLLMClient", "litellm_failure"]
 
 # Default for concurrent calls per event loop; each has a socket.
 _CALLS: Final = 256

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients._litellm import _litellm, litellm_failure
-from calibrant.core import ConfigurationError, ProviderError
-
-__all__ = ["LiteLLMEmbedder", "embedding_matrix"]
+from calibrant.core._errors import ConfigurationError, ProviderError
 
 _OPENAI: Final = "openai/"
 

@@ -7,8 +7,6 @@ import logging
 import os
 from typing import Final
 
-__all__ = ["calls_that_fit", "say_that_calls_wait"]
-
 _LOG = logging.getLogger("calibrant")
 # Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
 # modules imported late (2).

@@ -16,9 +16,9 @@ from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import Price, listed_price
 from calibrant.clients._rates import rate_headers
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, ProviderError
-
-__all__ = ["OpenAIChatClient"]
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ProviderError
 
 _HIDDEN: Final = "_hidden_params"
 _STATUS: Final = re.compile("[0-9]{3}")

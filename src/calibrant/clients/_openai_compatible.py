@@ -16,20 +16,16 @@ from calibrant.clients._first_call import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._servers import CompletionsServer, LlamaCppServer, Server, smaller_count
-from calibrant.core import (
-    CalibrantError,
+from calibrant.core._completion import (
     CompletionRequest,
-    ConfigurationError,
     Continuation,
     LabelContinuation,
     LabelLogprobs,
-    LogprobSpace,
     NextTokens,
-    ProviderError,
-    Usage,
 )
-
-__all__ = ["OpenAICompatibleClient"]
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
+from calibrant.core._prediction import Usage
 
 # Attempts of a call that returns without log-probabilities, as about 1 in 300 of llama.cpp's do.
 _REPEATS: Final = 3

@@ -11,8 +11,6 @@ from typing import Any, Final
 from calibrant.clients._endpoint import KNOWN_PREFIXES
 from calibrant.clients._prices import PRICE_OPTIONS, listed_provider
 
-__all__ = ["needs_litellm"]
-
 # Providers for which litellm translates requests or answers, or signs in, at any address. The servers of the others
 # take OpenAI's requests unchanged. Any other word before a slash belongs to the model's name.
 _TRANSLATED: Final = frozenset(

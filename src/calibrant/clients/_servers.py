@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.core import Message, Usage, bounded_count
-
-__all__ = [
-    "CompletionsServer",
-    "LlamaCppServer",
-    "Server",
-    "Size",
-    "smaller_count",
-]
+from calibrant.core._completion import Message
+from calibrant.core._prediction import Usage
+from calibrant.core._reported import bounded_count
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
 

@@ -11,9 +11,7 @@ from email.utils import parsedate_to_datetime
 
 from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
-from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
-
-__all__ = ["message_and_code", "retry_after_seconds", "status_of", "translate"]
+from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError, RateLimitError
 
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from calibrant.core import ConfigurationError, install_command
-
-__all__ = ["LocalModel", "check_weights", "local_models", "locate_weights"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
 
 _MAGIC = b"GGUF"
 

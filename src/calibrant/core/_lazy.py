@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-__all__ = ["lazy_names"]
-
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -37,7 +35,7 @@ def lazy_names(
 
     Examples
     --------
-    >>> from calibrant.core import lazy_names
+    >>> from calibrant.core._lazy import lazy_names
     >>> find, names = lazy_names("json", {".decoder": "JSONDecoder"})
     >>> find("JSONDecoder").__module__
     'json.decoder'

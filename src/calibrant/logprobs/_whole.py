@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibrant.core import LabelDistribution, LabelSet, LogprobSpace
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._labels import LabelSet
 from calibrant.logprobs._distribution import log_normalise
-
-__all__ = ["whole_label_distribution"]
 
 
 def whole_label_distribution(

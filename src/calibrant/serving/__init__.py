@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from calibrant.core import ConfigurationError, install_command
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app

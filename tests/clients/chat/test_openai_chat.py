@@ -12,26 +12,23 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import (
-    LiteLLMClient,
-    LlamaCppClient,
-    OpenAIChatClient,
-    _first_call,
-    _llamacpp,
-    rate_state,
-)
+from calibrant.clients import _first_call, _llamacpp
+from calibrant.clients._litellm import LiteLLMClient
+from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._openai_chat import OpenAIChatClient
+from calibrant.clients._rates import rate_state
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
-    ContinuingClient,
     Outcome,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.logprobs import read_completion
+from calibrant.core._completion import ContinuingClient
+from calibrant.inference import Classifier
+from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"

@@ -10,19 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from calibrant.core.completion import Token
-from calibrant.core.distribution import LabelDistribution, LogprobSpace, is_label_mass_low
-from calibrant.core.errors import StateError
-from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core.reported import MOST_TOKENS, bounded_count
-
-__all__ = [
-    "Journal",
-    "has_low_label_mass",
-    "prediction_from_record",
-    "prediction_to_record",
-    "step_to_record",
-]
+from calibrant.core._completion import Token
+from calibrant.core._distribution import LabelDistribution, LogprobSpace, is_label_mass_low
+from calibrant.core._errors import StateError
+from calibrant.core._prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+from calibrant.core._reported import MOST_TOKENS, bounded_count
 
 
 class Journal(Protocol):

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from calibrant.core.distribution import LabelDistribution
-
-__all__ = ["Aspect"]
+    from calibrant.core._distribution import LabelDistribution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Typ
 
 import numpy as np
 
-from calibrant.core.aspects import Aspect
-from calibrant.core.distribution import LabelDistribution
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.prediction import Prediction
+from calibrant.core._aspects import Aspect
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Prediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "HierarchicalLabels",
-    "OrdinalLabels",
-    "Structure",
-    "record_of_structure",
-    "structure_of_record",
-    "structured_labels",
-]
 
 Structure: TypeAlias = Literal["flat", "ordinal", "hierarchical"]
 

@@ -8,21 +8,12 @@ from typing import Any, Protocol
 
 import pydantic
 
-from calibrant.core.composite import Field, FieldLabels, MultiLabels
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.sections import Problem, Section, wrong
-from calibrant.core.settings import CalibrationSettings
-from calibrant.core.structures import Structure, structured_labels
-
-__all__ = [
-    "FIELD_REMEDY",
-    "AnswerSettings",
-    "FieldSection",
-    "answer_problems",
-    "is_path",
-    "labels_of",
-]
+from calibrant.core._composite import Field, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._sections import Problem, Section, wrong
+from calibrant.core._settings import CalibrationSettings
+from calibrant.core._structures import Structure, structured_labels
 
 FIELD_REMEDY = "name the keys, separated by dots, as in 'category', 'result.category' or 'results[].category'"
 
@@ -79,19 +70,19 @@ class AnswerSettings(Protocol):
     """The part of a task file that answers depend on."""
 
     @property
-    def labels(self) -> list[Any] | None: ...  # noqa: D102
+    def labels(self) -> list[Any] | None: ...
     @property
-    def structure(self) -> Structure: ...  # noqa: D102
+    def structure(self) -> Structure: ...
     @property
-    def separator(self) -> str | None: ...  # noqa: D102
+    def separator(self) -> str | None: ...
     @property
-    def multi_label(self) -> bool: ...  # noqa: D102
+    def multi_label(self) -> bool: ...
     @property
-    def fields(self) -> Sequence[FieldSection] | None: ...  # noqa: D102
+    def fields(self) -> Sequence[FieldSection] | None: ...
     @property
-    def calibration(self) -> CalibrationSettings: ...  # noqa: D102
+    def calibration(self) -> CalibrationSettings: ...
     @property
-    def model_fields_set(self) -> set[str]: ...  # noqa: D102
+    def model_fields_set(self) -> set[str]: ...
 
 
 def answer_problems(settings: AnswerSettings) -> Iterator[Problem]:

@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from calibrant.core.composite import CompositeLabels, FieldLabels
-from calibrant.core.errors import DataError
-from calibrant.core.files import without_doubles
-from calibrant.core.labels import LabelSet
-
-__all__ = ["not_text", "spelled_answer", "unknown_answer"]
+from calibrant.core._composite import CompositeLabels, FieldLabels
+from calibrant.core._errors import DataError
+from calibrant.core._files import without_doubles
+from calibrant.core._labels import LabelSet
 
 _SHOWN = 8  # labels
 _REMEDY = "correct the row or add the label"

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import ClassVar, overload
 
-from calibrant.core.aspects import Aspect
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.prediction import Outcome, Prediction
-
-__all__ = ["LabelSet", "OpenLabels", "normalise_label"]
+from calibrant.core._aspects import Aspect
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome, Prediction
 
 
 def normalise_label(text: str) -> str:

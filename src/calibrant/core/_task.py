@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import pydantic
 
-from calibrant.core.answers import unknown_answer
-from calibrant.core.errors import ConfigurationError, DataError
-from calibrant.core.labels import LabelSet
-from calibrant.core.predictor import INPUT_SLOT
-from calibrant.core.rows import Columns, DataSource, Example
-from calibrant.core.sections import (
+from calibrant.core._answers import unknown_answer
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import LabelSet
+from calibrant.core._predictor import INPUT_SLOT
+from calibrant.core._rows import Columns, DataSource, Example
+from calibrant.core._sections import (
     Problem,
     Section,
     SectionTable,
@@ -25,7 +25,7 @@ from calibrant.core.sections import (
     refuse,
     wrong,
 )
-from calibrant.core.settings import (
+from calibrant.core._settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
     DemonstrationSettings,
@@ -33,17 +33,15 @@ from calibrant.core.settings import (
     ModelSettings,
     ScoringSettings,
 )
-from calibrant.core.structures import Structure
-from calibrant.core.task_answers import (
+from calibrant.core._structures import Structure
+from calibrant.core._task_answers import (
     FIELD_REMEDY,
     FieldSection,
     answer_problems,
     is_path,
     labels_of,
 )
-from calibrant.core.task_prompts import given_problems
-
-__all__ = ["Split", "Task", "check_answer"]
+from calibrant.core._task_prompts import given_problems
 
 Split = Literal["train", "validation", "test"]
 
@@ -273,7 +271,7 @@ class Task:
             split: _load(sources[split], labels) for split in _SPLITS if split in splits and split in sources
         }
         if len(rows) > 1:
-            from calibrant.core.leaks import warn_about_leaks  # noqa: PLC0415  (evaluations read one split)
+            from calibrant.core._leaks import warn_about_leaks  # noqa: PLC0415  (evaluations read one split)
 
             warn_about_leaks(rows, path)
         return cls(

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from calibrant.core.labels import normalise_label
-from calibrant.core.rows import Example
-
-__all__ = ["warn_about_leaks"]
+from calibrant.core._labels import normalise_label
+from calibrant.core._rows import Example
 
 _LOG = logging.getLogger("calibrant")
 

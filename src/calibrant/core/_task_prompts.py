@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from calibrant.core.labels import LabelSet
-from calibrant.core.sections import Problem
-
-__all__ = ["GivenPrompts", "given_problems"]
+from calibrant.core._labels import LabelSet
+from calibrant.core._sections import Problem
 
 
 class GivenPrompts(Protocol):
     """The part of a task that a search tries first."""
 
     @property
-    def prompt(self) -> str: ...  # noqa: D102
+    def prompt(self) -> str: ...
     @property
-    def other_prompts(self) -> Sequence[str]: ...  # noqa: D102
+    def other_prompts(self) -> Sequence[str]: ...
     @property
-    def label_descriptions(self) -> Mapping[str, str]: ...  # noqa: D102
+    def label_descriptions(self) -> Mapping[str, str]: ...
 
 
 def given_problems(given: GivenPrompts, labels: LabelSet) -> Iterator[Problem]:
