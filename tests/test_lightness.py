@@ -43,7 +43,7 @@ for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["mode
 
 STEPS = {
     "import": "import calibrant",
-    "names": "from calibrant.core import CalibrantError, LabelSet, Task; from calibrant.inference import Classifier; from calibrant.scoring import SigmoidScoring",
+    "names": "from calibrant import CalibrantError, Classifier, LabelSet, SigmoidScoring, Task",
     "pure packages": "import calibrant.scoring, calibrant.testing, calibrant.feedback, calibrant.store",
     "evaluation": "import calibrant.evaluation",
     "assembly": "import calibrant.assembly",

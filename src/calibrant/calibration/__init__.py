@@ -29,6 +29,7 @@ else:
             "._scaling": "TemperatureScaling VectorScaling",
             "._thresholds": "suggest_thresholds",
         },
+        handed_out={"load_predictions": "calibrant.evaluation"},
     )
 
 __all__ = [

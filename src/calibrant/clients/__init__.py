@@ -1,1 +1,10 @@
 """Clients of models behind one interface: one request in, one response out, every failure a `ProviderError`."""
+
+from typing import TYPE_CHECKING
+
+from calibrant.core._lazy import lazy_names
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
+
+__all__: list[str] = []

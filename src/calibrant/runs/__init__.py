@@ -1,1 +1,10 @@
 """Run directories: folders, manifests, locks, row records, resume and rescue. Decodes rows and JSON, nothing else."""
+
+from typing import TYPE_CHECKING
+
+from calibrant.core._lazy import lazy_names
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
+
+__all__: list[str] = []

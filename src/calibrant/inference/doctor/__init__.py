@@ -1,1 +1,10 @@
 """What a model's log-probabilities mean, found out before anyone trusts them."""
+
+from typing import TYPE_CHECKING
+
+from calibrant.core._lazy import lazy_names
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
+
+__all__: list[str] = []

@@ -1,1 +1,10 @@
 """Several providers as one client: a strategy says who is asked first, and learns from what came."""
+
+from typing import TYPE_CHECKING
+
+from calibrant.core._lazy import lazy_names
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, {})
+
+__all__: list[str] = []
