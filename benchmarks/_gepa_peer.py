@@ -20,8 +20,8 @@ import gepa
 from gepa.adapters.confidence_adapter import ConfidenceAdapter
 
 from calibrant.core import Client, CompletionRequest
-from calibrant.inference import run_sync
-from calibrant.logprobs import enum_schema
+from calibrant.inference._loop import run_sync
+from calibrant.logprobs._schema import enum_schema
 from calibrant.optimization import ExemplarProposer
 
 Pair = tuple[str, str]

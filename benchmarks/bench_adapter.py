@@ -18,10 +18,11 @@ import gepa
 import numpy as np
 from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapter
 
-from calibrant import Classifier, ConfidenceAdapter, Task
-from calibrant.core import CompletionRequest, Example
-from calibrant.inference import run_sync
-from calibrant.logprobs import enum_schema
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.core import CompletionRequest, Example, Task
+from calibrant.inference import Classifier
+from calibrant.inference._loop import run_sync
+from calibrant.logprobs._schema import enum_schema
 from calibrant.metrics import paired_mean_interval
 from calibrant.optimization import ExemplarProposer
 

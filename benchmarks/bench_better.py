@@ -35,9 +35,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline, make_union
 
-from calibrant import Classifier, Prediction, Task
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.core import Prediction, Task
 from calibrant.heads import fit_head
+from calibrant.inference import Classifier
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TASKS = ("ag_news", "emotion", "rotten_tomatoes", "sms_spam", "transactions", "reviews")

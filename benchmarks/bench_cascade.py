@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrant import Classifier
 from calibrant.cascade import Cascade, routing_frontier
-from calibrant.core import CompletionRequest, LogprobSpace
-from calibrant.logprobs import enum_schema
+from calibrant.core import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
+from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient
 
 LABELS = ("World", "Sports", "Business", "Sci/Tech")

@@ -122,8 +122,8 @@ def speed(count: int, runs: int) -> None:
     """Adapter against adapter against the bare loop."""
     from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapter
 
-    from calibrant import ConfidenceAdapter
-    from calibrant.logprobs import enum_schema
+    from calibrant.adapters import ConfidenceAdapter
+    from calibrant.logprobs._schema import enum_schema
 
     schema = enum_schema(LABELS, "category")
     candidate = {"system_prompt": PROMPT}
@@ -172,9 +172,9 @@ def _evaluate(adapter: Any, count: int, candidate: dict[str, str]) -> float:
 
 def cache(count: int, runs: int) -> None:
     """Measure writes on against off, and a run that asks nothing."""
-    from calibrant import Classifier
     from calibrant.core import Example
     from calibrant.evaluation import BatchEvaluator
+    from calibrant.inference import Classifier
     from calibrant.store import PredictionCache
 
     with server() as api_base, tempfile.TemporaryDirectory() as folder:
@@ -216,8 +216,8 @@ def cache(count: int, runs: int) -> None:
 
 def faults(count: int) -> None:
     """Rows lost, wrong for the server's faults, requests a row."""
-    from calibrant import ConfidenceAdapter
-    from calibrant.logprobs import enum_schema
+    from calibrant.adapters import ConfidenceAdapter
+    from calibrant.logprobs._schema import enum_schema
 
     with server(faults=FAULTS) as api_base:
         adapter = ConfidenceAdapter(

@@ -34,9 +34,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant import Classifier, Task
-from calibrant.core import CompletionRequest, read_examples
-from calibrant.inference import Query
+from calibrant.core import CompletionRequest, Task, read_examples
+from calibrant.core._predictor import Query
+from calibrant.inference import Classifier
 
 MODEL = "local/smollm2-135m"
 TRANSACTIONS = Path(__file__).parent.parent / "examples" / "transactions" / "task.toml"

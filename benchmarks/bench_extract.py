@@ -17,7 +17,8 @@ from typing import Any
 
 from llm_structured_confidence import extract_logprobs
 
-from calibrant.logprobs import enum_schema, extract_distribution
+from calibrant.logprobs import extract_distribution
+from calibrant.logprobs._schema import enum_schema
 
 FIELD = "category"
 TOP = 20

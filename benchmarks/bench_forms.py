@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant import Classifier
+from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 
 # Field, labels, question; the second label is the one that is shown.

@@ -29,7 +29,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade import CertifiedCascade, RecordedRun, certify_cascade, plan_cascade, replay, tie_ranks
+from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade._ties import tie_ranks
+from calibrant.cascade.planning._guarantee import CertifiedCascade
+from calibrant.cascade.planning._replay import replay
 
 BARS = {"ag_news": 0.3, "emotion": 0.3, "rotten_tomatoes": 0.0}
 # Recorded set, prompt of the small model, epsilon, and the share that plans keep at least.

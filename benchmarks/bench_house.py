@@ -45,7 +45,7 @@ name = "hosted_vllm/fake"
 # Prints a line of names behind whatever the command itself prints.
 EVALUATE = """
 import json, sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 try:
     main()
 except SystemExit as done:
@@ -185,7 +185,7 @@ def running(modules: Sequence[house.Module]) -> Table:
             table.append((f"{title} in the adapter of {side}", figure))
             table.append(("    own frames above the model", f"{sum(frames.values())} ({stacks})"))
     empty, imported = seconds("-c", ""), seconds("-c", "import calibrant")
-    helped = seconds("-c", "from calibrant.cli import main; main()", "--help")
+    helped = seconds("-c", "from calibrant.cli._app import main; main()", "--help")
     table.append(("Python alone", f"{empty:.3f} s"))
     table.append(("`import calibrant`", f"{imported:.3f} s"))
     table.append(("`calibrant --help`", f"{helped:.3f} s"))

@@ -23,7 +23,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline, make_union
 
-from calibrant import Classifier
+from calibrant.inference import Classifier
 
 MODEL = "local/smollm2-135m"
 TASK = "banking77"

@@ -22,11 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant import Classifier, LabelSet
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import Client, Example, Prediction, read_examples
+from calibrant.core import Client, Example, LabelSet, Prediction, read_examples
 from calibrant.heads import fit_head
-from calibrant.inference import open_client
+from calibrant.inference import Classifier, open_client
 from calibrant.metrics import classification_summary, expected_calibration_error
 
 PROMPTS = {

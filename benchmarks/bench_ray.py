@@ -55,7 +55,7 @@ def opens(url: str, cpu_seconds: float) -> Callable[..., Any]:
     """Return what opens a classifier whose rows cost so much CPU time of its own process."""
 
     def opening(*, limits: Any) -> Any:
-        from calibrant import Classifier
+        from calibrant.inference import Classifier
 
         class Busy(Classifier):
             async def feed(self, queries: Any, deliver: Any, **options: Any) -> str:
@@ -94,8 +94,8 @@ def dataset(folder: Path, rows: int) -> Any:
 
 def rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int, workers: int) -> float:
     """Return the speed of a run on Ray, from its first block to its last."""
+    from calibrant.core import Limits
     from calibrant.distributed import Cluster, evaluate
-    from calibrant.inference import Limits
 
     seen: list[tuple[float, int]] = []
     evaluate(
@@ -129,8 +129,11 @@ def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, 
     import pyarrow.parquet
 
     from calibrant.core import DataSource, LabelSet
-    from calibrant.evaluation import Dataset, Tally, inspect, write_parquet
-    from calibrant.runs import Shards
+    from calibrant.evaluation import Dataset
+    from calibrant.evaluation._data import inspect
+    from calibrant.evaluation._parquet import write_parquet
+    from calibrant.evaluation._tally import Tally
+    from calibrant.runs._shards import Shards
 
     speeds: dict[str, float] = {}
 
@@ -172,9 +175,9 @@ def lines_of(start: int, rows: int) -> bytes:
     """Return so many lines of predictions, each with its own confidence, as a model gives them."""
     import numpy as np
 
-    from calibrant import Example
-    from calibrant.core import LabelDistribution, LogprobSpace, Outcome, Prediction, Usage
-    from calibrant.evaluation import row_line
+    from calibrant.core import Example, LabelDistribution, Outcome, Prediction, Usage
+    from calibrant.core._distribution import LogprobSpace
+    from calibrant.runs._records import row_line
 
     rng = np.random.default_rng(start)
     found = []
@@ -206,8 +209,8 @@ def lines_of(start: int, rows: int) -> bytes:
 
 def local_rows_per_second(folder: Path, opening: Callable[..., Any], *, rows: int) -> float:
     """Return the speed of the engine of one machine."""
+    from calibrant.core import Limits
     from calibrant.evaluation import BatchEvaluator
-    from calibrant.inference import Limits
 
     classifier = opening(limits=Limits(concurrency=CONCURRENCY))
     try:

@@ -14,8 +14,10 @@ import asyncio
 import time
 from statistics import median
 
-from calibrant.core import Client, CompletionRequest, LogprobSpace
-from calibrant.inference import CachedEmbedder, HashingEmbedder, Provider, RoutedClient
+from calibrant.core import Client, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Provider, RoutedClient
+from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.testing import fake_response
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.core import Client, CompletionRequest, Interval, LabelSet, ModelSettings, Task, read_examples
+from calibrant.core import Client, CompletionRequest, Interval, LabelSet, Task, read_examples
+from calibrant.core._settings import ModelSettings
 from calibrant.inference import open_client
 from calibrant.metrics import paired_mean_interval
 from calibrant.optimization import optimize

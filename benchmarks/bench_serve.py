@@ -37,9 +37,10 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from calibrant import Classifier, Task
 from calibrant.assembly import export
+from calibrant.core import Task
 from calibrant.evaluation import BatchEvaluator, Dataset
+from calibrant.inference import Classifier
 
 MOST_ADDED_MS = 10.0
 MOST_GROWTH_MIB = 5.0
@@ -238,7 +239,7 @@ def main() -> int:
     server = [SERVER, "--labels", *LABELS, "--latency", "0.02"]
     with tempfile.TemporaryDirectory() as folder, process(*server) as (_, model):
         bundle = make_bundle(Path(folder), model["api_base"])
-        command = "from calibrant.cli import main; main()"
+        command = "from calibrant.cli._app import main; main()"
         with process("-c", command, "serve", str(bundle), "--port", "0", "--json") as (pid, service):
             within = asyncio.run(
                 measure(

@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 from typer.main import get_command
 
 from calibrant import __version__
-from calibrant.cli import app
+from calibrant.cli._app import app
 
 SOURCE = Path(__file__).parent.parent / "src"
 COMMANDS = "reference/command-line.md"

@@ -15,10 +15,19 @@ import signal
 import sys
 from pathlib import Path
 
-from calibrant import Classifier, Task
-from calibrant.core import CalibrantError, ConfigurationError, DataError, DataSource, LabelSet, StateError
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    DataError,
+    DataSource,
+    LabelSet,
+    Limits,
+    StateError,
+    Stop,
+    Task,
+)
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationMetrics, EvaluationProgress
-from calibrant.inference import Limits, Stop
+from calibrant.inference import Classifier
 
 DONE, FAILED, BAD_INPUT, TOO_LOW, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import dspy
 
-from calibrant import Classifier, Task
 from calibrant.adapters.dspy import ConfidenceClassifier
-from calibrant.core import CalibrantError, ConfigurationError, DataError
+from calibrant.core import CalibrantError, ConfigurationError, DataError, Task
+from calibrant.inference import Classifier
 from calibrant.optimization import ExemplarProposer
 
 TASK = Path(__file__).parent / "transactions" / "task.toml"

@@ -14,8 +14,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from calibrant import Classifier
 from calibrant.core import Client
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, fake_model
 
 # No deadlines: the machines are shared. CI fixes order and examples with --randomly-seed and --hypothesis-seed.

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
 from calibrant.core import ConfigurationError
-from calibrant.inference import open_client
+from calibrant.inference import Classifier, open_client
 from calibrant.testing import FakeClient, fake_model
 
 

@@ -29,7 +29,7 @@ HEAVY = {
     "yaml",
 }
 HELP = """
-from calibrant.cli import app
+from calibrant.cli._app import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
                 ["compare"], ["calibrate"], ["export"], ["diff"], ["serve"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
@@ -82,7 +82,7 @@ def test_the_check_can_fail() -> None:
 # One plain task, asked of a fake in this process; what is loaded at the end goes to standard error.
 PLAIN = """
 import json, sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
 with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog")):

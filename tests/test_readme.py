@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from embedded import EMBEDDED
 
 README = Path(__file__).parent.parent / "README.md"

@@ -10,16 +10,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    ConfigurationError,
-    ContinuingClient,
-    LogprobSpace,
-    ProviderError,
-    ProviderTimeoutError,
-)
-from calibrant.logprobs import LabelWalk, extract_distribution
+from calibrant.core import Client, CompletionRequest, ConfigurationError, ProviderError, ProviderTimeoutError
+from calibrant.core._completion import ContinuingClient
+from calibrant.core._distribution import LogprobSpace
+from calibrant.logprobs import extract_distribution
+from calibrant.logprobs._walk import LabelWalk
 from calibrant.testing import FakeClient, FakeContinuingClient, fake_response
 
 LABELS = ["Bills", "Bills/Gas", "Food", "Müll"]

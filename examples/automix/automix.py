@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant import Classifier, Example, Prediction, Task
 from calibrant.cascade import (
     AutoMixEntailment,
     Cascade,
@@ -29,7 +28,8 @@ from calibrant.cascade import (
     Verifier,
     ibc_lift,
 )
-from calibrant.core import CalibrantError
+from calibrant.core import CalibrantError, Example, Prediction, Task
+from calibrant.inference import Classifier
 from calibrant.testing import fake_response
 
 TASK = Path(__file__).parent.parent / "transactions" / "task.toml"

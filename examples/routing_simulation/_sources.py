@@ -12,11 +12,12 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
-from calibrant.calibration import SavedPredictions
-from calibrant.core import ConfigurationError, DataError, Outcome, Row, read_rows
-from calibrant.core.sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
-from calibrant.evaluation import load_predictions
-from calibrant.inference import open_embedder, run_sync
+from calibrant.core import ConfigurationError, DataError, Outcome
+from calibrant.core._rows import Row, read_rows
+from calibrant.core._sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
+from calibrant.evaluation import SavedPredictions, load_predictions
+from calibrant.inference import open_embedder
+from calibrant.inference._loop import run_sync
 from routing_simulation._recording import Recording
 from routing_simulation._scenario import Change, Scenario, SimulatedProvider
 

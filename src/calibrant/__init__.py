@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calibrant.core import lazy_names
+from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter

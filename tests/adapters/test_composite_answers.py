@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, ConfidenceAdapter
+from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import (
     ConfigurationError,
     DataError,
@@ -16,6 +16,7 @@ from calibrant.core import (
     MultiLabels,
     OrdinalLabels,
 )
+from calibrant.inference import Classifier
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient
 

@@ -17,7 +17,6 @@ import pytest
 from gepa.adapters.confidence_adapter import ConfidenceAdapter as Reference
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.clients import RetryPolicy
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
@@ -26,6 +25,7 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
+from calibrant.inference import RetryPolicy
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
 

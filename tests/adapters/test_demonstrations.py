@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, ConfidenceAdapter
-from calibrant.core import ConfigurationError, DemonstrationSettings, Outcome
-from calibrant.inference import DemonstrationIndex, Query
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.core import ConfigurationError, Outcome
+from calibrant.core._predictor import Query
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.inference import Classifier, DemonstrationIndex
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")

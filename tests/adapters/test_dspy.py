@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Example, Task
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Cascade
-from calibrant.clients import RetryPolicy
-from calibrant.core import ConfigurationError, DataError, ProviderError, install_command
-from calibrant.inference import Limits
+from calibrant.core import ConfigurationError, DataError, Example, Limits, ProviderError, Task
+from calibrant.core._installation import install_command
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, ThresholdScoring
 from calibrant.testing import FakeClient, MemoryJournal
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from calibrant.adapters._litellm_calls import asked_before, is_their_fault, note_asked, text_of
 from calibrant.adapters.litellm import LiteLLMRoutingStrategy
 from calibrant.core import ConfigurationError
-from calibrant.inference import CachedEmbedder, open_embedder
+from calibrant.inference import open_embedder
+from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.routing import (
     BanditRouter,
     EMARouter,
@@ -31,10 +32,10 @@ from calibrant.routing import (
     Observation,
     Router,
     RoutingRequest,
-    Standing,
     ThompsonRouter,
 )
-from calibrant.store import open_router_state
+from calibrant.routing._protocol import Standing
+from calibrant.store._router_open import open_router_state
 from fault_server import FaultServer
 
 litellm = pytest.importorskip("litellm")

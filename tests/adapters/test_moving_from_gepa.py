@@ -13,16 +13,10 @@ from gepa.adapters.confidence_adapter import SigmoidScoring as ReferenceSigmoid
 from gepa.core.engine import GEPAEngine
 from gepa.proposer.reflective_mutation.reflective_mutation import ReflectiveMutationProposer
 
-from calibrant import (
-    Classifier,
-    ConfidenceAdapter,
-    Example,
-    LabelSet,
-    Task,
-    optimize,
-)
-from calibrant.core import ConfigurationError, DataError, OpenLabels
-from calibrant.optimization import ExemplarProposer
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.core import ConfigurationError, DataError, Example, LabelSet, OpenLabels, Task
+from calibrant.inference import Classifier
+from calibrant.optimization import ExemplarProposer, optimize
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, ConfidenceAdapter
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.inference import Classifier
 from calibrant.scoring import LinearBlendScoring
 from calibrant.testing import MemoryJournal
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from calibrant import ConfidenceAdapter
-from calibrant.adapters import PRIOR_ROWS
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.adapters._prior import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.logprobs import enum_schema
+from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.adapters import OBJECTIVES, ConfidenceAdapter
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.adapters._objectives import OBJECTIVES
 from calibrant.core import (
     ConfigurationError,
     HierarchicalLabels,
@@ -16,7 +17,7 @@ from calibrant.core import (
     Prediction,
 )
 from calibrant.inference import Classifier
-from calibrant.logprobs import enum_schema
+from calibrant.logprobs._schema import enum_schema
 from calibrant.scoring import BrierScoring
 from calibrant.testing import FakeClient
 

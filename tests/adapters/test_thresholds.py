@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from calibrant import ConfidenceAdapter
-from calibrant.adapters import THRESHOLD_ROWS
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.adapters._thresholds import THRESHOLD_ROWS
 from calibrant.core import ConfigurationError, DataError, LabelSet
-from calibrant.logprobs import enum_schema
+from calibrant.logprobs._schema import enum_schema
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient
 

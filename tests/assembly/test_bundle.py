@@ -16,22 +16,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import calibrant
-from calibrant import Classifier, Task
 from calibrant.assembly import export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
-from calibrant.cli import app
-from calibrant.clients import local_models
-from calibrant.core import (
-    ConfigurationError,
-    DataError,
-    Example,
-    Outcome,
-    Prediction,
-    StateError,
-    prediction_to_record,
-)
-from calibrant.evaluation import row_record
+from calibrant.cli._app import app
+from calibrant.clients._weights import local_models
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError, Task
+from calibrant.core._records import prediction_to_record
+from calibrant.inference import Classifier
+from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient
 from fault_server import FaultServer
 
@@ -106,7 +99,7 @@ FRESH = """
 import json, sys
 import calibrant
 from calibrant.core import Example
-from calibrant.evaluation import row_record
+from calibrant.runs._records import row_record
 folder, options, rows = json.loads(sys.stdin.read())
 classifier = calibrant.load(folder, options=options)
 texts = [row["input"] for row in rows]

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant import Classifier, LabelSet, Task
-from calibrant.assembly import LABELS_ANSWERED, collapse_warning, export, read_bundle, record_run
+from calibrant.assembly import export, read_bundle
 from calibrant.assembly._bundle_card import card
 from calibrant.assembly._bundle_export import _history
-from calibrant.assembly._bundle_figures import accepted_of, figures_of
-from calibrant.assembly._task_record import RunSettings, task_to_record
-from calibrant.calibration import read_predictions
-from calibrant.cli import app
-from calibrant.core import ConfigurationError, Example, Prediction, ProviderError, StateError
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, accepted_of, collapse_warning, figures_of
+from calibrant.assembly._task_record import RunSettings, record_run, task_to_record
+from calibrant.calibration._saved import read_predictions
+from calibrant.cli._app import app
+from calibrant.core import ConfigurationError, Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.testing import FakeClient
 from packed import packed

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.assembly import diff_bundles, export, open_classifier, read_bundle
-from calibrant.cli import app
+from calibrant.assembly import export, open_classifier, read_bundle
+from calibrant.assembly._bundle_diff import diff_bundles
+from calibrant.cli._app import app
 from calibrant.cli._evaluate import EvaluateOptions, _opening
-from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
-from calibrant.inference import Limits
+from calibrant.core import ConfigurationError, Limits, StateError, Task
+from calibrant.core._settings import DemonstrationSettings
 from calibrant.testing import FakeClient
 
 WriteTask = Callable[..., Path]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.assembly import diff_bundles, export, read_bundle
-from calibrant.cli import app
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle_diff import diff_bundles
+from calibrant.cli._app import app
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]

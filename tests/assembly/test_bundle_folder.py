@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Task
-from calibrant.assembly import _bundle_files, export, read_bundle, record_run
-from calibrant.core import ConfigurationError, StateError
+from calibrant.assembly import _bundle_files, export, read_bundle
+from calibrant.assembly._task_record import record_run
+from calibrant.core import ConfigurationError, StateError, Task
 from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(6)]

@@ -12,7 +12,8 @@ import pytest
 
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
-from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.core import StateError
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier

@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.assembly import diff_bundles, export
+from calibrant.assembly import export
+from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.cascade import Cascade
-from calibrant.cli import app
-from calibrant.core import Client, prediction_to_record
+from calibrant.cli._app import app
+from calibrant.core import Client
+from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
 
 WriteTask = Callable[..., Path]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import calibrant
 import in_process
 from calibrant.assembly import export, read_bundle
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset

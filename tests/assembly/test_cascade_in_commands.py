@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant import Classifier, Task
 from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
-from calibrant.cli import app
-from calibrant.core import ConfigurationError, Example, ProviderError
+from calibrant.cli._app import app
+from calibrant.core import ConfigurationError, Example, ProviderError, Task
 from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient, fake_response

@@ -15,10 +15,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from calibrant.assembly import diff_bundles, read_bundle
+from calibrant.assembly import read_bundle
 from calibrant.assembly._bundle import _history
+from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.cli._app import app
-from calibrant.core import CompositeLabels, Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.core._composite import CompositeLabels
 from fault_server import FaultServer
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])

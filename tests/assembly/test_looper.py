@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Classifier, Task
-from calibrant.assembly import open_classifier, read_looper
+from calibrant.assembly import open_classifier
+from calibrant.assembly._looper import read_looper
 from calibrant.cascade import CascadeSettings
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, Task
+from calibrant.inference import Classifier
 from fault_server import FaultServer
 
 # Keys and values as the looper's page documents them.

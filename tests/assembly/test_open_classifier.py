@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Task
 from calibrant.assembly import open_classifier
 from calibrant.cascade import (
-    METHOD_NAMES,
     AutoMixEntailment,
     AvgLogprob,
     Cascade,
-    CascadeModel,
     CascadeSettings,
     Hybrid,
     LabelProbability,
@@ -24,9 +21,11 @@ from calibrant.cascade import (
     Margin,
     SelfVerify,
 )
-from calibrant.cascade._named import METHODS
-from calibrant.core import ConfigurationError, StateError, Verdict
-from calibrant.inference import Limits
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._named import METHOD_NAMES, METHODS
+from calibrant.core import ConfigurationError, Limits, StateError, Task
+from calibrant.core._prediction import Verdict
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, Task
-from calibrant.assembly import (
-    _routing,
-    default_router_state,
-    open_classifier,
-    open_routed_client,
-    open_router,
-)
+from calibrant.assembly import _routing, open_classifier
+from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
 from calibrant.cascade import Cascade
-from calibrant.core import Client, ConfigurationError, ProviderError
-from calibrant.inference import Decoding, Limits, RoutedClient, SharedRouter
+from calibrant.core import Client, ConfigurationError, Limits, ProviderError, Task
+from calibrant.inference import Classifier, RoutedClient
+from calibrant.inference._methods import Decoding
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -33,11 +29,11 @@ from calibrant.routing import (
     Router,
     RoutingRequest,
     RoutingSettings,
-    TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store import open_router_state
+from calibrant.routing._fixed import TaskRouter
+from calibrant.store._router_open import open_router_state
 from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]

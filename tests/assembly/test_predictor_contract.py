@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from calibrant import Cascade, Classifier, ConfidenceAdapter, Example, Task, load
-from calibrant.assembly import export, open_classifier
-from calibrant.core import LimitReachedError, Limits, Prediction, Predictor, Query, Stop
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.assembly import export, load, open_classifier
+from calibrant.cascade import Cascade
+from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Stop, Task
+from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchEvaluator
-from calibrant.inference import BasePredictor, ask
+from calibrant.inference import Classifier
+from calibrant.inference._predictor import BasePredictor, ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
 from fault_server import FaultServer

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import calibrant
-from calibrant.assembly import diff_bundles, export, read_bundle
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.assembly._task_record import task_from_record, task_to_record
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
 from fault_server import FaultServer

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Task
 from calibrant.assembly import read_zeph, routing_settings
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, Task
 from calibrant.routing import RoutingSettings
 
 PROVIDERS = """

@@ -22,8 +22,6 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.calibration import (
-    ConfidenceCalibrator,
-    Fingerprint,
     IdentityCalibrator,
     IsotonicCalibrator,
     PerLabelCalibrator,
@@ -31,7 +29,10 @@ from calibrant.calibration import (
     TemperatureCalibrator,
     load_calibrator,
 )
-from calibrant.core import ConfigurationError, LogprobSpace, MultiLabels, NotFittedError, StateError
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.core import ConfigurationError, MultiLabels, NotFittedError, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.metrics import brier_score, expected_calibration_error, log_loss
 
 Array = NDArray[np.float64]

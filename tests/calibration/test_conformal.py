@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from calibrant.calibration import ConformalSets
-from calibrant.core import ConfigurationError, NotFittedError, install_command
+from calibrant.core import ConfigurationError, NotFittedError
+from calibrant.core._installation import install_command
 
 pytest.importorskip("mapie")
 

@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import LabelPriorCorrection, correct_distribution, correct_prediction
-from calibrant.core import (
-    ConfigurationError,
-    LabelDistribution,
-    LogprobSpace,
-    NotFittedError,
-    Outcome,
-    Prediction,
-)
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.calibration._distribution import correct_distribution, correct_prediction
+from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Outcome, Prediction
+from calibrant.core._distribution import LogprobSpace
 
 
 def distribution(**changes: Any) -> LabelDistribution:

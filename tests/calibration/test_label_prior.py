@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.calibration import CONTENT_FREE_INPUTS, LabelPriorCorrection
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.calibration._prior import CONTENT_FREE_INPUTS
 from calibrant.core import ConfigurationError, NotFittedError
 
 Rows = NDArray[np.float64]

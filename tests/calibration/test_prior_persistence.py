@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection
-from calibrant.core import ConfigurationError, LabelSet, LogprobSpace, StateError
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.core import ConfigurationError, LabelSet, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 
 LABELS = ("World", "Sports", "Café")
 FINGERPRINT = Fingerprint(

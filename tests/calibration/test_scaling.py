@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from calibrant.calibration import Fingerprint, TemperatureScaling, VectorScaling
-from calibrant.core import ConfigurationError, LogprobSpace, NotFittedError, StateError
+from calibrant.calibration import TemperatureScaling, VectorScaling
+from calibrant.core import ConfigurationError, NotFittedError, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.metrics import multiclass_brier_score
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.testing import Answer, FakeClient
 
 WriteTask = Callable[..., Path]

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from calibrant.calibration import load_calibrator
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import DataError, Example, StateError
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, load_predictions
 from calibrant.inference import Classifier

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade
-from calibrant.cli import app
+from calibrant.cascade import plan_cascade
+from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
+from calibrant.cli._app import app
 from calibrant.testing import FakeClient
 
 N = 400

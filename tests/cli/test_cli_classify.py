@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.cli._classify import run_classify
 from calibrant.core import CompletionRequest, LogprobsUnsupportedError, ProviderError
 from calibrant.testing import FakeClient, fake_response
@@ -243,7 +243,7 @@ def test_a_row_waits_for_those_before_it(write_task: WriteTask, use_model: UseMo
 
 GONE = """
 import sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
 client = FakeClient(["cat", "dog"], {}, default="cat")

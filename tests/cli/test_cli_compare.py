@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import ConfigurationError
 from calibrant.evaluation import compare_predictions, load_predictions
 from calibrant.metrics import holm, paired_comparison

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant import Classifier, Task
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.cli._doctor import settings_toml
-from calibrant.core import ConfigurationError, LogprobSpace, ProviderError
-from calibrant.inference import Examination, Thresholds, load_examination
+from calibrant.core import ConfigurationError, ProviderError, Task
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
+from calibrant.inference.doctor._records import load_examination
+from calibrant.inference.doctor._report import Examination, Thresholds
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")

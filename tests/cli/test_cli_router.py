@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -25,7 +25,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 
 WriteTask = Callable[..., Path]
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from fault_server import FaultServer
 from packed import packed
 from processes import processes
 
-COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "serve"]
+COMMAND = [sys.executable, "-c", "from calibrant.cli._app import main; main()", "serve"]
 PATH = "/v1/classify"
 SECONDS = 60
 Start = Callable[..., tuple["subprocess.Popen[str]", dict[str, str]]]

@@ -13,8 +13,7 @@ import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
 from calibrant.cli._evaluate import EvaluateOptions, _opening
-from calibrant.core import StateError, Task
-from calibrant.inference import Limits
+from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
 
 TEXTS = [f"other {n}" for n in range(12)]

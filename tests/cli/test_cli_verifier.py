@@ -16,11 +16,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 from fault_server import FaultServer
 from processes import Begin, processes
 
-COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "verifier", "serve", "--port", "0"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from calibrant.cli._app import main; main()",
+    "verifier",
+    "serve",
+    "--port",
+    "0",
+]
 SECONDS = 60
 QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from calibrant.assembly import load
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.testing import fake_response
 from loopback import LoopbackServer
 

@@ -15,7 +15,8 @@ import pytest
 from aiohttp import web
 
 from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, RetryPolicy
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._retry import RetryPolicy
 from calibrant.core import CompletionRequest
 from calibrant.testing import fake_response
 from echo_model import Echoing

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import CallableClient
+from calibrant.clients._callable import CallableClient
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
-    LogprobSpace,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.core._distribution import LogprobSpace
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 

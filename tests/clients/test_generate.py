@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from calibrant.clients._generate import Grammars, Sampler
-from calibrant.core import ConfigurationError, Vocabulary
+from calibrant.core import ConfigurationError
+from calibrant.core._tokens import Vocabulary
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
 PIECES = (*(bytes([byte]) for byte in range(128)), b'"cat"', b'"dog"', b"")

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, RetryPolicy
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._servers import (
     CompletionsServer,
     Echoed,
@@ -21,15 +22,9 @@ from calibrant.clients._servers import (
     label_logprobs,
     read_echoes,
 )
-from calibrant.core import (
-    ConfigurationError,
-    Field,
-    FieldLabels,
-    LabelContinuation,
-    LogprobSpace,
-    Outcome,
-    ProviderError,
-)
+from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
+from calibrant.core._completion import LabelContinuation
+from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, ask, failure

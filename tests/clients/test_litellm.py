@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from calibrant.clients import LiteLLMClient
-from calibrant.clients._litellm import _litellm
+from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,

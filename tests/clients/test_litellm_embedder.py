@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.clients import LiteLLMEmbedder, embedding_matrix
+from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core import ConfigurationError, ProviderError, RateLimitError
 
 KEY = "sk-verysecretverysecret"

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import LlamaCppClient, _engine, _llama
-from calibrant.core import Client, CompletionRequest, ConfigurationError, ContinuingClient, LogprobSpace
+from calibrant.clients import _engine, _llama
+from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.core import Client, CompletionRequest, ConfigurationError
+from calibrant.core._completion import ContinuingClient
+from calibrant.core._distribution import LogprobSpace
 
 
 @pytest.fixture

@@ -11,19 +11,13 @@ import numpy as np
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import LiteLLMClient, OpenAICompatibleClient
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    ContinuingClient,
-    LabelContinuation,
-    LabelLogprobs,
-    LogprobSpace,
-    NextTokens,
-    Outcome,
-    ProviderError,
-)
-from calibrant.inference import ExactScoring, open_client
+from calibrant.clients._litellm import LiteLLMClient
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.core import CompletionRequest, ConfigurationError, Outcome, ProviderError
+from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import open_client
+from calibrant.inference._exact import ExactScoring
 from calibrant.inference._models import call_options
 from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, ask, failure
 

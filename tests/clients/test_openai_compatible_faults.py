@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier
-from calibrant.clients import OpenAICompatibleClient, _gates
+from calibrant.clients import _gates
 from calibrant.clients._http import _proxy
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
-    ContinuingClient,
-    LogprobSpace,
     Outcome,
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._completion import ContinuingClient
+from calibrant.core._distribution import LogprobSpace
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 
 Start = Callable[..., Any]

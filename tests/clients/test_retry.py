@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import RetryPolicy, with_retries
+from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,

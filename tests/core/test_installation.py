@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import calibrant
-from calibrant.core import install_command
+from calibrant.core._installation import install_command
 
 REPOSITORY = {"vcs": "git", "commit_id": "c0ffee", "requested_revision": "main"}
 

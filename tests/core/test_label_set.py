@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, LabelSet, OpenLabels, normalise_label
+from calibrant.core import ConfigurationError, LabelSet, OpenLabels
+from calibrant.core._labels import normalise_label
 
 
 @pytest.mark.parametrize(

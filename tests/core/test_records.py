@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import (
-    LabelDistribution,
-    LogprobSpace,
-    Outcome,
-    Part,
-    Prediction,
-    StateError,
-    Usage,
-    prediction_from_record,
-    prediction_to_record,
-)
+from calibrant.core import LabelDistribution, Outcome, Prediction, StateError, Usage
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import Part
+from calibrant.core._records import prediction_from_record, prediction_to_record
 
 unit = st.floats(0, 1)
 logprob = st.floats(-1e6, 0)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import UNKNOWN, Outcome, RunRow
+from calibrant.core import Outcome
+from calibrant.core._run_rows import UNKNOWN, RunRow
 
 
 def test_columns_of_a_csv_file_are_read() -> None:

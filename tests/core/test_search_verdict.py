@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import changed_prompt, search_verdict
+from calibrant.core._search_verdicts import changed_prompt, search_verdict
 
 SEED = {"score": 0.1, "accuracy": 0.2, "macro_f1": 0.14}
 BETTER = {"score": 0.3, "accuracy": 0.4, "macro_f1": 0.35}

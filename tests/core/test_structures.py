@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import (
-    Aspect,
     ConfigurationError,
     Field,
     FieldLabels,
     HierarchicalLabels,
     LabelDistribution,
     LabelSet,
-    LogprobSpace,
     OrdinalLabels,
-    Part,
     Prediction,
-    structured_labels,
 )
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._labels import Aspect
+from calibrant.core._prediction import Part
+from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(

@@ -16,10 +16,10 @@ from calibrant.core import (
     Example,
     HierarchicalLabels,
     LabelSet,
-    ModelSettings,
     OrdinalLabels,
     Task,
 )
+from calibrant.core._settings import ModelSettings
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,

@@ -6,8 +6,10 @@ from typing import cast
 
 import pytest
 
-from calibrant.core import ConfigurationError, DataError, Example, LabelSet, Split, Task
-from calibrant.logprobs import UnparsedError, field_value
+from calibrant.core import ConfigurationError, DataError, Example, LabelSet, Task
+from calibrant.core._task_file import Split
+from calibrant.logprobs import UnparsedError
+from calibrant.logprobs._fields import field_value
 
 
 def make(**changes: object) -> Task:

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from calibrant import Classifier, Example
-from calibrant.core import Field, FieldLabels, LabelSet
+from calibrant.core import Example, Field, FieldLabels, LabelSet, Limits
 from calibrant.distributed._worker import Worker
-from calibrant.evaluation import BatchEvaluator, Tally
-from calibrant.inference import Limits
+from calibrant.evaluation import BatchEvaluator
+from calibrant.evaluation._tally import Tally
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 from in_process import LocalBook
 

@@ -11,10 +11,9 @@ import pytest
 
 import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
-from calibrant.core import CalibrantError, ConfigurationError, ProviderError, StateError
+from calibrant.core import CalibrantError, ConfigurationError, Limits, ProviderError, StateError, Stop
 from calibrant.distributed import Cluster, _worker, evaluate
-from calibrant.inference import Limits, Stop
-from calibrant.runs import Shards
+from calibrant.runs._shards import Shards
 from calibrant.store import PredictionCache
 from fault_server import FaultServer
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant.core import Limits
 from calibrant.distributed._ledger import Leased, Ledger, Loan, Spent
-from calibrant.inference import Limits
 
 
 def spent(

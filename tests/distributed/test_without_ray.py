@@ -13,22 +13,25 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Example
 from calibrant.core import (
     ConfigurationError,
     DataSource,
+    Example,
     LabelSet,
+    Limits,
     Outcome,
     Prediction,
     StateError,
-    install_command,
 )
+from calibrant.core._installation import install_command
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.distributed._settings import is_file, share
-from calibrant.evaluation import Dataset, Tally, row_line
-from calibrant.inference import Limits
-from calibrant.runs import Shards
+from calibrant.evaluation import Dataset
+from calibrant.evaluation._tally import Tally
+from calibrant.inference import Classifier
+from calibrant.runs._records import row_line
+from calibrant.runs._shards import Shards
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]

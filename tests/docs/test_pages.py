@@ -18,9 +18,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from calibrant.cascade import CascadeSettings
-from calibrant.cli import app
-from calibrant.clients import local_models
-from calibrant.core.task_file import TaskFile
+from calibrant.cli._app import app
+from calibrant.clients._weights import local_models
+from calibrant.core._task_file import TaskFile
 from calibrant.routing import RoutingSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -166,7 +166,7 @@ def test_code_that_is_wrong_is_noticed() -> None:
     assert faults_of("py", "from calibrant import")
     assert faults_of("toml", 'nam = "x"')
     assert not faults_of("toml", 'name = "x"')  # a part of a file is enough
-    assert not faults_of("python", "from calibrant import Classifier")
+    assert not faults_of("python", "from calibrant.inference import Classifier")
 
 
 def faults_of(language: str, code: str) -> list[str]:

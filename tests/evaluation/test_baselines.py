@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Example, LabelSet, StateError
-from calibrant.evaluation import _baselines, add_baselines
+from calibrant.evaluation import _baselines
+from calibrant.evaluation._baselines import add_baselines
 
 LABELS = LabelSet(["cat", "dog"])
 LABELLED = [

@@ -14,24 +14,26 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from calibrant import Classifier, Example
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
     DataError,
     DataSource,
+    Example,
     LabelSet,
+    Limits,
     Outcome,
     Prediction,
     ProviderError,
     StateError,
+    Stop,
     Usage,
 )
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
 from calibrant.evaluation._tally import Tally, error_kind
-from calibrant.inference import Limits, RetryPolicy, Stop
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
-from calibrant.runs import PredictionsFile
+from calibrant.runs._output import PredictionsFile
 from calibrant.testing import FakeClient, MemoryJournal
 from fault_server import FaultServer
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Example
-from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, labels_from_record
+from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.core._label_records import labels_from_record
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions, load_predictions
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])

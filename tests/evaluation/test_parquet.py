@@ -12,28 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, Example
 from calibrant.core import (
     ConfigurationError,
+    Example,
     LabelDistribution,
-    LogprobSpace,
     Outcome,
-    Part,
     Prediction,
     StateError,
-    Step,
     Usage,
-    Verdict,
-    install_command,
 )
-from calibrant.evaluation import (
-    BatchEvaluator,
-    _parquet,
-    load_predictions,
-    require_parquet,
-    row_line,
-    write_parquet,
-)
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._installation import install_command
+from calibrant.core._prediction import Part, Step, Verdict
+from calibrant.evaluation import BatchEvaluator, _parquet, load_predictions
+from calibrant.evaluation._parquet import require_parquet, write_parquet
+from calibrant.inference import Classifier
+from calibrant.runs._records import row_line
 from calibrant.testing import FakeClient
 
 parquet = pytest.importorskip("pyarrow.parquet")

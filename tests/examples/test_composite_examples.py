@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Classifier, Task
-from calibrant.core import FieldLabels, MultiLabels, OrdinalLabels
+from calibrant.core import FieldLabels, MultiLabels, OrdinalLabels, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.feedback import build_composite_feedback
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

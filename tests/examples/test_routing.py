@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import open_classifier, routing_settings
-from calibrant.clients import local_models
+from calibrant.clients._weights import local_models
 from calibrant.core import Outcome, Task
 from calibrant.inference import RoutedClient
 from claude_server import KEY, AnthropicServer

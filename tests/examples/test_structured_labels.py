@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli import app
-from calibrant.clients import local_models
+from calibrant.cli._app import app
+from calibrant.clients._weights import local_models
 from calibrant.core import HierarchicalLabels, OrdinalLabels, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

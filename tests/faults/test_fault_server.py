@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import LiteLLMClient
+from calibrant.clients._litellm import LiteLLMClient
 from calibrant.core import ConfigurationError, StateError
+from calibrant.inference import Classifier
 from fault_server import FaultServer
 
 LABELS = ["Food", "Rent", "Sports"]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint
-from calibrant.core import ConfigurationError, LogprobSpace, StateError
+from calibrant.core import ConfigurationError, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads import Head, fit_head
 from head_rows import noise
 from synonyms import KNOWN, LABELS, UNSEEN, Synonyms, texts

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import Fingerprint, TemperatureScaling
-from calibrant.core import ConfigurationError, LogprobSpace, StateError
+from calibrant.calibration import TemperatureScaling
+from calibrant.core import ConfigurationError, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads import Head, fit_head
 from head_rows import LABELS, halves
 

@@ -13,15 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, MultiLabels
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    LogprobSpace,
-    Outcome,
-    Prediction,
-    Vocabulary,
-)
+from calibrant.core import CompletionRequest, ConfigurationError, MultiLabels, Outcome, Prediction
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._tokens import Vocabulary
+from calibrant.inference import Classifier
 from token_engine import CHARACTERS, Engine, Row
 
 LABELS = ("Bills", "Bills/Gas", 'a "b"')

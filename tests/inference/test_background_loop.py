@@ -12,9 +12,10 @@ from collections.abc import Coroutine
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.core import CompletionRequest, LogprobSpace
-from calibrant.inference import _loop, run_sync
+from calibrant.core import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier, _loop
+from calibrant.inference._loop import run_sync
 
 
 def test_the_result_comes_back() -> None:
@@ -54,7 +55,7 @@ def test_all_calls_share_one_loop() -> None:
 
 LIBRARY = """
 import asyncio, atexit
-from calibrant.inference import run_sync
+from calibrant.inference._loop import run_sync
 
 ended, tasks = [], []
 

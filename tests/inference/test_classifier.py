@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Task
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
     LabelSet,
-    LogprobSpace,
-    ModelSettings,
     Outcome,
     Prediction,
     ProviderError,
+    Task,
 )
-from calibrant.inference import Decoding, RetryPolicy
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._settings import ModelSettings
+from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._methods import Decoding
 from calibrant.testing import FakeClient, fake_response
 from fault_server import FaultServer
 
@@ -456,7 +457,7 @@ def test_repr_says_model_labels_and_scoring(labels: list[str], scoring: Any, sho
 
 LEFT_OPEN = """
 import asyncio, sys
-from calibrant import Classifier
+from calibrant.inference import Classifier
 
 classifier = Classifier(model="openai/m", labels=["cat", "dog"], field="category",
                         options={"api_base": sys.argv[1], "api_key": "k"})

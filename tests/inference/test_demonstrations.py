@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant import Cascade, Classifier, ConfidenceAdapter, Example, Task
-from calibrant.cascade import AvgLogprob
-from calibrant.core import ConfigurationError, DemonstrationSettings, Field, FieldLabels, LabelSet
-from calibrant.inference import DemonstrationIndex, Limits, Query, RetryPolicy
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.cascade import AvgLogprob, Cascade
+from calibrant.core import ConfigurationError, Example, Field, FieldLabels, LabelSet, Limits, Task
+from calibrant.core._predictor import Query
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog", "cow")

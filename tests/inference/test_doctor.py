@@ -18,22 +18,16 @@ from calibrant.core import (
     CalibrantError,
     CompletionRequest,
     ConfigurationError,
-    ContinuingClient,
-    LogprobSpace,
-    NextTokens,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.inference import (
-    Examination,
-    Thresholds,
-    Verdict,
-    aexamine,
-    examine,
-)
-from calibrant.inference.doctor import recommended_thresholds
-from calibrant.logprobs import read_completion
+from calibrant.core._completion import ContinuingClient, NextTokens
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import examine
+from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
+from calibrant.inference.doctor._report import Examination, Thresholds, Verdict
+from calibrant.logprobs._completion import read_completion
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")

@@ -12,18 +12,13 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, StateError
-from calibrant.inference import (
-    Examination,
-    Finding,
-    Thresholds,
-    Verdict,
-    examine,
-    load_examination,
-    save_examination,
-)
-from calibrant.inference.doctor import _records, refuse_misleading
+from calibrant.core import CompletionRequest, ConfigurationError, StateError
+from calibrant.core._completion import NextTokens
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier, examine
+from calibrant.inference.doctor import _records
+from calibrant.inference.doctor._records import load_examination, refuse_misleading, save_examination
+from calibrant.inference.doctor._report import Examination, Finding, Thresholds, Verdict
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")

@@ -21,15 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, ProviderError, install_command
-from calibrant.inference import (
+from calibrant.clients._litellm import LiteLLMEmbedder
+from calibrant.core import ConfigurationError, ProviderError
+from calibrant.core._installation import install_command
+from calibrant.inference import open_embedder
+from calibrant.inference._embeddings import (
     CachedEmbedder,
     CallableEmbedder,
     Embedder,
     HashingEmbedder,
-    LiteLLMEmbedder,
     Model2VecEmbedder,
-    open_embedder,
 )
 
 Array = NDArray[np.float64]
@@ -75,7 +76,7 @@ class TestHashing:
     def test_is_the_same_in_every_process(self) -> None:
         """Whatever the seed of Python's own hashes."""
         code = (
-            "import asyncio; from calibrant.inference import HashingEmbedder;"
+            "import asyncio; from calibrant.inference._embeddings import HashingEmbedder;"
             "print(asyncio.run(HashingEmbedder(dim=8).embed(['The same text']))[0].tolist())"
         )
         told = subprocess.run(  # noqa: S603 (our own code)

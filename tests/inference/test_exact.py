@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
-from calibrant import Classifier, ConfidenceAdapter
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    LabelSet,
-    LogprobSpace,
-    NextTokens,
-    Outcome,
-    ProviderError,
-)
-from calibrant.inference import Decoding, ExactScoring, RetryPolicy
-from calibrant.logprobs import enum_schema
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.core import CompletionRequest, ConfigurationError, LabelSet, Outcome, ProviderError
+from calibrant.core._completion import NextTokens
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._exact import ExactScoring
+from calibrant.inference._methods import Decoding
+from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 
 LABELS = ("Bills/Electricity", "Bills/Gas & Oil", "Food")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
 from calibrant.core import (
     Field,
     FieldLabels,
     LabelSet,
     Outcome,
 )
+from calibrant.inference import Classifier
 from calibrant.inference._calls import Calls
 from calibrant.inference._tokens import TokenScorer
 from token_engine import CHARACTERS, Engine, Row

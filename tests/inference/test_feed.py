@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Prediction
-from calibrant.core import Outcome, ProviderError, RateLimitError
-from calibrant.inference import Limits, RetryPolicy, Stop
+from calibrant.core import Limits, Outcome, Prediction, ProviderError, RateLimitError, Stop
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, Prediction
 from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
+    Limits,
     MultiLabels,
     Outcome,
+    Prediction,
     ProviderError,
-    install_command,
-    prediction_from_record,
-    prediction_to_record,
 )
+from calibrant.core._installation import install_command
+from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.heads import Head, fit_head
-from calibrant.inference import Limits, RetryPolicy
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
 from token_engine import Engine, Row

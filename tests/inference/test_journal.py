@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import RetryPolicy
 from calibrant.core import Outcome, Prediction, ProviderError
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]

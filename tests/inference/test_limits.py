@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant import Classifier
-from calibrant.clients import RateState
+from calibrant.clients._rates import RateState
 from calibrant.core import (
     ConfigurationError,
     LimitReachedError,
+    Limits,
     Outcome,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
+    Stop,
     Usage,
 )
-from calibrant.inference import Gate, Limits, RetryPolicy, Stop, rate_limit_waits
+from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")

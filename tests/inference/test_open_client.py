@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import CallableClient, LiteLLMClient, LlamaCppClient, OpenAIChatClient, _llamacpp
-from calibrant.core import ConfigurationError, LogprobSpace, install_command
+from calibrant.clients import _llamacpp
+from calibrant.clients._callable import CallableClient
+from calibrant.clients._litellm import LiteLLMClient
+from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._openai_chat import OpenAIChatClient
+from calibrant.core import ConfigurationError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._installation import install_command
 from calibrant.inference import _models, open_client
 from calibrant.inference._choice import Scoring
 from calibrant.testing import FakeClient

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.clients import RetryPolicy
 from calibrant.core import (
     ConfigurationError,
     Outcome,
@@ -19,6 +17,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import Answer, FakeClient, fake_response
 
 LABELS = ["cat", "dog"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from calibrant.core import Outcome
-from calibrant.inference import Classifier, Query, ask
+from calibrant.core._predictor import Query
+from calibrant.inference import Classifier
+from calibrant.inference._predictor import ask
 from calibrant.testing import FakeClient
 
 

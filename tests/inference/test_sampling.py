@@ -10,20 +10,22 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, ConfidenceAdapter, Task
-from calibrant.clients import RetryPolicy
+from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
-    LogprobSpace,
     Outcome,
     Prediction,
     ProviderError,
     ProviderTimeoutError,
-    prediction_from_record,
-    prediction_to_record,
+    Task,
 )
-from calibrant.inference import Decoding, ExactScoring, Sampling
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._exact import ExactScoring
+from calibrant.inference._methods import Decoding
+from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 
 LABELS = ["cat", "dog", "cow", "horse"]

@@ -14,14 +14,14 @@ from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
-    LogprobSpace,
     MultiLabels,
     Outcome,
     Prediction,
-    prediction_from_record,
-    prediction_to_record,
 )
-from calibrant.inference import AnswerReader, Classifier
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.inference import Classifier
+from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from fault_server import FaultServer
 

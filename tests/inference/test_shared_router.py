@@ -20,18 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, RouterState, StateError
-from calibrant.inference import SharedRouter, _shared_router
-from calibrant.routing import (
-    BanditRouter,
-    EMARouter,
-    Observation,
-    Router,
-    RoutingRequest,
-    Standing,
-    ThompsonRouter,
-)
-from calibrant.store import open_router_state
+from calibrant.core import ConfigurationError, StateError
+from calibrant.core._router_state import RouterState
+from calibrant.inference import _shared_router
+from calibrant.inference._shared_router import SharedRouter
+from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
+from calibrant.routing._protocol import Standing
+from calibrant.store._router_open import open_router_state
 
 BREAK = "from another planet"
 
@@ -662,10 +657,10 @@ def test_bad_pauses_are_refused(seconds: float) -> None:
 
 HEAD = """
 import os, signal, sys
-from calibrant.core import RouterState
-from calibrant.inference import SharedRouter
+from calibrant.core._router_state import RouterState
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 
 class Counting:
     strategy, providers = "thompson", ("a",)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.inference import may_be_withheld, without_secrets
+from calibrant.inference._withheld import may_be_withheld, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import (
-    Completion,
-    ConfigurationError,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    Token,
-)
-from calibrant.logprobs import extract_distribution, joint_logprob, read_completion
+from calibrant.core import Completion, ConfigurationError, LabelSet, LogprobsUnavailableError, Token
+from calibrant.core._distribution import LogprobSpace
+from calibrant.logprobs import extract_distribution
+from calibrant.logprobs._align import joint_logprob
+from calibrant.logprobs._completion import read_completion
 
 NEWS = ("World", "Sports", "Business", "Sci/Tech")
 Spec = tuple[str | bytes, float, dict[str | bytes, float]]

@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import (
-    ConfigurationError,
-    LogprobSpace,
-    LogprobsUnavailableError,
-)
-from calibrant.logprobs import LabelWalk
+from calibrant.core import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.logprobs._walk import LabelWalk
 
 Model = Callable[[str], Mapping[bytes, float]]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import Completion, DataError, LogprobsUnavailableError, Token
-from calibrant.logprobs import opening_masses, reported_tokens
+from calibrant.logprobs._completion import reported_tokens
+from calibrant.logprobs._distribution import opening_masses
 from calibrant.testing import fake_response
 
 LABELS = ["Food", "Fuel", "Rent"]

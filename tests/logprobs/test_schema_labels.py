@@ -10,7 +10,8 @@ import pydantic
 import pytest
 
 from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, MultiLabels
-from calibrant.logprobs import as_response_format, enum_schema, labels_from_schema
+from calibrant.logprobs import labels_from_schema
+from calibrant.logprobs._schema import as_response_format, enum_schema
 
 
 class Topic(enum.StrEnum):

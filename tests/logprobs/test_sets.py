@@ -14,14 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.core import (
-    Completion,
-    LabelDistribution,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    Token,
-)
-from calibrant.logprobs import ArrayPlace, extract_set, set_of_places
+from calibrant.core import Completion, LabelDistribution, LogprobsUnavailableError, Token
+from calibrant.core._distribution import LogprobSpace
+from calibrant.logprobs import extract_set
+from calibrant.logprobs._sets import ArrayPlace, set_of_places
 
 LABELS = ("Bills", "Gas", "Food")
 Given = tuple[str, ...]

@@ -17,10 +17,10 @@ from calibrant.metrics import (
     auroc,
     auroc_interval,
     brier_score,
-    confidence_remarks,
     expected_calibration_error,
     selective_accuracy,
 )
+from calibrant.metrics._remarks import confidence_remarks
 
 
 def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.metrics import CascadeMetrics, CascadeTally, wilson_interval
+from calibrant.metrics import wilson_interval
+from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 
 Row = dict[str, Any]
 

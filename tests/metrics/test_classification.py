@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.metrics import ClassificationSummary, LabelMetrics, classification_summary
+from calibrant.metrics import classification_summary
+from calibrant.metrics._classification import ClassificationSummary, LabelMetrics
 
 LABELS = ["Sports", "World", "Business"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import local_models
+from calibrant.clients._weights import local_models
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")

@@ -8,9 +8,10 @@ from typing import Any
 import gepa
 import pytest
 
-from calibrant import ConfidenceAdapter
-from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, ScoringSettings, Task
-from calibrant.logprobs import enum_schema
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, Task
+from calibrant.core._settings import ScoringSettings
+from calibrant.logprobs._schema import enum_schema
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 

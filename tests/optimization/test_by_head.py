@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.core import Example, HeadSettings, ProviderError, ScoringSettings, Task, search_verdict
+from calibrant.core import Example, ProviderError, Task
+from calibrant.core._search_verdicts import search_verdict
+from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.heads import Head
+from calibrant.inference import Classifier
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 

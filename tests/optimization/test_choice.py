@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, ScoringSettings, Task
+from calibrant.core import Example, Task
+from calibrant.core._settings import ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 

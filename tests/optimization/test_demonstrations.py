@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.assembly import export
-from calibrant.cli import app
-from calibrant.core import DemonstrationSettings, Example, LabelSet, Task
+from calibrant.cli._app import app
+from calibrant.core import Example, LabelSet, Task
+from calibrant.core._settings import DemonstrationSettings
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import load_predictions
 from calibrant.heads import Head, fit_head
+from calibrant.inference import Classifier
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._final import final_score, labelled_rows

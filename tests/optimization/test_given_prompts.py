@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, Example, HeadSettings, ScoringSettings, StateError, Task
+from calibrant.core import ConfigurationError, Example, StateError, Task
+from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.optimization import OptimizationResult, Progress, optimize
 from calibrant.testing import FakeClient
 

@@ -10,19 +10,12 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    CalibrantError,
-    ConfigurationError,
-    Example,
-    ProviderError,
-    ScoringSettings,
-    StateError,
-    Task,
-)
+from calibrant.core import CalibrantError, ConfigurationError, Example, ProviderError, StateError, Task
+from calibrant.core._settings import ScoringSettings
 from calibrant.inference import open_client
 from calibrant.optimization import Progress, optimize
 from calibrant.optimization._run import _scoring
-from calibrant.runs import JsonlStore
+from calibrant.runs._journal import JsonlStore
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
 from calibrant.testing import FakeClient
 from fault_server import FaultServer

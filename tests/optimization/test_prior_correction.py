@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant import Classifier
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.cli import app
-from calibrant.core import CalibrationSettings, ConfigurationError, StateError
+from calibrant.cli._app import app
+from calibrant.core import ConfigurationError, StateError
+from calibrant.core._settings import CalibrationSettings
+from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, make_task

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, ConfidenceMethod, Verifier
-from calibrant.core import LogprobSpace, Verdict
+from calibrant.cascade import AutoMixEntailment, Cascade, Verifier
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import Verdict
+from calibrant.inference import Classifier
 from embedded import EMBEDDED
 from verifier_service import serving
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core import LogprobSpace
-from calibrant.inference import Examination, Verdict, examine
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import examine
+from calibrant.inference.doctor._report import Examination, Verdict
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

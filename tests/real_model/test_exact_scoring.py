@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, Prediction
-from calibrant.clients import LlamaCppClient
 from calibrant.clients._llama import Llama, engine_module
+from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import locate_weights
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    LabelDistribution,
-    LogprobSpace,
-    Outcome,
-    Vocabulary,
-)
-from calibrant.inference import Decoding, ExactScoring, Query
+from calibrant.core import CompletionRequest, ConfigurationError, LabelDistribution, Outcome, Prediction
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._predictor import Query
+from calibrant.core._tokens import Vocabulary
+from calibrant.inference import Classifier
+from calibrant.inference._exact import ExactScoring
+from calibrant.inference._methods import Decoding
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

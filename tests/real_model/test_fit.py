@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant import Classifier
-from calibrant.core import LogprobSpace
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

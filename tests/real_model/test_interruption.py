@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from calibrant import Classifier
+from calibrant.inference import Classifier
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED
@@ -24,7 +24,7 @@ prompt = "Sort the message of a customer."
 test = "test.jsonl"
 """
 LONG = "please look at it again, and tell me where it is. " * 200
-COMMAND = (sys.executable, "-c", "from calibrant.cli import main; main()", "evaluate")
+COMMAND = (sys.executable, "-c", "from calibrant.cli._app import main; main()", "evaluate")
 
 
 def test_an_evaluation_ends_although_a_call_goes_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import LlamaCppClient
+from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
 from embedded import EMBEDDED
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Classifier, Task
-from calibrant.core import LogprobSpace, Outcome
+from calibrant.core import Outcome, Task
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from embedded import EMBEDDED
 

@@ -7,8 +7,9 @@ import math
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.core import Field, FieldLabels, LogprobSpace, MultiLabels, Outcome
+from calibrant.core import Field, FieldLabels, MultiLabels, Outcome
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from calibrant import Classifier, Example
-from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, StateError
+from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, StateError
 from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
 from calibrant.reports import write_report
 from calibrant.testing import FakeClient
 

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing import CascadeRouter, Ladder, Observation, Router, RoutingRequest, answer_quality
+from calibrant.routing import CascadeRouter, Observation, Router, RoutingRequest
+from calibrant.routing._ladder import Ladder
+from calibrant.routing._quality import answer_quality
 
 LOOP = "and so on " * 40
 

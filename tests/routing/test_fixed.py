@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing import FixedRouter, Observation, RoutingRequest, TaskRouter
+from calibrant.routing import FixedRouter, Observation, RoutingRequest
+from calibrant.routing._fixed import TaskRouter
 
 NAMES = ["a", "b", "c"]
 

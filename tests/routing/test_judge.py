@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.routing import JUDGE_FORMAT, answer_quality, judge_messages, read_judgement
+from calibrant.routing._judge import JUDGE_FORMAT, judge_messages, read_judgement
+from calibrant.routing._quality import answer_quality
 
 QUESTION = "What is the capital of France?"
 INJECTION = (

@@ -18,14 +18,14 @@ from calibrant.routing import (
     CascadeRouter,
     EMARouter,
     FixedRouter,
-    Ladder,
     Observation,
     Router,
-    TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
 from calibrant.routing._checks import check_providers
+from calibrant.routing._fixed import TaskRouter
+from calibrant.routing._ladder import Ladder
 from routing_simulation import EpsilonGreedy, RoundRobin
 
 YES, NO = np.array([True, False])

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.routing import AnswerQuality, answer_quality
-from calibrant.routing._quality import repetition
+from calibrant.routing._quality import AnswerQuality, answer_quality, repetition
 
 LOOP = "The model is trained on the data and the model is trained on the data and " * 12
 LETTER = (

@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing import (
-    TRIAGE_FORMAT,
-    Observation,
-    Router,
-    RoutingRequest,
-    TriageRouter,
-    read_tier,
-    triage_messages,
-)
+from calibrant.routing import Observation, Router, RoutingRequest, TriageRouter
+from calibrant.routing._triage import TRIAGE_FORMAT, read_tier, triage_messages
 
 TIERS = ("simple", "medium", "complex", "expert")
 ALL = {"simple": "s", "medium": "m", "complex": "c", "expert": "e"}

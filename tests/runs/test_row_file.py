@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import DataError, Example, Outcome, Prediction, StateError
-from calibrant.runs import RowFile, row_line
+from calibrant.runs._records import row_line
+from calibrant.runs._row_file import RowFile
 
 TEXTS = ("first", "zweite Zeile: größer", "third\nwith a break")
 

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
-from calibrant.runs import (
-    JsonlStore,
-    Manifest,
-    RunDirectory,
-    StoredRow,
-    blocks_of,
-    locked_folder,
-    make_folder,
-    rescue_if_lost,
-    row_line,
-)
+from calibrant.runs._directory import RunDirectory
+from calibrant.runs._folder import Manifest, locked_folder, make_folder, rescue_if_lost
+from calibrant.runs._journal import JsonlStore
+from calibrant.runs._records import StoredRow, row_line
+from calibrant.runs._shards import blocks_of
 
 FOUND = {"prompt": "Which?", "model": "fake"}
 

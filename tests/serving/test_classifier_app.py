@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, open_bundle
+from calibrant.assembly import Bundle
+from calibrant.assembly._bundle_load import open_bundle
 from calibrant.calibration import IsotonicCalibrator
 from calibrant.core import (
     ConfigurationError,
@@ -27,7 +28,8 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Classifier
-from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app, json_logs
+from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app
+from calibrant.serving._logs import json_logs
 from calibrant.testing import FakeClient
 from fault_server import FaultServer
 from held import JSON, PATH, SECONDS, Held, app, ask, counts, later, with_threshold

@@ -11,7 +11,8 @@ from typing import Any
 import litellm
 import pytest
 
-from calibrant.assembly import Bundle, open_bundle
+from calibrant.assembly import Bundle
+from calibrant.assembly._bundle_load import open_bundle
 from calibrant.core import ConfigurationError, StateError
 from calibrant.serving import BundleProvider
 from fault_server import FaultServer

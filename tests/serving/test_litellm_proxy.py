@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, open_bundle
+from calibrant.assembly import Bundle
+from calibrant.assembly._bundle_load import open_bundle
 from fault_server import FaultServer
 
 pytestmark = [pytest.mark.proxy, pytest.mark.timeout(300)]

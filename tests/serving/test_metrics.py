@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from prometheus_client import CONTENT_TYPE_LATEST
 from scipy import stats
 
-from calibrant.assembly import Bundle, BundleHistory, open_bundle
-from calibrant.core import Outcome, Prediction, Step, Verdict
+from calibrant.assembly import Bundle
+from calibrant.assembly._bundle import BundleHistory
+from calibrant.assembly._bundle_load import open_bundle
+from calibrant.core import Outcome, Prediction
+from calibrant.core._prediction import Step, Verdict
 from calibrant.evaluation._drift import measure_drift
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
 from fault_server import FaultServer

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, open_bundle
+from calibrant.assembly import Bundle
+from calibrant.assembly._bundle_load import open_bundle
 from fault_server import FaultServer
 from held import Held, app
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Verifier
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace
-from calibrant.serving import ConnectionLimits, create_verifier_app, serve_app
+from calibrant.core import CompletionRequest, ConfigurationError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.serving import ConnectionLimits, create_verifier_app
+from calibrant.serving._server import serve_app
 
 
 def has_ipv6() -> bool:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant import Classifier
-from calibrant.core import DataSource, LabelSet
+from calibrant.core import DataSource, LabelSet, Limits
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset, EvaluationResult
-from calibrant.inference import Limits, RetryPolicy
+from calibrant.inference import Classifier, RetryPolicy
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core import LabelDistribution, LogprobSpace
+from calibrant.core import LabelDistribution
+from calibrant.core._distribution import LogprobSpace
 
 
 def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.clients import local_models
+from calibrant.clients._weights import local_models
 
 _MODEL = local_models()[0]
 EMBEDDED = [

@@ -11,7 +11,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from calibrant.assembly import Bundle
-from calibrant.core import OnPrediction, Prediction, Query
+from calibrant.core import Prediction
+from calibrant.core._predictor import OnPrediction, Query
 from calibrant.serving import ServiceSettings, create_classifier_app
 
 PATH = "/v1/classify"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, LabelContinuation, LabelLogprobs, NextTokens, ProviderError
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.core import CompletionRequest, ProviderError
+from calibrant.core._completion import LabelContinuation, LabelLogprobs, NextTokens
 
 PROMPT = "Which one?"
 KEY = "plainword-secret-123"

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from calibrant import Classifier, Task
 from calibrant.assembly import Bundle, export
+from calibrant.core import Task
 from calibrant.evaluation import BatchEvaluator, Dataset
+from calibrant.inference import Classifier
 from fault_server import FaultServer
 
 TASK = """\

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.core import Completion, CompletionRequest, ProviderError
-from calibrant.inference import CachedEmbedder, CallableEmbedder, Provider
+from calibrant.inference import Provider
+from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
 from calibrant.routing import Observation
 
 LOOP = "the cat sat on " * 12

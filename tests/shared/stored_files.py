@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 
 
 def run(*arguments: object) -> Result:

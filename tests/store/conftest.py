@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import LabelDistribution, LogprobSpace, Prediction, Usage
+from calibrant.core import LabelDistribution, Prediction, Usage
+from calibrant.core._distribution import LogprobSpace
 from calibrant.store import PredictionCache
 
 POSTGRES = "CALIBRANT_POSTGRES_URL"

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import Prediction
-from calibrant.store import PredictionCache, _forks, open_router_state
+from calibrant.store import PredictionCache, _forks
 from calibrant.store._forks import in_use
+from calibrant.store._router_open import open_router_state
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),

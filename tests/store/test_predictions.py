@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant import Classifier
 from calibrant.core import ConfigurationError, Outcome, Prediction, StateError, Usage
+from calibrant.inference import Classifier
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import StateError
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_limit_on_files_loses_nothing(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from calibrant.core import StateError
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 state = open_router_state(sys.argv[1])
 state.update("ema", lambda _: {"n": 1})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

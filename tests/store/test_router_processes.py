@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 
 NOBODY = 65534
 
@@ -21,9 +21,9 @@ HEAD = """
 import json, logging, os, random, signal, sqlite3, sys, time
 import sqlalchemy.dialects.sqlite
 from calibrant.core import StateError
-from calibrant.inference import SharedRouter
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store import open_router_state
+from calibrant.store._router_open import open_router_state
 
 class Counting:
     strategy = "thompson"
@@ -291,7 +291,7 @@ def test_requests_go_on_where_nothing_can_be_written(kind: str) -> None:
             + f"""
 if os.getuid() == 0:  # may write anywhere
     os.setgid({NOBODY})
-    import calibrant.core.files, calibrant.store._router_state  # nobody may not read them
+    import calibrant.core._files, calibrant.store._router_state  # nobody may not read them
     os.setuid({NOBODY})
 shared = SharedRouter(Counting("a"), open_router_state(sys.argv[1]), flush_seconds=0.001)
 go_on(shared)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from calibrant.core import ConfigurationError, RouterState, StateError
-from calibrant.store import open_router_state
+from calibrant.core import ConfigurationError, StateError
+from calibrant.core._router_state import RouterState
+from calibrant.store._router_open import open_router_state
 
 Open = Callable[..., RouterState]
 

@@ -18,7 +18,9 @@ import pytest
 import sqlalchemy as sa
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.store import PredictionCache, Scope, Score, ScoreStore
+from calibrant.store import PredictionCache
+from calibrant.store._score_records import Scope, Score
+from calibrant.store._scores import ScoreStore
 
 SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 SECRETS = ("hunter2-9f3",)
@@ -119,7 +121,8 @@ def test_adding_is_all_or_nothing(url: str) -> None:
 
 RECORD = """
 import sys
-from calibrant.store import Scope, Score, ScoreStore
+from calibrant.store._score_records import Scope, Score
+from calibrant.store._scores import ScoreStore
 url, who = sys.stdin.readline().strip(), int(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -162,7 +165,8 @@ def test_a_child_of_a_fork_records_too(path: Path) -> None:
     """Without disturbing its parent."""
     code = """
 import os, sys
-from calibrant.store import Scope, Score, ScoreStore
+from calibrant.store._score_records import Scope, Score
+from calibrant.store._scores import ScoreStore
 store = ScoreStore(sys.argv[1])
 scope = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 store.add(scope, [Score(score_raw=1.0)])

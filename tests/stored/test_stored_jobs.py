@@ -17,9 +17,9 @@ import pytest
 
 import calibrant
 from batch_server import KEY, BatchServer
-from calibrant import Classifier, Example
 from calibrant.assembly import export, read_bundle
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.core import Example
 from calibrant.evaluation import (
     Polling,
     batch_status,
@@ -28,7 +28,7 @@ from calibrant.evaluation import (
     retry_batch,
     submit_batch,
 )
-from calibrant.inference import RetryPolicy
+from calibrant.inference import Classifier, RetryPolicy
 from stored_files import content, rows
 
 SOON = Polling(seconds=0.01, timeout_seconds=30)

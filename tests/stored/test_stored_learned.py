@@ -17,20 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import (
-    Fingerprint,
-    LabelPriorCorrection,
-    TemperatureScaling,
-    VectorScaling,
-    load_calibrator,
-)
-from calibrant.cascade import LearnedScorer, PomdpSpecification, read_pomdp
-from calibrant.core import LogprobSpace, StateError, Verdict
+from calibrant.calibration import LabelPriorCorrection, TemperatureScaling, VectorScaling, load_calibrator
+from calibrant.cascade import LearnedScorer, read_pomdp
+from calibrant.cascade.automix._pomdp_file import PomdpSpecification
+from calibrant.core import StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Verdict
 from calibrant.heads import Head
-from calibrant.inference import Verdict as DoctorVerdict
-from calibrant.inference import load_examination
+from calibrant.inference.doctor._records import load_examination
+from calibrant.inference.doctor._report import Verdict as DoctorVerdict
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
-from calibrant.store import PredictionCache, open_router_state
+from calibrant.store import PredictionCache
+from calibrant.store._router_open import open_router_state
 from stored_files import content, run
 
 FINGERPRINT = Fingerprint(prompt="Sort.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))

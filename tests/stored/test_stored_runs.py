@@ -21,12 +21,12 @@ import pytest
 
 import in_process
 from calibrant.assembly import open_classifier
-from calibrant.calibration import SavedPredictions, load_calibrator
-from calibrant.cascade import CascadePlan
-from calibrant.core import DataSource, LabelSet, Task
+from calibrant.calibration import load_calibrator
+from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.core import DataSource, LabelSet, Limits, Task
 from calibrant.distributed import Cluster, evaluate
-from calibrant.evaluation import Dataset, load_predictions
-from calibrant.inference import Classifier, Limits
+from calibrant.evaluation import Dataset, SavedPredictions, load_predictions
+from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from stored_files import content, rows, run

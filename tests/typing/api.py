@@ -9,45 +9,40 @@ from typing import assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant import (
-    Classifier,
-    ConfidenceAdapter,
-    Example,
-    LabelDistribution,
-    LabelSet,
-    Prediction,
-    Task,
-)
-from calibrant.assembly import open_classifier, read_looper, read_zeph
-from calibrant.calibration import (
-    CertifiedThreshold,
-    PlattCalibrator,
-    ThresholdSuggestion,
-    certify_threshold,
-    select_calibrator,
-    suggest_thresholds,
-)
-from calibrant.cascade import Cascade, CascadeModel, CascadeSettings
+from calibrant.adapters import ConfidenceAdapter
+from calibrant.assembly import open_classifier, read_zeph
+from calibrant.assembly._looper import read_looper
+from calibrant.calibration import PlattCalibrator, certify_threshold, select_calibrator, suggest_thresholds
+from calibrant.calibration._certify import CertifiedThreshold
+from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.cascade import Cascade, CascadeSettings
+from calibrant.cascade._models import CascadeModel
 from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
+    Example,
     Interval,
     Journal,
-    LogprobSpace,
+    LabelDistribution,
+    LabelSet,
+    Limits,
     Outcome,
+    Prediction,
     ProviderError,
-    Step,
+    Task,
 )
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import Step
 from calibrant.evaluation import (
     BatchEvaluator,
     Dataset,
     EvaluationHistory,
     EvaluationMetrics,
     EvaluationResult,
-    HistoryInterval,
 )
-from calibrant.inference import Limits, open_client
+from calibrant.evaluation._history import HistoryInterval
+from calibrant.inference import Classifier, open_client
 from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calibrant.core import ConfigurationError, Outcome, Prediction
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome, Prediction
 
 if TYPE_CHECKING:
-    from calibrant.core import Predictor, Query
-
-__all__ = ["CallBudget", "CallCounter", "SearchSize"]
+    from calibrant.core._predictor import Predictor, Query
 
 _LOG = logging.getLogger("calibrant")
 

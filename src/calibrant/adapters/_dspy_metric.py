@@ -13,17 +13,12 @@ from calibrant.adapters._objectives import Objective, resolve_objectives
 from calibrant.adapters._parameters import check_thresholds, refuse_several
 from calibrant.adapters._rows import checked_context
 from calibrant.adapters._watch import Watch
-from calibrant.core import (
-    ConfigurationError,
-    DataError,
-    LabelDistribution,
-    LabelSet,
-    Outcome,
-    Prediction,
-)
-from calibrant.scoring import LinearBlendScoring, ScoringStrategy
-
-__all__ = ["CONTEXT_FIELD", "INSTEAD_OF_DSPY", "ConfidenceMetric"]
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.scoring._probability import LinearBlendScoring
+from calibrant.scoring._protocol import ScoringStrategy
 
 _LOG = logging.getLogger("calibrant")
 

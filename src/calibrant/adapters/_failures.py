@@ -6,9 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from calibrant.core import Outcome, Prediction, ProviderError
-
-__all__ = ["FailureMonitor"]
+from calibrant.core._errors import ProviderError
+from calibrant.core._prediction import Outcome, Prediction
 
 WINDOW = 50
 MIN_FAILURES = 5

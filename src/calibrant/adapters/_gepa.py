@@ -33,32 +33,24 @@ from calibrant.adapters._types import (
     ConfidenceTrajectory,
     EvaluationObserver,
 )
-from calibrant.calibration import LabelPriorCorrection, ThresholdSuggestion
-from calibrant.core import (
-    Client,
-    ConfigurationError,
-    Journal,
-    LabelSet,
-    LogprobSpace,
-    OpenLabels,
-    Outcome,
-    Prediction,
-    Predictor,
-    Query,
-)
-from calibrant.inference import (
-    Classifier,
-    DemonstrationIndex,
-    RetryPolicy,
-    Scoring,
-    Tolerance,
-    as_classifier,
-    ask,
-)
-from calibrant.logprobs import as_response_format
-from calibrant.scoring import LinearBlendScoring, ScoringStrategy
-
-__all__ = ["ConfidenceAdapter"]
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor, Query
+from calibrant.core._records import Journal
+from calibrant.inference import RetryPolicy
+from calibrant.inference._choice import Scoring
+from calibrant.inference._classifier import Classifier, as_classifier
+from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.inference._methods import Tolerance
+from calibrant.inference._predictor import ask
+from calibrant.logprobs._schema import as_response_format
+from calibrant.scoring._probability import LinearBlendScoring
+from calibrant.scoring._protocol import ScoringStrategy
 
 _LOG = logging.getLogger("calibrant")
 

@@ -8,11 +8,12 @@ from functools import lru_cache
 from math import fsum
 from typing import Any
 
-from calibrant.core import Aspect, CompositeLabels, LabelSet, Outcome, Prediction
-from calibrant.feedback import build_composite_feedback, build_feedback
-from calibrant.scoring import ScoringStrategy
-
-__all__ = ["feedback_on", "score_of"]
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._labels import Aspect, LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.feedback._composite import build_composite_feedback
+from calibrant.feedback._label import build_feedback
+from calibrant.scoring._protocol import ScoringStrategy
 
 
 def score_of(

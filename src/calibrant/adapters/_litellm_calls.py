@@ -7,16 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = [
-    "asked_before",
-    "cost_of",
-    "deployment_of",
-    "is_their_fault",
-    "note_asked",
-    "seconds_between",
-    "text_of",
-]
-
 _ASKED: Final = "calibrant_asked"  # in a request's metadata, which goes along with its retries
 _REDACTED: Final = "redacted-by-litellm"
 # 401 to 404 are about the deployment's key, price plan and model; a request cannot be at fault.

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
-from calibrant.scoring import BrierScoring
-
-__all__ = ["OBJECTIVES", "Objective", "resolve_objectives"]
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
+from calibrant.scoring._proper import BrierScoring
 
 Objective: TypeAlias = Callable[[Prediction, str], float]
 """``(prediction, true label) -> [0, 1]``."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calibrant.core import Completion, LabelSet, LogprobsUnavailableError, OpenLabels, Prediction
-from calibrant.logprobs import extract_distribution
-
-__all__ = ["over_all_labels"]
+from calibrant.core._completion import Completion
+from calibrant.core._errors import LogprobsUnavailableError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._prediction import Prediction
+from calibrant.logprobs._distribution import extract_distribution
 
 
 def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_path: str) -> list[Prediction]:

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, LogprobSpace, OpenLabels
-from calibrant.logprobs import labels_from_schema
-
-__all__ = [
-    "Schema",
-    "check_calls",
-    "check_thresholds",
-    "labels_of",
-    "prepare_proposer",
-    "refuse_open",
-    "refuse_several",
-]
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.logprobs._schema import labels_from_schema
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""

@@ -8,11 +8,13 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import LabelPriorCorrection, correct_prediction
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
-from calibrant.inference import Query
-
-__all__ = ["PRIOR_ROWS", "PriorCorrection", "PriorCorrector", "open_prior"]
+from calibrant.calibration._distribution import correct_prediction
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Query
 
 PriorCorrection: TypeAlias = Literal["batch"]
 

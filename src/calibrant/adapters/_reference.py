@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, LabelSet, OpenLabels, Predictor
-from calibrant.inference import Classifier
-
-__all__ = ["ReferenceAttributes"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._predictor import Predictor
+from calibrant.inference._classifier import Classifier
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
 

@@ -11,10 +11,9 @@ from calibrant.adapters._grading import feedback_on, score_of
 from calibrant.adapters._objectives import Objective
 from calibrant.adapters._rows import output_of, trajectory_of
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.core import LabelSet, Prediction
-from calibrant.scoring import ScoringStrategy
-
-__all__ = ["Grader"]
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
+from calibrant.scoring._protocol import ScoringStrategy
 
 
 @dataclass(frozen=True, kw_only=True)

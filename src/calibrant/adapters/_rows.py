@@ -6,29 +6,13 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.core import (
-    CompositeLabels,
-    ConfigurationError,
-    DataError,
-    Example,
-    LabelSet,
-    OpenLabels,
-    Prediction,
-    unknown_answer,
-)
-from calibrant.inference import Query
-
-__all__ = [
-    "DEMONSTRATIONS",
-    "Candidate",
-    "checked_context",
-    "checked_row",
-    "example_row",
-    "output_of",
-    "query_of",
-    "record_of",
-    "trajectory_of",
-]
+from calibrant.core._answers import unknown_answer
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Query
+from calibrant.core._rows import Example
 
 USER_TEMPLATE = "user_template"
 DEMONSTRATIONS = "demonstrations"

@@ -9,11 +9,12 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.calibration import ThresholdSuggestion, suggest_thresholds
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
-from calibrant.inference import Query
-
-__all__ = ["THRESHOLD_ROWS", "ThresholdFinder", "Thresholds", "open_thresholds"]
+from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Query
 
 _LOG = logging.getLogger("calibrant")
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
-from calibrant.core import Prediction
-
-__all__ = [
-    "ConfidenceDataInst",
-    "ConfidenceRolloutOutput",
-    "ConfidenceTrajectory",
-    "EvaluationObserver",
-]
+from calibrant.core._prediction import Prediction
 
 
 class ConfidenceDataInst(TypedDict):

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterator
 
 from calibrant.adapters._failures import FailureMonitor
-from calibrant.core import LimitReachedError, Prediction, ProviderError
-
-__all__ = ["Watch"]
+from calibrant.core._errors import LimitReachedError, ProviderError
+from calibrant.core._prediction import Prediction
 
 _LOG = logging.getLogger("calibrant")
 

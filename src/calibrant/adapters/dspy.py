@@ -15,8 +15,11 @@ from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._watch import Watch
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, install_command
-from calibrant.inference import BasePredictor
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._installation import install_command
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._rows import Example
+from calibrant.inference._predictor import BasePredictor
 
 try:
     import dspy
@@ -95,7 +98,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from calibrant import Classifier
+    >>> from calibrant.inference import Classifier
     >>> from calibrant.testing import FakeClient
     >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": ("cat", 0.9)})
     >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category", prompt="Which animal?")

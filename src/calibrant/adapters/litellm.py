@@ -27,10 +27,13 @@ from calibrant.adapters._litellm_calls import (
     seconds_between,
     text_of,
 )
-from calibrant.core import ConfigurationError
-from calibrant.inference import CachedEmbedder, SharedRouter, run_sync
-from calibrant.routing import Observation, Router, RoutingRequest, Standing, unexplored
-from calibrant.store import open_router_state
+from calibrant.core._errors import ConfigurationError
+from calibrant.inference._embeddings import CachedEmbedder
+from calibrant.inference._loop import run_sync
+from calibrant.inference._shared_router import SharedRouter
+from calibrant.routing._ema import unexplored
+from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
+from calibrant.store._router_open import open_router_state
 
 # Importing litellm downloads a price list unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")

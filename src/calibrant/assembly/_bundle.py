@@ -10,31 +10,20 @@ from typing import Any, Final, Literal, TypeAlias
 from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
 from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import RecordedTask, task_from_record
-from calibrant.calibration import (
-    DEMONSTRATIONS,
-    ConfidenceCalibrator,
-    Fingerprint,
-    LabelPriorCorrection,
-    asked_text,
-    demonstrated,
-    load_calibrator,
-)
-from calibrant.cascade import CascadePlan
-from calibrant.core import (
-    CalibrantError,
-    CompositeLabels,
-    ConfigurationError,
-    LabelSet,
-    Outcome,
-    Prediction,
-    StateError,
-    Task,
-)
-from calibrant.heads import Head
-from calibrant.inference import DemonstrationIndex
-from calibrant.logprobs import enum_schema
-
-__all__ = ["Bundle", "BundleHistory", "Decision", "Figure", "read_bundle", "rule_of"]
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._task import Task
+from calibrant.heads._head import Head
+from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.logprobs._schema import enum_schema
 
 _SETTINGS: Final = frozenset({"tasks", "prompt_for_all", "description"})
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})

@@ -9,9 +9,8 @@ from typing import Any, Final
 from calibrant.assembly._bundle import Figure
 from calibrant.assembly._bundle_figures import collapse_warning, label_mass_warning
 from calibrant.assembly._task_record import RunSettings
-from calibrant.core import FieldLabels, LabelSet, MultiLabels
-
-__all__ = ["card", "figure_text"]
+from calibrant.core._composite import FieldLabels, MultiLabels
+from calibrant.core._labels import LabelSet
 
 _LABELS: Final = 20  # named on the card
 _EXEMPLAR: Final = "exemplar"

@@ -17,11 +17,10 @@ from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST
 from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import task_to_record
-from calibrant.calibration import demonstrated
-from calibrant.core import FieldLabels, LabelSet
-from calibrant.inference import DemonstrationIndex
-
-__all__ = ["BundleDiff", "Change", "diff_bundles"]
+from calibrant.core._composite import FieldLabels
+from calibrant.core._fingerprint import demonstrated
+from calibrant.core._labels import LabelSet
+from calibrant.inference._demonstrations import DemonstrationIndex
 
 _PLAN: Final = ("goal", "value", "policy", "certified", "method")
 _Leaves: TypeAlias = dict[str, Any]

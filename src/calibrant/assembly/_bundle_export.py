@@ -29,32 +29,21 @@ from calibrant.assembly._task_record import (
     task_from_record,
     task_to_record,
 )
-from calibrant.calibration import (
-    DEMONSTRATIONS,
-    Fingerprint,
-    SavedPredictions,
-    asked_text,
-    demonstrated,
-)
-from calibrant.core import (
-    CalibrantError,
-    CompositeLabels,
-    DataError,
-    DemonstrationSettings,
-    LabelSet,
-    StateError,
-    Task,
-    changed_prompt,
-    labels_to_record,
-    read_json_object,
-)
-from calibrant.evaluation import load_predictions
-from calibrant.inference import call_options
-from calibrant.inference.doctor import identity, public_description
-from calibrant.logprobs import enum_schema
-from calibrant.runs import unfinished
-
-__all__ = ["export"]
+from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import CalibrantError, DataError, StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._label_records import labels_to_record
+from calibrant.core._labels import LabelSet
+from calibrant.core._search_verdicts import changed_prompt
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._task import Task
+from calibrant.evaluation._saved import load_predictions
+from calibrant.inference._models import call_options
+from calibrant.inference.doctor._records import identity, public_description
+from calibrant.logprobs._schema import enum_schema
+from calibrant.runs._origin import unfinished
 
 _HISTORY: Final = 1000  # confidences that are kept
 _NO_HISTORY: Final[Mapping[str, Any]] = {"rows": 0, "labels": {}, "confidence": []}

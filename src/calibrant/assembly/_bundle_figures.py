@@ -8,21 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.assembly._bundle import Figure, rule_of
-from calibrant.calibration import UNKNOWN, SavedPredictions
-from calibrant.core import LabelSet, changed_prompt, search_verdict
-from calibrant.metrics import answer_summary, confidence_remarks, wilson_interval
-
-__all__ = [
-    "LABELS_ANSWERED",
-    "accepted_of",
-    "answered_of",
-    "collapse_warning",
-    "figures_of",
-    "label_mass_warning",
-    "low_mass_of",
-    "thresholds_of",
-    "verdicts_of",
-]
+from calibrant.calibration._saved import SavedPredictions
+from calibrant.core._labels import LabelSet
+from calibrant.core._run_rows import UNKNOWN
+from calibrant.core._search_verdicts import changed_prompt, search_verdict
+from calibrant.metrics._composite import answer_summary
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._remarks import confidence_remarks
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"

@@ -16,9 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from calibrant.core import ConfigurationError, StateError, without_doubles
-
-__all__ = ["MANIFEST", "Folder", "json_text", "parse_json", "read_folder", "refuse_taken", "write_folder"]
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import without_doubles
 
 MANIFEST: Final = "manifest.json"
 _KIND: Final = "calibrant bundle"

@@ -14,11 +14,15 @@ from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._sections import routing_settings
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
-from calibrant.core import Client, ConfigurationError, Journal, Limits, StateError, Task
-from calibrant.inference import BasePredictor, Classifier, ModelLike, as_classifier, open_client
-from calibrant.inference.doctor import public_description
-
-__all__ = ["load", "open_bundle"]
+from calibrant.core._completion import Client
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._limits import Limits
+from calibrant.core._records import Journal
+from calibrant.core._task import Task
+from calibrant.inference._classifier import Classifier, as_classifier
+from calibrant.inference._models import ModelLike, open_client
+from calibrant.inference._predictor import BasePredictor
+from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
 # Key of the address in a description: it may differ between machines without changing the model.

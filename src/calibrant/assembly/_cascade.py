@@ -10,21 +10,19 @@ from typing import Any, Final
 from calibrant.assembly._looper import read_looper
 from calibrant.assembly._routing import checked, routed_client
 from calibrant.assembly._sections import cascade_settings, routing_settings
-from calibrant.cascade import (
-    ROUTED,
-    Cascade,
-    CascadeModel,
-    CascadeModelSettings,
-    CascadeSettings,
-    ConfidenceMethod,
-    LearnedScorer,
-    method_named,
-)
-from calibrant.core import ConfigurationError, Journal, StateError, Task
-from calibrant.inference import Classifier, Limits, RoutedClient
-from calibrant.routing import RoutingSettings
-
-__all__ = ["open_cascade", "resolved_cascade"]
+from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._named import method_named
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
+from calibrant.cascade.methods._learned import LearnedScorer
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._limits import Limits
+from calibrant.core._records import Journal
+from calibrant.core._task import Task
+from calibrant.inference._classifier import Classifier
+from calibrant.inference.routed._client import RoutedClient
+from calibrant.routing._settings import RoutingSettings
 
 # Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")

@@ -9,10 +9,9 @@ from typing import Any, Final, TypeAlias
 
 import pydantic
 
-from calibrant.cascade import LOOPER_KEYS, CascadeSettings
-from calibrant.core import ConfigurationError, describe_problem
-
-__all__ = ["read_looper"]
+from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._sections import describe_problem
 
 _Location: TypeAlias = tuple[str | int, ...]
 _Problem: TypeAlias = tuple[int, str]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
-from calibrant.core import Journal, Limits, Task
-from calibrant.inference import BasePredictor, Classifier, ModelLike
-
-__all__ = ["open_classifier"]
+from calibrant.core._limits import Limits
+from calibrant.core._records import Journal
+from calibrant.core._task import Task
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._models import ModelLike
+from calibrant.inference._predictor import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
 

@@ -12,45 +12,29 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.assembly._sections import routing_settings
-from calibrant.core import Client, ConfigurationError, Journal, Task
-from calibrant.inference import (
-    CachedEmbedder,
-    Classifier,
-    Limits,
-    Provider,
-    RoutedClient,
-    SharedRouter,
-    call_options,
-    open_client,
-    open_embedder,
-)
-from calibrant.inference.doctor import refuse_misleading
-from calibrant.routing import (
-    BanditRouter,
-    CascadeRouter,
-    CoherenceMonitor,
-    EMARouter,
-    FixedRouter,
-    QualityGate,
-    Router,
-    RoutingProviderSettings,
-    RoutingSettings,
-    RoutingStrategy,
-    TaskRouter,
-    ThompsonRouter,
-    TriageRouter,
-)
-from calibrant.store import open_router_state
-
-__all__ = [
-    "checked",
-    "default_router_state",
-    "open_routed",
-    "open_routed_client",
-    "open_router",
-    "provider_options",
-    "routed_client",
-]
+from calibrant.core._completion import Client
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._limits import Limits
+from calibrant.core._records import Journal
+from calibrant.core._task import Task
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._embeddings import CachedEmbedder, open_embedder
+from calibrant.inference._models import call_options, open_client
+from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference.doctor._records import refuse_misleading
+from calibrant.inference.routed._client import RoutedClient
+from calibrant.inference.routed._provider import Provider
+from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._ema import EMARouter
+from calibrant.routing._fixed import FixedRouter, TaskRouter
+from calibrant.routing._gate import QualityGate
+from calibrant.routing._protocol import Router
+from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
+from calibrant.routing._thompson import ThompsonRouter
+from calibrant.routing._triage import TriageRouter
+from calibrant.store._router_open import open_router_state
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # Options of a provider that its embeddings take, too: address and credentials.

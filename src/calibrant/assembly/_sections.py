@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pydantic
 
-from calibrant.core import ConfigurationError, Task
-from calibrant.core.sections import Problem, Section, SectionTable, describe_problem, line_of, refuse
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, line_of, refuse
+from calibrant.core._task import Task
 
 if TYPE_CHECKING:
-    from calibrant.cascade import CascadeSettings
-    from calibrant.routing import RoutingSettings
-
-__all__ = ["cascade_settings", "routing_settings"]
+    from calibrant.cascade._settings import CascadeSettings
+    from calibrant.routing._settings import RoutingSettings
 
 _Settings = TypeVar("_Settings", bound=Section)
 
@@ -38,7 +37,7 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     section = task.sections.get("cascade")
     if section is None:
         return None
-    from calibrant.cascade import CascadeSettings  # noqa: PLC0415 (few tasks have one)
+    from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
     if isinstance(section, SectionTable):
         settings = _validated(section, "cascade", CascadeSettings)
@@ -67,7 +66,7 @@ def routing_settings(task: Task) -> RoutingSettings | None:
     section = task.sections.get("routing")
     if section is None:
         return None
-    from calibrant.routing import RoutingSettings  # noqa: PLC0415 (few tasks have one)
+    from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
     if isinstance(section, SectionTable):
         settings = _validated(_with_zeph(section), "routing", RoutingSettings)
@@ -99,7 +98,7 @@ def _expected(section: Section, name: str, kind: type[_Settings]) -> _Settings:
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
     """Yield settings of a cascade that are doubled, missing or without effect."""
-    from calibrant.cascade import LOOPER_KEYS  # noqa: PLC0415 (as above)
+    from calibrant.cascade._settings import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
         doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold", "learned_file"}
@@ -124,7 +123,7 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
 
 def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
     """Yield problems of the models of a cascade that stand for [routing]."""
-    from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)
+    from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)
 
     for number, member in enumerate(settings.models):
         if member.name != ROUTED:
@@ -142,7 +141,7 @@ def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Ta
     """Yield settings of the routing that are doubled or without effect."""
     cascade = cascade_settings(task)
     if cascade is not None:
-        from calibrant.cascade import ROUTED  # noqa: PLC0415 (as above)
+        from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)
 
         if ROUTED not in {member.name for member in cascade.models}:
             problem = f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "

@@ -11,34 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
-from calibrant.core import (
-    ConfigurationError,
-    DemonstrationSettings,
-    ModelSettings,
-    Section,
-    StateError,
-    Task,
-    describe_problem,
-    labels_from_record,
-    labels_to_record,
-    read_record,
-    write_record,
-)
-from calibrant.inference import may_be_withheld, without_secrets
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import read_record, write_record
+from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._sections import Section, describe_problem
+from calibrant.core._settings import DemonstrationSettings, ModelSettings
+from calibrant.core._task import Task
+from calibrant.inference._withheld import may_be_withheld, without_secrets
 
 if TYPE_CHECKING:
-    from calibrant.cascade import CascadeModelSettings, CascadeSettings
-    from calibrant.routing import RoutingProviderSettings, RoutingSettings
-
-__all__ = [
-    "RecordedTask",
-    "RunSettings",
-    "read_run_settings",
-    "record_run",
-    "task_from_record",
-    "task_to_record",
-    "with_options",
-]
+    from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
+    from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings
 
 _FILE: Final = "task.json"
 _KIND: Final = "settings of a run"
@@ -278,11 +261,11 @@ def _several(records: Mapping[str, Any], place: Path) -> dict[str, Section]:
     """Return the sections with several models."""
     sections: dict[str, Section] = {}
     if "routing" in records:
-        from calibrant.routing import RoutingSettings  # noqa: PLC0415 (few tasks have one)
+        from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
         sections["routing"] = _read(RoutingSettings, records["routing"], place)
     if "cascade" in records:
-        from calibrant.cascade import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = _read(CascadeSettings, records["cascade"], place)
         if cascade.learned_file is not None:
@@ -324,7 +307,7 @@ def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
         yield task.model
     cascade, routing = cascade_settings(task), routing_settings(task)
     if cascade is not None:
-        from calibrant.cascade import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (few tasks have one)
 
         yield from (model for model in cascade.models if model.name != ROUTED)
     if routing is not None:

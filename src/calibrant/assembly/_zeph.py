@@ -10,11 +10,14 @@ from typing import Any, Final, TypeAlias
 
 import pydantic
 
-from calibrant.core import ConfigurationError
-from calibrant.core.sections import describe_problem, line_of
-from calibrant.routing import BanditSettings, CascadeRoutingSettings, CoherenceSettings, RoutingSettings
-
-__all__ = ["OWN_KEYS", "read_zeph"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._sections import describe_problem, line_of
+from calibrant.routing._settings import (
+    BanditSettings,
+    CascadeRoutingSettings,
+    CoherenceSettings,
+    RoutingSettings,
+)
 
 _Location: TypeAlias = tuple[str | int, ...]
 _Problem: TypeAlias = tuple[_Location, str]

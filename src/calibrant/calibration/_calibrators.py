@@ -14,25 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._state import damaged, read_state, write_state
 from calibrant.calibration._validation import as_numbers, check_number, require_fitted
-from calibrant.core import ConfigurationError
-from calibrant.core.fingerprint import Fingerprint
-from calibrant.metrics import (
-    brier_score,
-    check_confidence,
-    check_confidence_correct,
-    expected_calibration_error,
-    log_loss,
-)
-
-__all__ = [
-    "CalibrationEvaluation",
-    "ConfidenceCalibrator",
-    "IdentityCalibrator",
-    "IsotonicCalibrator",
-    "PlattCalibrator",
-    "TemperatureCalibrator",
-    "best_inverse_temperature",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
+from calibrant.metrics._validation import check_confidence, check_confidence_correct
 
 KIND = "confidence calibrator"
 VERSION = 1

@@ -11,19 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._validation import check_number
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_confidence_correct
-
-__all__ = [
-    "CertifiedClassThresholds",
-    "CertifiedThreshold",
-    "candidate_thresholds",
-    "certify_class_thresholds",
-    "certify_threshold",
-    "first_rows",
-    "last_certified",
-    "rows_at_thresholds",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_confidence_correct
 
 _MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 

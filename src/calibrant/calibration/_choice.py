@@ -22,18 +22,9 @@ from calibrant.calibration._calibrators import (
 )
 from calibrant.calibration._losses import paired_gain
 from calibrant.calibration._state import damaged, read_state
-from calibrant.core import ConfigurationError
-from calibrant.core.fingerprint import Fingerprint
-from calibrant.metrics import check_confidence_correct
-
-__all__ = [
-    "CalibratorMethod",
-    "CalibratorSelection",
-    "PerLabelCalibrator",
-    "calibrator_from_record",
-    "load_calibrator",
-    "select_calibrator",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.metrics._validation import check_confidence_correct
 
 CalibratorMethod = Literal["temperature", "platt", "isotonic"]
 """How a confidence is calibrated, the simplest first; doing nothing is always a candidate."""

@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._validation import check_answers, check_log_probabilities, check_number
-from calibrant.core import ConfigurationError, NotFittedError, install_command
-
-__all__ = ["ConformalMethod", "ConformalSets"]
+from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._installation import install_command
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Prediction
-
-__all__ = ["correct_distribution", "correct_prediction"]
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._prediction import Prediction
 
 
 def correct_distribution(

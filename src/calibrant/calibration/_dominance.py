@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["guarded_prior", "label_wins"]
-
 # A label with at least half its fair share of the rows, 1 / (2 L), is in use; unlabelled rows cannot show
 # whether the others are rare or suppressed.
 _IN_USE = 0.5

@@ -10,9 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._validation import check_answers, check_log_probabilities
-from calibrant.core import ConfigurationError
-
-__all__ = ["held_out_answer_probability"]
+from calibrant.core._errors import ConfigurationError
 
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.

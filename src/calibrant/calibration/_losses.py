@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PairedGain", "log_losses", "log_normalise", "paired_gain"]
-
 # Differences of losses are right up to rounding only; less than this is no gain.
 _ROUNDING = 1e-12
 

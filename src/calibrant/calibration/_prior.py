@@ -19,10 +19,8 @@ from calibrant.calibration._validation import (
     check_log_probabilities,
     check_number,
 )
-from calibrant.core import ConfigurationError, NotFittedError
-from calibrant.core.fingerprint import Fingerprint
-
-__all__ = ["CONTENT_FREE_INPUTS", "LabelPriorCorrection", "PriorMethod", "best_strength"]
+from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._fingerprint import Fingerprint
 
 PriorMethod = Literal["batch", "contextual"]
 """Which rows a prior is the mean of: real inputs, or content-free ones."""

@@ -10,9 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["FittedRows"]
+from calibrant.core._errors import ConfigurationError
 
 _ID_BYTES = 8  # one pair of a million rows collides with probability 3e-8
 

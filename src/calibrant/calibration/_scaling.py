@@ -20,10 +20,8 @@ from calibrant.calibration._validation import (
     check_number,
     require_fitted,
 )
-from calibrant.core import ConfigurationError
-from calibrant.core.fingerprint import Fingerprint
-
-__all__ = ["DistributionScaling", "TemperatureScaling", "VectorScaling"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint
 
 _KIND = "distribution scaling"
 _VERSION = 1

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
-from calibrant.core.fingerprint import Fingerprint
-
-__all__ = ["check_label_count", "damaged", "read_state", "write_state"]
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import damaged_record, read_record, write_record
+from calibrant.core._fingerprint import Fingerprint
 
 _MAKE: Final = "fit and save it"
 

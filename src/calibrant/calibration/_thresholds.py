@@ -9,10 +9,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
-from calibrant.metrics import check_confidence_correct
-
-__all__ = ["ThresholdFamily", "ThresholdSuggestion", "suggest_thresholds"]
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_confidence_correct
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
 

@@ -7,9 +7,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, NotFittedError
-
-__all__ = ["as_numbers", "check_answers", "check_log_probabilities", "check_number", "require_fitted"]
+from calibrant.core._errors import ConfigurationError, NotFittedError
 
 # Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
 _HUGE = 1e100

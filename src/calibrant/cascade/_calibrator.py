@@ -11,8 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Calibrator", "applied", "behaviour"]
-
 
 class Calibrator(Protocol):
     """Says how often answers of a confidence are right, as `calibrant.calibration` fits them.

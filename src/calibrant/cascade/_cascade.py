@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar, get_args
 
-from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator
 from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
 from calibrant.cascade._evidence import check_evidence, check_tokens
@@ -21,19 +20,17 @@ from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._purse import Purse
 from calibrant.cascade._walk import Member, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
-from calibrant.core import (
-    Client,
-    ConfigurationError,
-    Journal,
-    Limits,
-    LogprobSpace,
-    OnPrediction,
-    Query,
-    Stop,
-)
-from calibrant.inference import BasePredictor, Classifier, Gate, Runner
-
-__all__ = ["Cascade"]
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._limits import Limits
+from calibrant.core._predictor import OnPrediction, Query, Stop
+from calibrant.core._records import Journal
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._limits import Gate
+from calibrant.inference._predictor import BasePredictor
+from calibrant.inference._runner import Runner
 
 _V = TypeVar("_V")
 

@@ -6,9 +6,7 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["check_count", "check_real", "check_share", "is_count", "is_number", "is_share"]
+from calibrant.core._errors import ConfigurationError
 
 
 def is_number(value: object) -> TypeGuard[float]:

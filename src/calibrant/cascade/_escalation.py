@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import Fingerprint
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
@@ -22,10 +21,9 @@ from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.cascade.automix._tree import CascadeAction, Seen
 from calibrant.cascade.planning._rules import KeepRule
-from calibrant.core import ConfigurationError, StateError
-from calibrant.inference import Classifier
-
-__all__ = ["EscalationRule", "Policy", "Thresholds", "in_order", "open_policy"]
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.inference._classifier import Classifier
 
 Thresholds: TypeAlias = float | Sequence[float]
 

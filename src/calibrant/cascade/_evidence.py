@@ -9,17 +9,14 @@ from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED
 from calibrant.cascade.methods._label_probability import LabelProbability
-from calibrant.core import (
-    Client,
-    CompositeLabels,
-    ConfigurationError,
-    LogprobSpace,
-    LogprobsUnsupportedError,
-    Prediction,
-)
-from calibrant.inference import Classifier, Decoding, RoutedClient
-
-__all__ = ["check_answer", "check_evidence", "check_tokens", "task_section"]
+from calibrant.core._completion import Client
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
+from calibrant.core._prediction import Prediction
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._methods import Decoding
+from calibrant.inference.routed._client import RoutedClient
 
 
 def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:

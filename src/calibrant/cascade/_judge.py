@@ -11,10 +11,10 @@ from typing import Any
 
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, Journal, NotFittedError, Prediction, ProviderError
-from calibrant.inference import Query
-
-__all__ = ["ContextOf", "Judge"]
+from calibrant.core._errors import ConfigurationError, NotFittedError, ProviderError
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Query
+from calibrant.core._records import Journal
 
 _LOG = logging.getLogger("calibrant")
 

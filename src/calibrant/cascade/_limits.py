@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from calibrant.cascade._checks import is_count, is_number
-from calibrant.core import ConfigurationError, Usage
-
-__all__ = ["RowLimits"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Usage
 
 
 @dataclass(frozen=True, kw_only=True)

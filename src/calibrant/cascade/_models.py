@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from calibrant.cascade._checks import is_number
-from calibrant.core import ConfigurationError
-from calibrant.inference import BasePredictor, Classifier
-
-__all__ = ["CascadeModel", "parse_size", "size_in_name", "with_names"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._predictor import BasePredictor
 
 _BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([kmbt]?)\s*", re.IGNORECASE)

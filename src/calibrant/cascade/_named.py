@@ -11,9 +11,7 @@ from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._label_probability import LabelProbability
 from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
-from calibrant.core import ConfigurationError
-
-__all__ = ["METHODS", "METHOD_NAMES", "method_named"]
+from calibrant.core._errors import ConfigurationError
 
 METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
     kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)

@@ -7,9 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from calibrant.cascade._checks import check_share
 from calibrant.cascade._models import CascadeModel
-from calibrant.core import ConfigurationError
-
-__all__ = ["EscalationOrder", "escalated"]
+from calibrant.core._errors import ConfigurationError
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 

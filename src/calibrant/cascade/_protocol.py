@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from calibrant.core import Prediction, Usage
-from calibrant.inference import Classifier
-
-__all__ = ["Answered", "Assessment", "ConfidenceMethod", "NoEvidence"]
+from calibrant.core._prediction import Prediction, Usage
+from calibrant.inference._classifier import Classifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calibrant.core import Limits, Usage
-from calibrant.inference import Gate
-
-__all__ = ["Purse"]
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Usage
+from calibrant.inference._limits import Gate
 
 
 class Purse(Gate):

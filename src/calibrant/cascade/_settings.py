@@ -9,17 +9,8 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from calibrant.core import ModelSettings
-from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong
-
-__all__ = [
-    "LOOPER_KEYS",
-    "ROUTED",
-    "VERIFYING_METHODS",
-    "CascadeModelSettings",
-    "CascadeSettings",
-    "HybridWeights",
-]
+from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong
+from calibrant.core._settings import ModelSettings
 
 ROUTED: Final = "routed"
 """Name of the model of a cascade that stands for ``[routing]``."""

@@ -9,9 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["DEFAULT_KEY", "check_key", "tie_keys", "tie_ranks"]
+from calibrant.core._errors import ConfigurationError
 
 DEFAULT_KEY: Final = "calibrant"
 _LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE

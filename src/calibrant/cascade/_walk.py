@@ -17,21 +17,12 @@ from calibrant.cascade._order import EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade._purse import Purse
 from calibrant.cascade.automix._tree import Seen
-from calibrant.core import (
-    LogprobSpace,
-    LogprobsUnsupportedError,
-    Outcome,
-    Prediction,
-    ProviderError,
-    ProviderTimeoutError,
-    Query,
-    Step,
-    Usage,
-    Verdict,
-)
-from calibrant.inference import Classifier, QueryKeys
-
-__all__ = ["Member", "OnError", "Walk"]
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import LogprobsUnsupportedError, ProviderError, ProviderTimeoutError
+from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core._predictor import Query
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._prompted import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
 

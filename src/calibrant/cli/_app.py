@@ -11,8 +11,6 @@ from calibrant.cli._errors import reports_errors
 from calibrant.cli._later import RootGroup
 from calibrant.cli._options import ApiBase, AsJson, Context, ContextColumn, Options, parse_option
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="calibrant",
     cls=RootGroup,

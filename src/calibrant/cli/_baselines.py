@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, number, with_interval
-from calibrant.core import CompositeLabels, ConfigurationError, DataError, LabelSet, StateError, Task
-from calibrant.evaluation import Dataset
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, DataError, StateError
+from calibrant.core._labels import LabelSet
+from calibrant.core._task import Task
+from calibrant.evaluation._data import Dataset
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import EvaluationResult
-    from calibrant.heads import BaselineComparison
-
-__all__ = ["baseline_lines"]
+    from calibrant.evaluation._evaluator import EvaluationResult
+    from calibrant.heads._compared import BaselineComparison
 
 
 def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, split: str) -> list[str]:
@@ -45,7 +46,7 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     labelled = chain.from_iterable(Dataset(source=source, labels=labels) for source in sources)
     sys.stderr.write("comparing with baselines\n")  # takes seconds, of many rows half a minute
     sys.stderr.flush()
-    from calibrant.evaluation import add_baselines  # loads the heads
+    from calibrant.evaluation._baselines import add_baselines  # loads the heads
 
     try:
         found = add_baselines(result.directory, labelled, labels=labels)

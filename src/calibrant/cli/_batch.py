@@ -12,10 +12,10 @@ import typer
 from calibrant.cli._errors import reports_errors
 
 if TYPE_CHECKING:
-    from calibrant.core import Example, Split, Task
-    from calibrant.evaluation import BatchReport
-
-__all__ = ["batch"]
+    from calibrant.core._rows import Example
+    from calibrant.core._task import Task
+    from calibrant.core._task_file import Split
+    from calibrant.evaluation._provider_batch_report import BatchReport
 
 batch = typer.Typer(
     name="batch",
@@ -49,11 +49,12 @@ def submit(
     model: Annotated[str | None, typer.Option(help="Answers instead of the task's own model.")] = None,
 ) -> None:
     """Send rows as batches of the provider; a second time, it does nothing."""
-    from calibrant.assembly import record_run
+    from calibrant.assembly._task_record import record_run
     from calibrant.cli._prompted import prompted, without_head, write_demonstrations
-    from calibrant.core import ConfigurationError, Task
-    from calibrant.evaluation import submit_batch
-    from calibrant.inference import Classifier, as_classifier
+    from calibrant.core._errors import ConfigurationError
+    from calibrant.core._task import Task
+    from calibrant.evaluation._provider_batch import submit_batch
+    from calibrant.inference._classifier import Classifier, as_classifier
 
     if file is not None and split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
@@ -77,7 +78,7 @@ def submit(
 @reports_errors
 def status(directory: Directory, *, task: KeyFrom = None) -> None:
     """Look once, and print where every batch stands."""
-    from calibrant.evaluation import batch_status
+    from calibrant.evaluation._provider_batch import batch_status
 
     _print_parts(batch_status(directory, api_key=_key(task)))
 
@@ -93,7 +94,8 @@ def collect(
     task: KeyFrom = None,
 ) -> None:
     """Fetch the answers and write predictions.jsonl; exit code 1 where there is nothing to write yet."""
-    from calibrant.evaluation import Polling, collect_batch
+    from calibrant.evaluation._provider_batch import collect_batch
+    from calibrant.evaluation._provider_batch_report import Polling
 
     polling = Polling(seconds=interval, timeout_seconds=timeout) if wait else None
     report = collect_batch(
@@ -113,7 +115,7 @@ def collect(
 @reports_errors
 def retry(directory: Directory, *, task: KeyFrom = None) -> None:
     """Submit the collected rows that ended in an error once more, as they were asked before."""
-    from calibrant.evaluation import retry_batch
+    from calibrant.evaluation._provider_batch import retry_batch
 
     report = retry_batch(directory, api_key=_key(task))
     if report.submitted:
@@ -132,7 +134,8 @@ def _file_rows(task: Task, file: Path) -> list[Example]:
     """Return the rows of a file, with their answers where it has a column for them."""
     from dataclasses import replace
 
-    from calibrant.core import DataError, Example, read_examples, read_rows, read_texts
+    from calibrant.core._errors import DataError
+    from calibrant.core._rows import Example, read_examples, read_rows, read_texts
 
     columns = task.columns
     labelled = file.suffix.lower() != ".txt" and columns.answer in next(iter(read_rows(file))).values
@@ -156,7 +159,7 @@ def _file_rows(task: Task, file: Path) -> list[Example]:
 
 def _check_model(name: str) -> None:
     """Refuse an embedded model before its weights are read."""
-    from calibrant.core import ConfigurationError
+    from calibrant.core._errors import ConfigurationError
 
     if name.startswith(("local/", "llamacpp:")):
         raise ConfigurationError(
@@ -166,7 +169,8 @@ def _check_model(name: str) -> None:
 
 
 def _key(task: Path | None) -> str | None:
-    from calibrant.core import ConfigurationError, Task
+    from calibrant.core._errors import ConfigurationError
+    from calibrant.core._task import Task
 
     if task is None:
         return None

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.cli._tables import aligned, with_interval
-from calibrant.core import ConfigurationError
-from calibrant.evaluation import calibrate_predictions, learn_head, load_predictions, unfinished
-from calibrant.metrics import confidence_remarks, zero_width_remark
+from calibrant.core._errors import ConfigurationError
+from calibrant.evaluation._calibrate import calibrate_predictions
+from calibrant.evaluation._learn_head import learn_head
+from calibrant.evaluation._saved import load_predictions
+from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
+from calibrant.runs._origin import unfinished
 
 if TYPE_CHECKING:
-    from calibrant.calibration import CertifiedThreshold
-    from calibrant.evaluation import CalibrationResult, LearnedHead
-
-__all__ = ["run_calibrate", "run_learn_head"]
+    from calibrant.calibration._certify import CertifiedThreshold
+    from calibrant.evaluation._calibrate import CalibrationResult
+    from calibrant.evaluation._learn_head import LearnedHead
 
 
 def run_calibrate(

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from calibrant.cli._tables import dollars, fitted, with_interval
 
 if TYPE_CHECKING:
-    from calibrant.metrics import CascadeMetrics
-
-__all__ = ["cascade_lines"]
+    from calibrant.metrics._cascade import CascadeMetrics
 
 _HEAD = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from calibrant.cli._context import with_context
 from calibrant.cli._errors import FAILED
 from calibrant.cli._prompted import open_prompted
-from calibrant.core import ConfigurationError, Example, Outcome, Task, TextWithContext, read_texts
-from calibrant.evaluation import row_record
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome
+from calibrant.core._rows import Example, TextWithContext, read_texts
+from calibrant.core._task import Task
+from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
-    from calibrant.core import Prediction
-    from calibrant.inference import BasePredictor
-
-__all__ = ["all_texts", "print_predictions", "run_classify"]
+    from calibrant.core._prediction import Prediction
+    from calibrant.inference._predictor import BasePredictor
 
 
 def run_classify(  # noqa: PLR0913  (keyword-only options)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, with_interval
-from calibrant.core import ConfigurationError
-from calibrant.evaluation import compare_predictions, load_predictions
+from calibrant.core._errors import ConfigurationError
+from calibrant.evaluation._compare import compare_predictions
+from calibrant.evaluation._saved import load_predictions
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import RunComparison
-
-__all__ = ["run_compare"]
+    from calibrant.evaluation._compare import RunComparison
 
 
 def run_compare(paths: Sequence[Path], *, require_better: bool, as_json: bool) -> None:

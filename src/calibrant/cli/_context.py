@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calibrant.core import ConfigurationError, Task
-
-__all__ = ["with_context"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._task import Task
 
 
 def with_context(task: Task, *, context: str | None, column: str | None) -> Task:
@@ -28,8 +27,9 @@ def with_context(task: Task, *, context: str | None, column: str | None) -> Task
     """
     if context is None and column is None:
         return task
-    from calibrant.assembly import cascade_settings, read_looper
-    from calibrant.cascade import VERIFYING_METHODS
+    from calibrant.assembly._looper import read_looper
+    from calibrant.assembly._sections import cascade_settings
+    from calibrant.cascade._settings import VERIFYING_METHODS
 
     cascade = cascade_settings(task)
     file = None if cascade is None else cascade.file

@@ -16,14 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.cli._options import parse_option
-from calibrant.core import LogprobSpace, StateError
-from calibrant.inference import Verdict, examine, save_examination
-from calibrant.inference.doctor import hidden_in_address, hidden_options, holds_digest, public_address
+from calibrant.clients._redact import hidden_in_address, public_address
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import StateError
+from calibrant.inference.doctor._examine import examine
+from calibrant.inference.doctor._records import hidden_options, holds_digest, save_examination
+from calibrant.inference.doctor._report import Verdict
 
 if TYPE_CHECKING:
-    from calibrant.inference import Examination
-
-__all__ = ["run_doctor", "settings_toml"]
+    from calibrant.inference.doctor._report import Examination
 
 _STYLES: Final = {
     Verdict.OK: "green",

@@ -9,8 +9,6 @@ from typing import ParamSpec
 
 import typer
 
-__all__ = ["reports_errors"]
-
 _P = ParamSpec("_P")
 
 FAILED = 1
@@ -36,7 +34,7 @@ def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def _exit_on_error(command: Callable[[], None]) -> None:
-    from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
+    from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 
     try:
         command()

@@ -10,49 +10,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.assembly import open_classifier, record_run
+from calibrant.assembly._open import open_classifier
+from calibrant.assembly._task_record import record_run
 from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._prompted import open_prompted, without_head, write_demonstrations
-from calibrant.core import (
-    ConfigurationError,
-    DataSource,
-    DemonstrationSettings,
-    LabelSet,
-    ProviderError,
-    StateError,
-    Task,
-)
-from calibrant.evaluation import (
-    GATES,
-    BatchEvaluator,
-    Dataset,
-    check_gates,
-    default_cache,
-    open_cache,
-)
-from calibrant.inference import Classifier, Limits, as_classifier
+from calibrant.core._errors import ConfigurationError, ProviderError, StateError
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._rows import DataSource
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._task import Task
+from calibrant.evaluation._cache import default_cache, open_cache
+from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._metrics import GATES, check_gates
+from calibrant.inference._classifier import Classifier, as_classifier
 
 if TYPE_CHECKING:
-    from calibrant.calibration import LabelPriorCorrection
+    from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.cli._providers import RoutingStats
-    from calibrant.core import Stop
-    from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
-    from calibrant.heads import Head
-    from calibrant.inference import BasePredictor
-    from calibrant.store import PredictionCache
+    from calibrant.core._predictor import Stop
+    from calibrant.evaluation._evaluator import EvaluationResult
+    from calibrant.evaluation._history_run import HistoryEntry
+    from calibrant.evaluation._metrics import EvaluationMetrics
+    from calibrant.heads._head import Head
+    from calibrant.inference._predictor import BasePredictor
+    from calibrant.store._cache import PredictionCache
 
     _Record = Callable[[EvaluationResult], tuple[HistoryEntry | None, StateError | None]]
-
-__all__ = [
-    "EvaluateOptions",
-    "exit_as",
-    "labelled_source",
-    "run_evaluate",
-]
 
 _ENGINES: Final = ("local", "ray")
 
@@ -145,7 +134,7 @@ def run_evaluate(task_file: Path, options: EvaluateOptions) -> None:
             result = _evaluated(task, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(task, options, classifier)
         if options.parquet and result.metrics.complete:
-            from calibrant.evaluation import write_parquet
+            from calibrant.evaluation._parquet import write_parquet
 
             write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
     except ProviderError:
@@ -188,7 +177,7 @@ def _check(options: EvaluateOptions) -> None:
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
     if options.parquet:
-        from calibrant.evaluation import require_parquet
+        from calibrant.evaluation._parquet import require_parquet
 
         require_parquet()
     if options.engine not in _ENGINES:
@@ -212,7 +201,8 @@ def _evaluated(
     limits = _limits(task, options)
     about = {"task": task.name}
     if options.engine == "ray":
-        from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
+        from calibrant.distributed._evaluate import evaluate  # Ray Data is heavy
+        from calibrant.distributed._settings import Cluster  # Ray Data is heavy
 
         workers = {} if options.workers is None else {"workers": options.workers}
         return evaluate(
@@ -259,8 +249,8 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> BasePredictor:
-    from calibrant.heads import Head
-    from calibrant.inference import DemonstrationIndex
+    from calibrant.heads._head import Head
+    from calibrant.inference._demonstrations import DemonstrationIndex
 
     classifier = open_classifier(task, model=model, limits=limits)
     if prompt is not None:
@@ -353,7 +343,8 @@ def _recorder(task: Task, options: EvaluateOptions, classifier: BasePredictor) -
     """Return a function that adds a run to the history; an unusable history fails before the first call."""
     if options.history is None:
         return lambda _: (None, None)
-    from calibrant.evaluation import EvaluationHistory, RunScope
+    from calibrant.evaluation._history import EvaluationHistory
+    from calibrant.evaluation._history_run import RunScope
 
     history = EvaluationHistory(options.history)
     scope = RunScope(

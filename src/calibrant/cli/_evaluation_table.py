@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli._tables import aligned, dollars, number, with_interval
-from calibrant.core import StateError, Task, read_json_object
-from calibrant.metrics import confidence_remarks
+from calibrant.core._errors import StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._task import Task
+from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.cli._providers import RoutingStats
-    from calibrant.evaluation import EvaluationMetrics, EvaluationResult, HistoryEntry
-    from calibrant.metrics import AnsweredLabels, StructureFigure
-
-__all__ = ["print_result"]
+    from calibrant.evaluation._evaluator import EvaluationResult
+    from calibrant.evaluation._history_run import HistoryEntry
+    from calibrant.evaluation._metrics import EvaluationMetrics
+    from calibrant.metrics._classification import AnsweredLabels
+    from calibrant.metrics._structure import StructureFigure
 
 
 def print_result(

@@ -8,21 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.assembly import (
-    LABELS_ANSWERED,
-    BundleDiff,
-    Change,
-    Figure,
-    collapse_warning,
-    diff_bundles,
-    export,
-    label_mass_warning,
-)
+from calibrant.assembly._bundle import Figure
+from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
+from calibrant.assembly._bundle_export import export
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, collapse_warning, label_mass_warning
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned
-from calibrant.core import ConfigurationError
-
-__all__ = ["run_diff", "run_export"]
+from calibrant.core._errors import ConfigurationError
 
 _SHOWN: Final = 60  # characters of a value
 

@@ -13,9 +13,8 @@ from calibrant.cli._errors import reports_errors
 from calibrant.cli._options import AsJson
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import EvaluationHistory, HistoryEntry, HistoryInterval
-
-__all__ = ["history", "history_lines"]
+    from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
+    from calibrant.evaluation._history_run import HistoryEntry
 
 history = typer.Typer(
     name="history",
@@ -160,7 +159,7 @@ def _interval_line(found: HistoryInterval) -> str:
 
 
 def _open(database: str | None, *, create: bool) -> EvaluationHistory:
-    from calibrant.evaluation import EvaluationHistory
+    from calibrant.evaluation._history import EvaluationHistory
 
     return EvaluationHistory(database, create=create)
 

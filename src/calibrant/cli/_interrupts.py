@@ -9,12 +9,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from calibrant.inference import Stop
+from calibrant.core._predictor import Stop
 
 if TYPE_CHECKING:
     from types import FrameType
-
-__all__ = ["ENDED_BY_SIGNAL", "interruptible"]
 
 ENDED_BY_SIGNAL: Final = "interrupted"
 _SIGNALS: Final = ("SIGINT", "SIGTERM")

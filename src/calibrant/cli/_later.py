@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-__all__ = ["RootGroup"]
-
 
 class _Later(TyperCommand):
     """Stands for a group in the list of commands.

@@ -6,9 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from calibrant.clients import local_models, name_forms
-
-__all__ = ["run_models"]
+from calibrant.clients._weights import local_models, name_forms
 
 EMBEDDED = "embedded, no key needed"
 

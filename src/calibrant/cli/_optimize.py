@@ -13,22 +13,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibrant.assembly import cascade_settings, open_classifier, record_run
+from calibrant.assembly._open import open_classifier
+from calibrant.assembly._sections import cascade_settings
+from calibrant.assembly._task_record import record_run
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, number, with_interval
-from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, Task, search_verdict
-from calibrant.metrics import confidence_remarks
-from calibrant.optimization import optimize
-from calibrant.reports import write_report
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
+from calibrant.core._task import Task
+from calibrant.metrics._remarks import confidence_remarks
+from calibrant.optimization._run import optimize
+from calibrant.reports._html import write_report
 
 if TYPE_CHECKING:
-    from calibrant.inference import BasePredictor
-    from calibrant.optimization import FinalScore, OptimizationResult, PromptScore
+    from calibrant.inference._predictor import BasePredictor
+    from calibrant.optimization._final import FinalScore
+    from calibrant.optimization._result import OptimizationResult, PromptScore
 
 _LOG = logging.getLogger("calibrant")
-
-__all__ = ["run_optimize"]
 
 _WIDTH: Final = 120  # of a table that goes to a file, in characters
 

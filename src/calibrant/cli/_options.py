@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["ApiBase", "AsJson", "Context", "ContextColumn", "Options", "parse_option"]
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 ApiBase = Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")]
 Context = Annotated[
@@ -29,7 +27,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     """Return name and value of ``KEY=VALUE``; a value that is not JSON is text."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
-        from calibrant.core import ConfigurationError  # the list of commands stays quick
+        from calibrant.core._errors import ConfigurationError  # the list of commands stays quick
 
         raise ConfigurationError(
             f"Expected --option KEY=VALUE, got {text!r}: write --option temperature=0.5."

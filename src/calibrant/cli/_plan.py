@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.cascade import METHOD_NAMES, CascadePlan, plan_cascade, recorded_run
-from calibrant.cascade import replay as replayed
+from calibrant.cascade._named import METHOD_NAMES
+from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade.planning._planner import plan_cascade
+from calibrant.cascade.planning._recorded import recorded_run
+from calibrant.cascade.planning._replay import replay as replayed
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, with_interval
-from calibrant.core import ConfigurationError, StateError
-from calibrant.evaluation import unfinished
-from calibrant.reports import TradePoint, write_trade
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.reports._trade import TradePoint, write_trade
+from calibrant.runs._origin import unfinished
 
 if TYPE_CHECKING:
-    from calibrant.cascade import PlanCertificate, PricedPolicy, RecordedRun
-
-__all__ = ["PlanOptions", "run_plan", "run_replay"]
+    from calibrant.cascade.planning._plan import PlanCertificate
+    from calibrant.cascade.planning._priced import PricedPolicy
+    from calibrant.cascade.planning._recorded import RecordedRun
 
 _METHODS: Final = (*METHOD_NAMES, "learned")
 

@@ -10,8 +10,6 @@ import typer
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._options import AsJson
 
-__all__ = ["cascade"]
-
 cascade = typer.Typer(
     name="cascade",
     no_args_is_help=True,

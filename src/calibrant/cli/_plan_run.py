@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.assembly import record_run
-from calibrant.cascade import CascadePlan
+from calibrant.assembly._task_record import record_run
+from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_source
@@ -16,11 +16,14 @@ from calibrant.cli._evaluation_table import print_result
 from calibrant.cli._interrupts import interruptible
 from calibrant.cli._progress import EvaluationDisplay
 from calibrant.cli._prompted import without_head
-from calibrant.core import ConfigurationError, LabelSet, Task
-from calibrant.evaluation import BatchEvaluator, Dataset, default_cache, open_cache
-from calibrant.inference import BasePredictor, Classifier
-
-__all__ = ["RunOptions", "run_planned"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._task import Task
+from calibrant.evaluation._cache import default_cache, open_cache
+from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._predictor import BasePredictor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,8 @@ from rich.progress import Progress as Bar
 from calibrant.cli._tables import dollars
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import EvaluationProgress
-    from calibrant.optimization import Progress
-
-__all__ = ["EvaluationDisplay", "ProgressDisplay"]
+    from calibrant.evaluation._progress import EvaluationProgress
+    from calibrant.optimization._progress import Progress
 
 SECONDS_BETWEEN_LINES = 10.0
 _KINDS_SHOWN = 3

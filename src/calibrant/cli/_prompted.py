@@ -9,22 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import calibration, inference
-from calibrant.assembly import open_classifier
-from calibrant.core import (
-    ConfigurationError,
-    DataError,
-    DemonstrationSettings,
-    HeadSettings,
-    Task,
-    write_atomically,
-)
-from calibrant.inference import as_classifier
+from calibrant.assembly._open import open_classifier
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import write_atomically
+from calibrant.core._settings import DemonstrationSettings, HeadSettings
+from calibrant.core._task import Task
+from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
-    from calibrant.core import Limits
-    from calibrant.inference import BasePredictor
-
-__all__ = ["open_prompted", "prompted", "read_prompt", "without_head", "write_demonstrations"]
+    from calibrant.core._limits import Limits
+    from calibrant.inference._predictor import BasePredictor
 
 
 def open_prompted(
@@ -93,16 +87,20 @@ def prompted(
         classifier = classifier.with_prompt(
             read_prompt(run / "best_prompt.txt"), user_template=None if template is None else str(template)
         )
-        classifier = _demonstrating(classifier, best.get("demonstrations"), run / calibration.DEMONSTRATIONS)
+        from calibrant.calibration._saved import DEMONSTRATIONS
+
+        classifier = _demonstrating(classifier, best.get("demonstrations"), run / DEMONSTRATIONS)
         if label_prior is None:
             head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
     elif prompt is not None:
         classifier = classifier.with_prompt(read_prompt(prompt))
     if head is not None:
-        from calibrant.heads import Head
+        from calibrant.heads._head import Head
 
         loaded = Head.load(head, fingerprint=classifier.fingerprint())
-        as_classifier(classifier, to_use="head").head = inference.opened_head(loaded, settings.embeddings)
+        from calibrant.inference._heads import opened_head
+
+        as_classifier(classifier, to_use="head").head = opened_head(loaded, settings.embeddings)
     elif label_prior is not None:
         correction = calibration.LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
         as_classifier(classifier, to_use="label prior").prior_correction = correction
@@ -140,7 +138,9 @@ def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
-        write_atomically(directory / calibration.DEMONSTRATIONS, shown.index.to_text())
+        from calibrant.calibration._saved import DEMONSTRATIONS
+
+        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 
 
 def read_prompt(path: Path) -> str:

@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli._tables import dollars, fitted
-from calibrant.inference.routed import RoutedClient
+from calibrant.inference.routed._client import RoutedClient
 
 if TYPE_CHECKING:
-    from calibrant.inference import BasePredictor
-    from calibrant.inference.routed import HelperStats, ProviderStats
-
-__all__ = ["RoutingStats", "routing_stats"]
+    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference.routed._helper import HelperStats
+    from calibrant.inference.routed._provider import ProviderStats
 
 _HEAD = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")
 

@@ -8,9 +8,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrant.reports import write_report
-
-__all__ = ["run_report"]
+from calibrant.reports._html import write_report
 
 
 def run_report(directories: Sequence[Path], *, out: Path | None, show: bool, as_json: bool) -> None:

@@ -10,30 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from calibrant.assembly import default_router_state, routing_settings
+from calibrant.assembly._routing import default_router_state
+from calibrant.assembly._sections import routing_settings
 from calibrant.cli._tables import fitted
-from calibrant.core import (
-    CalibrantError,
-    ConfigurationError,
-    RouterState,
-    StateError,
-    Task,
-)
-from calibrant.routing import (
-    BanditRouter,
-    CascadeRouter,
-    EMARouter,
-    FixedRouter,
-    Router,
-    RoutingSettings,
-    RoutingStrategy,
-    Standing,
-    ThompsonRouter,
-    TriageRouter,
-)
-from calibrant.store import open_router_state
-
-__all__ = ["run_reset", "run_stats"]
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._router_state import RouterState
+from calibrant.core._task import Task
+from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._ema import EMARouter
+from calibrant.routing._fixed import FixedRouter
+from calibrant.routing._protocol import Router, Standing
+from calibrant.routing._settings import RoutingSettings, RoutingStrategy
+from calibrant.routing._thompson import ThompsonRouter
+from calibrant.routing._triage import TriageRouter
+from calibrant.store._router_open import open_router_state
 
 _STRATEGIES: Final = get_args(RoutingStrategy)
 _PARAMETERS: Final = ("alpha", "decay_factor")

@@ -11,13 +11,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.assembly import Bundle, open_bundle, read_bundle
+from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._bundle_load import open_bundle
 from calibrant.cli._options import parse_option
-from calibrant.core import ConfigurationError, Limits, Predictor
-from calibrant.evaluation import AnswerRecorder, EvaluationHistory, RunScope
-from calibrant.serving import ServiceSettings, create_classifier_app, json_logs, serve_app
-
-__all__ = ["ServeOptions", "run_serve"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._limits import Limits
+from calibrant.core._predictor import Predictor
+from calibrant.evaluation._history import EvaluationHistory
+from calibrant.evaluation._history_answers import AnswerRecorder
+from calibrant.evaluation._history_run import RunScope
+from calibrant.serving._classifier_app import create_classifier_app
+from calibrant.serving._logs import json_logs
+from calibrant.serving._server import serve_app
+from calibrant.serving._settings import ServiceSettings
 
 _LOG = logging.getLogger("calibrant")
 

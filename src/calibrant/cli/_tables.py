@@ -9,9 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from calibrant.core import Interval
-
-__all__ = ["aligned", "dollars", "fitted", "number", "with_interval"]
+    from calibrant.core._distribution import Interval
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

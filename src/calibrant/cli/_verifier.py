@@ -12,8 +12,6 @@ import typer
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._options import ApiBase, Options, parse_option
 
-__all__ = ["verifier"]
-
 verifier = typer.Typer(
     name="verifier",
     no_args_is_help=True,
@@ -55,9 +53,10 @@ def serve(  # noqa: PLR0913
     ] = False,
 ) -> None:
     """Answer POST /verify and GET /health until Ctrl-C."""
-    from calibrant.cascade import Verifier
+    from calibrant.cascade.methods._verification import Verifier
     from calibrant.cli._prompted import read_prompt
-    from calibrant.serving import create_verifier_app, serve_app
+    from calibrant.serving._server import serve_app
+    from calibrant.serving._verifier_app import create_verifier_app
 
     options = dict(map(parse_option, option or []))
     if api_base is not None:

@@ -16,12 +16,13 @@ from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.clients._redact import redact, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
-from calibrant.core import CompletionRequest, ConfigurationError, ProviderError, bounded_count, clean_line
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._reported import bounded_count, clean_line
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["BatchApi", "RemoteBatch"]
 
 _ROUTE: Final = "/v1/chat/completions"
 _WINDOW: Final = "24h"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.clients._translate import translate
-from calibrant.core import CalibrantError, CompletionRequest, ConfigurationError, LogprobSpace
-
-__all__ = ["CallableClient"]
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import CalibrantError, ConfigurationError
 
 
 class CallableClient:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from calibrant.core import ConfigurationError, Message
+from calibrant.core._completion import Message
+from calibrant.core._errors import ConfigurationError
 
 if TYPE_CHECKING:
     import jinja2
-
-__all__ = ["ChatTemplate"]
 
 
 class ChatTemplate:

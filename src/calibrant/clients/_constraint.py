@@ -7,19 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from calibrant.core import ConfigurationError, SchemaNode
-
-__all__ = [
-    "MAX_ENUM_BYTES",
-    "Constraint",
-    "LabelArray",
-    "SchemaChoice",
-    "SchemaChoices",
-    "array_for",
-    "choices_for",
-    "constraint_for",
-    "json_grammar",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._schema import SchemaNode
 
 # 50,000 labels with 5,000,000 bytes were obeyed; larger enums were not measured.
 MAX_ENUM_BYTES = 5_000_000

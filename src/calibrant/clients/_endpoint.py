@@ -13,17 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from calibrant.clients._redact import identifying_address, public_address, redact, secret_texts
-from calibrant.core import ConfigurationError
-
-__all__ = [
-    "KNOWN_PREFIXES",
-    "Endpoint",
-    "is_http_address",
-    "is_loopback",
-    "litellm_endpoint",
-    "resolve_endpoint",
-    "warn_of_plain_http",
-]
+from calibrant.core._errors import ConfigurationError
 
 _OPENAI: Final = "https://api.openai.com/v1"
 _CHAT: Final = "/chat/completions"

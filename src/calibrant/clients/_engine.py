@@ -28,17 +28,8 @@ from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._generate import Grammars
 from calibrant.clients._llama import llama
 from calibrant.clients._places import BATCH, SEQUENCES, EnginePlace, Job, Segment, TooLongError
-from calibrant.core import ConfigurationError, Vocabulary
-
-__all__ = [
-    "Engine",
-    "EngineError",
-    "EngineSettings",
-    "Prompt",
-    "default_threads",
-    "open_engine",
-    "release_engine",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._tokens import Vocabulary
 
 _CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

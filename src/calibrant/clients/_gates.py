@@ -10,9 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from calibrant.core import ProviderError
-
-__all__ = ["FirstCall", "calls_that_fit", "say_that_calls_wait"]
+from calibrant.core._errors import ProviderError
 
 _T = TypeVar("_T")
 

@@ -11,19 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.clients._constraint import Constraint
-from calibrant.core import ConfigurationError, TokenContinuation, Vocabulary, install_command
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
+from calibrant.core._tokens import TokenContinuation, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "SAMPLING_OPTIONS",
-    "Grammar",
-    "Grammars",
-    "Sampler",
-    "best_value",
-    "token_record",
-]
 
 SAMPLING_OPTIONS: Final = frozenset({"temperature", "top_p", "seed"})
 """Options of `Sampler`."""

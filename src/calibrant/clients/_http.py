@@ -18,12 +18,12 @@ from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_htt
 from calibrant.clients._gates import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
-from calibrant.core import ContextLengthError, ProviderError, ProviderTimeoutError, clean_line
+from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError
+from calibrant.core._reported import clean_line
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["HTTPStatusError", "JsonHttp", "Reply"]
 
 # Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
 # socket, of which a process may usually have 1,024.

@@ -17,18 +17,14 @@ from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
 from calibrant.clients._gates import FirstCall, calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import advised, declined, refusal, translate, without_access
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    LogprobSpace,
-    ProviderError,
-    install_command,
-)
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._installation import install_command
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["LiteLLMClient", "LiteLLMEmbedder", "embedding_matrix", "litellm_failure"]
 
 # Default for concurrent calls per event loop; each has a socket.
 _CALLS: Final = 256

@@ -14,9 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, install_command
-
-__all__ = ["Llama", "engine_module", "llama"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
 
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"

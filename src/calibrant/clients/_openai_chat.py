@@ -20,9 +20,9 @@ from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_
 from calibrant.clients._rates import rate_headers
 from calibrant.clients._redact import secret_texts
 from calibrant.clients._translate import advised, declined, refusal
-from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, Message, ProviderError
-
-__all__ = ["Draft", "Drafts", "OpenAIChatClient", "check_seconds"]
+from calibrant.core._completion import CompletionRequest, Message
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ProviderError
 
 _HIDDEN: Final = "_hidden_params"
 _STATUS: Final = re.compile("[0-9]{3}")

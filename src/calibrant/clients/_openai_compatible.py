@@ -23,17 +23,15 @@ from calibrant.clients._servers import (
     Server,
     read_echoes,
 )
-from calibrant.core import (
+from calibrant.core._completion import (
     CompletionRequest,
-    ConfigurationError,
     Continuation,
     LabelContinuation,
     LabelLogprobs,
-    LogprobSpace,
     NextTokens,
 )
-
-__all__ = ["OpenAICompatibleClient"]
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000

@@ -10,8 +10,6 @@ from typing import Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BATCH", "MOST_PLACES", "SEQUENCES", "EnginePlace", "Job", "Memory", "Segment", "TooLongError"]
-
 BATCH: Final = 256
 """Tokens of a batch. More are no faster on a CPU, and the memory for their results grows with them."""
 

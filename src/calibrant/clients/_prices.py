@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.clients._endpoint import KNOWN_PREFIXES
-from calibrant.core import ConfigurationError, bounded_count
-
-__all__ = ["PRICE_OPTIONS", "Price", "listed_price", "needs_litellm", "price_of_options"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import bounded_count
 
 PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 """Options for the price of a token, in US dollars, under litellm's names."""

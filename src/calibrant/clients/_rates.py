@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-__all__ = ["RateState", "exhausted_seconds", "rate_headers", "rate_state"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RateState:

@@ -14,20 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-__all__ = [
-    "digest_of",
-    "hidden_in_address",
-    "hide",
-    "identifying_address",
-    "is_digest",
-    "is_harmless",
-    "name_inside",
-    "public_address",
-    "redact",
-    "secret_texts",
-    "spellings",
-]
-
 _HIDDEN: Final = "[redacted]"
 # Parameters of an address whose value may be shown.
 _HARMLESS_PARAMETERS: Final = frozenset(

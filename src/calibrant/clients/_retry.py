@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from calibrant.core import ConfigurationError, ProviderError
-from calibrant.core.patience import interruptible_sleep
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._patience import interruptible_sleep
 
 if TYPE_CHECKING:
     import tenacity
 
-__all__ = ["RetryPolicy", "with_retries"]
 
 _T = TypeVar("_T")
 

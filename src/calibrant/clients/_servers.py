@@ -10,20 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.core import LabelLogprobs, Message, NextTokens, ProviderError, Usage, bounded_count
-
-__all__ = [
-    "REPEATS",
-    "CompletionsServer",
-    "EchoError",
-    "Echoed",
-    "LlamaCppServer",
-    "NoEchoError",
-    "Server",
-    "Size",
-    "label_logprobs",
-    "read_echoes",
-]
+from calibrant.core._completion import LabelLogprobs, Message, NextTokens
+from calibrant.core._errors import ProviderError
+from calibrant.core._prediction import Usage
+from calibrant.core._reported import bounded_count
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
 

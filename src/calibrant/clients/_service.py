@@ -11,9 +11,7 @@ from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._redact import identifying_address, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._translate import retry_after_seconds
-from calibrant.core import ConfigurationError, ProviderError
-
-__all__ = ["JsonService"]
+from calibrant.core._errors import ConfigurationError, ProviderError
 
 _MOST_BYTES: Final = 2**20
 

@@ -12,24 +12,13 @@ from typing import Any
 
 from calibrant.clients._rates import exhausted_seconds
 from calibrant.clients._redact import redact
-from calibrant.core import (
+from calibrant.core._errors import (
     ContextLengthError,
     LogprobsUnsupportedError,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-
-__all__ = [
-    "advised",
-    "declined",
-    "message_and_code",
-    "refusal",
-    "retry_after_seconds",
-    "status_of",
-    "translate",
-    "without_access",
-]
 
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})

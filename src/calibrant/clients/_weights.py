@@ -11,9 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 from calibrant.clients._endpoint import resolve_endpoint
-from calibrant.core import ConfigurationError, install_command
-
-__all__ = ["LocalModel", "NameForm", "check_weights", "local_models", "locate_weights", "name_forms"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
 
 _MAGIC = b"GGUF"
 

@@ -12,7 +12,11 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core import CalibrantError, Example, Limits, Predictor, StateError, Stop, described_labels
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._label_records import described_labels
+from calibrant.core._limits import Limits
+from calibrant.core._predictor import Predictor, Stop
+from calibrant.core._rows import Example
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -22,20 +26,14 @@ from calibrant.distributed._ray import (
 )
 from calibrant.distributed._settings import Cluster, is_file, share
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation import (
-    Dataset,
-    EvaluationProgress,
-    EvaluationProgressListener,
-    EvaluationResult,
-    Tally,
-    checked,
-    inspect,
-)
-from calibrant.inference.doctor import public_description
-from calibrant.metrics import wilson_interval
-from calibrant.runs import RunDirectory, Shards
-
-__all__ = ["Opening", "evaluate"]
+from calibrant.evaluation._data import Dataset, checked, inspect
+from calibrant.evaluation._evaluator import EvaluationResult
+from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
+from calibrant.evaluation._tally import Tally
+from calibrant.inference.doctor._records import public_description
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.runs._directory import RunDirectory
+from calibrant.runs._shards import Shards
 
 _VERSION: Final = 1
 _LOOK_SECONDS: Final = 0.2  # between two checks for a stop request

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, NamedTuple, Protocol
 
-from calibrant.inference import Bucket, Gate, Limits
-
-__all__ = ["Book", "Leased", "Ledger", "Loan", "Spent"]
+from calibrant.core._limits import Limits
+from calibrant.inference._limits import Bucket, Gate
 
 _MINUTE: Final = 60.0
 _CHUNK_SECONDS: Final = 0.1  # of a rate limit: the most that all workers together hold unused

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, Limits, Predictor, StateError, install_command
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._installation import install_command
+from calibrant.core._limits import Limits
+from calibrant.core._predictor import Predictor
 from calibrant.distributed._ledger import Ledger, Loan, Spent
 from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
-
-__all__ = ["RemoteLedger", "answered_blocks", "connected", "opened_ledger", "require_ray"]
 
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0

@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from calibrant.core import ConfigurationError
-from calibrant.inference import Limits
-
-__all__ = ["Cluster", "is_file", "share"]
-
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._limits import Limits
 
 _CONCURRENCY: Final = 64
 

@@ -10,26 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from calibrant.core import (
-    CalibrantError,
-    ConfigurationError,
-    Example,
-    LabelSet,
-    Limits,
-    Outcome,
-    Prediction,
-    Predictor,
-    ProviderError,
-    StateError,
-    Stop,
-)
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor, Stop
+from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Book, Leased, Spent
-from calibrant.evaluation import Dataset, checked
-from calibrant.inference import run_sync
-from calibrant.runs import blocks_of, row_line
-from calibrant.store import PredictionCache
-
-__all__ = ["AnsweredBlock", "Reader", "Worker"]
+from calibrant.evaluation._data import Dataset, checked
+from calibrant.inference._loop import run_sync
+from calibrant.runs._records import row_line
+from calibrant.runs._shards import blocks_of
+from calibrant.store._cache import PredictionCache
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run

@@ -9,18 +9,15 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from calibrant.core import (
-    Example,
-    LabelSet,
-    Outcome,
-    StateError,
-    normalise_label,
-    read_json_object,
-)
-from calibrant.heads import BaselineComparison, compare_with_baselines
-from calibrant.runs import METRICS, PREDICTIONS, RowFile, read_row, write_json
-
-__all__ = ["add_baselines"]
+from calibrant.core._errors import StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Outcome
+from calibrant.core._rows import Example
+from calibrant.heads._compared import BaselineComparison, compare_with_baselines
+from calibrant.runs._directory import METRICS, PREDICTIONS
+from calibrant.runs._folder import write_json
+from calibrant.runs._row_file import RowFile, read_row
 
 # 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
 # difference on 5,000 rows is about 0.02 wide.

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from calibrant.core import StateError
-from calibrant.store import PredictionCache
-
-__all__ = ["default_cache", "open_cache"]
+from calibrant.core._errors import StateError
+from calibrant.store._cache import PredictionCache
 
 _LOG = logging.getLogger("calibrant")
 

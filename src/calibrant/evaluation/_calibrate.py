@@ -11,26 +11,19 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import (
-    UNKNOWN,
-    CalibratorSelection,
-    CertifiedThreshold,
-    Fingerprint,
-    SavedPredictions,
-    ThresholdSuggestion,
-    certify_threshold,
-    select_calibrator,
-    suggest_thresholds,
-)
-from calibrant.core import ConfigurationError, DataError, Interval, StateError, write_atomically
-from calibrant.metrics import (
-    auroc_interval,
-    bootstrap_interval,
-    expected_calibration_error,
-    paired_mean_interval,
-)
-
-__all__ = ["CalibrationResult", "HeldOutMeasures", "LeftOutRows", "calibrate_predictions"]
+from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
+from calibrant.calibration._choice import CalibratorSelection, select_calibrator
+from calibrant.calibration._saved import SavedPredictions
+from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError, DataError, StateError
+from calibrant.core._files import write_atomically
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._run_rows import UNKNOWN
+from calibrant.metrics._bootstrap import bootstrap_interval
+from calibrant.metrics._calibration_error import expected_calibration_error
+from calibrant.metrics._intervals import paired_mean_interval
+from calibrant.metrics._selective import auroc_interval
 
 SCHEMA_VERSION: Final = 1
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test

@@ -9,19 +9,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import UNKNOWN, SavedPredictions
-from calibrant.core import ConfigurationError, DataError, Interval
-from calibrant.metrics import (
-    PairedComparison,
-    brier_score,
-    classification_summary,
-    expected_calibration_error,
-    holm,
-    paired_comparison,
-    wilson_interval,
-)
-
-__all__ = ["ComparedRun", "RunComparison", "RunDifference", "compare_predictions"]
+from calibrant.calibration._saved import SavedPredictions
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._run_rows import UNKNOWN
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._classification import classification_summary
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 
 SCHEMA_VERSION: Final = 1
 _SHOWN: Final = 60  # characters of a text in a message

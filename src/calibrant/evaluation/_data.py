@@ -8,16 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from calibrant.core import (
-    ConfigurationError,
-    DataError,
-    DataSource,
-    Example,
-    LabelSet,
-    check_answer,
-)
-
-__all__ = ["Dataset", "Inspection", "checked", "inspect"]
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import LabelSet
+from calibrant.core._rows import DataSource, Example
+from calibrant.core._task import check_answer
 
 
 @dataclass(frozen=True, kw_only=True)

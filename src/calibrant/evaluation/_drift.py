@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Drift", "measure_drift"]
-
 _PERMUTATIONS = 9_999
 _CHUNK = 1 << 18  # elements permuted at once: they stay in the processor's cache
 

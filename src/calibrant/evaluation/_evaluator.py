@@ -13,28 +13,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import (
-    ConfigurationError,
-    Example,
-    Journal,
-    Limits,
-    Prediction,
-    Predictor,
-    Query,
-    Stop,
-    described_labels,
-)
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_records import described_labels
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Predictor, Query, Stop
+from calibrant.core._records import Journal
+from calibrant.core._rows import Example
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
-from calibrant.inference import rate_limit_waits, run_sync
-from calibrant.inference.doctor import public_description
-from calibrant.metrics import wilson_interval
-from calibrant.runs import PredictionsFile, RunDirectory
-
-__all__ = ["BatchEvaluator", "EvaluationResult"]
+from calibrant.inference._limits import rate_limit_waits
+from calibrant.inference._loop import run_sync
+from calibrant.inference.doctor._records import public_description
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.runs._directory import RunDirectory
+from calibrant.runs._output import PredictionsFile
 
 _CONCURRENCY: Final = 64
 _LOG = logging.getLogger("calibrant")
@@ -92,7 +88,8 @@ class BatchEvaluator:
 
     Examples
     --------
-    >>> from calibrant import Classifier, Example
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.core import Example
     >>> from calibrant.testing import FakeClient
     >>> fake = FakeClient(labels=["cat", "dog"], answers={"purrs": "cat", "barks": "dog"})
     >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")

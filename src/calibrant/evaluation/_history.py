@@ -13,12 +13,13 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
 from calibrant.evaluation._drift import Drift, measure_drift
-from calibrant.metrics import bootstrap_interval, wilson_interval
-from calibrant.store import Scope, ScopeSummary, Score, ScoreStore
-
-__all__ = ["SCORE_TYPES", "EvaluationHistory", "HistoryInterval", "default_history"]
+from calibrant.metrics._bootstrap import bootstrap_interval
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.store._score_records import Scope, ScopeSummary, Score
+from calibrant.store._scores import ScoreStore
 
 ScoreType = Literal["binary", "continuous"]
 Strategy = Literal["none", "full-history"]

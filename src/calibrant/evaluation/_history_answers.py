@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from calibrant.core import Outcome, Prediction, StateError
+from calibrant.core._errors import StateError
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.evaluation._history import EvaluationHistory
 from calibrant.evaluation._history_run import RunScope
-
-__all__ = ["AnswerRecorder"]
 
 _LOG = logging.getLogger("calibrant")
 # A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.

@@ -15,13 +15,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import UNKNOWN, Outcome, Predictor, StateError
+from calibrant.core._errors import StateError
+from calibrant.core._prediction import Outcome
+from calibrant.core._predictor import Predictor
+from calibrant.core._run_rows import UNKNOWN
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
-from calibrant.runs import PREDICTIONS, RowFile, write_json
-from calibrant.store import Scope
-
-__all__ = ["HistoryEntry", "RunScope"]
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._folder import write_json
+from calibrant.runs._row_file import RowFile
+from calibrant.store._score_records import Scope
 
 _FILE: Final = "history.json"
 _CONFIDENCE: Final = "/confidence"

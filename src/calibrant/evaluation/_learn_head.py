@@ -9,14 +9,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.calibration import Fingerprint, SavedPredictions
-from calibrant.core import DataError, Outcome, StateError, read_json_object
+from calibrant.calibration._saved import SavedPredictions
+from calibrant.core._errors import DataError, StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Outcome
 from calibrant.evaluation._saved import load_predictions
-from calibrant.heads import EmbeddingModel, Head, fit_head
-from calibrant.inference import open_embedding_model
-from calibrant.runs import PREDICTIONS, RowFile
-
-__all__ = ["LearnedHead", "learn_head"]
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._fit import fit_head
+from calibrant.heads._head import Head
+from calibrant.inference._embeddings import open_embedding_model
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._row_file import RowFile
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"

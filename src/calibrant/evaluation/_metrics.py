@@ -7,28 +7,18 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant import metrics
-from calibrant.core import (
-    CompositeLabels,
-    ConfigurationError,
-    HierarchicalLabels,
-    Interval,
-    LabelSet,
-    MultiLabels,
-    OrdinalLabels,
-)
-from calibrant.metrics import AnsweredLabels
+from calibrant.core._composite import CompositeLabels, MultiLabels
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
+from calibrant.metrics._classification import AnsweredLabels
 
 if TYPE_CHECKING:
-    from calibrant.metrics import (
-        CascadeMetrics,
-        CompositeMetrics,
-        LabelMetrics,
-        OrdinalMetrics,
-        StructureMetrics,
-    )
-
-__all__ = ["GATES", "SCHEMA_VERSION", "EvaluationMetrics", "check_gates"]
+    from calibrant.metrics._cascade import CascadeMetrics
+    from calibrant.metrics._classification import LabelMetrics
+    from calibrant.metrics._composite import CompositeMetrics
+    from calibrant.metrics._structure import OrdinalMetrics, StructureMetrics
 
 SCHEMA_VERSION: Final = 1
 
@@ -196,7 +186,9 @@ def _credit(found: EvaluationMetrics) -> float | None:
 
 
 def _ordinal(found: EvaluationMetrics) -> OrdinalMetrics | None:
-    if found.structure is None or not isinstance(found.structure, metrics.OrdinalMetrics):
+    from calibrant.metrics._structure import OrdinalMetrics  # noqa: PLC0415 (loaded when it is used)
+
+    if found.structure is None or not isinstance(found.structure, OrdinalMetrics):
         return None
     return found.structure
 
@@ -213,7 +205,9 @@ def _kappa(found: EvaluationMetrics) -> float | None:
 
 def _hierarchical_f1(found: EvaluationMetrics) -> float | None:
     # `metrics` loads what a flat task does not need when a name of it is used.
-    if found.structure is None or not isinstance(found.structure, metrics.HierarchicalMetrics):
+    from calibrant.metrics._structure import HierarchicalMetrics  # noqa: PLC0415 (loaded when it is used)
+
+    if found.structure is None or not isinstance(found.structure, HierarchicalMetrics):
         return None
     return found.structure.f1
 

@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import ConfigurationError, StateError, atomic_bytes_writer, install_command
-from calibrant.runs import RowFile
-
-__all__ = ["require_parquet", "write_parquet"]
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import atomic_bytes_writer
+from calibrant.core._installation import install_command
+from calibrant.runs._row_file import RowFile
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
 _WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")

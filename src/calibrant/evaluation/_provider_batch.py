@@ -14,15 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    Example,
-    Outcome,
-    ProviderError,
-    StateError,
-    atomic_writer,
-)
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._errors import ConfigurationError, ProviderError, StateError
+from calibrant.core._files import atomic_writer
+from calibrant.core._prediction import Outcome
+from calibrant.core._predictor import Query
+from calibrant.core._rows import Example
 from calibrant.evaluation._provider_batch_answers import Answers
 from calibrant.evaluation._provider_batch_learned import described, finisher, keep_learned
 from calibrant.evaluation._provider_batch_report import BatchReport, Polling
@@ -33,19 +30,13 @@ from calibrant.evaluation._provider_batch_state import (
     BatchState,
     custom_id,
 )
-from calibrant.inference import (
-    BatchApi,
-    Classifier,
-    Decoding,
-    Query,
-    RemoteBatch,
-    RetryPolicy,
-    open_batch_api,
-    run_sync,
-)
-from calibrant.runs import differing_keys, row_line
-
-__all__ = ["batch_status", "collect_batch", "retry_batch", "submit_batch"]
+from calibrant.inference import RetryPolicy
+from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import Decoding
+from calibrant.runs._folder import differing_keys
+from calibrant.runs._records import row_line
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")

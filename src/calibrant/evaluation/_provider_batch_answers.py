@@ -11,21 +11,14 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from calibrant.core import (
-    ContextLengthError,
-    Field,
-    FieldLabels,
-    LabelSet,
-    LogprobSpace,
-    MultiLabels,
-    Outcome,
-    Prediction,
-    StateError,
-)
+from calibrant.core._composite import Field, FieldLabels, MultiLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ContextLengthError, StateError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
-from calibrant.inference import AnswerReader, BatchApi
-
-__all__ = ["Answers", "labels_of_reading"]
+from calibrant.inference._batch_api import BatchApi
+from calibrant.inference._reader import AnswerReader
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
 _EXPIRED: Final = "batch_expired"

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, asked_text, correct_prediction
-from calibrant.core import Prediction, StateError
+from calibrant.calibration._distribution import correct_prediction
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.core._errors import StateError
+from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._prediction import Prediction
 from calibrant.evaluation._provider_batch_answers import labels_of_reading
 from calibrant.evaluation._provider_batch_state import HEAD, LABEL_PRIOR, BatchState
-from calibrant.heads import Head
-from calibrant.inference import Classifier, apply_head, opened_head
-
-__all__ = ["described", "finisher", "keep_learned"]
+from calibrant.heads._head import Head
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._heads import apply_head, opened_head
 
 
 def described(classifier: Classifier) -> dict[str, Any]:

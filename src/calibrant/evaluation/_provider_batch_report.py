@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calibrant.core import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart
-
-__all__ = ["BatchReport", "Polling"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,25 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core import (
-    CalibrantError,
-    Example,
-    StateError,
-    is_in_place,
-    make_rescue_folder,
-)
-from calibrant.runs import BATCH, PREDICTIONS, locked_folder, make_folder, rescue_if_lost, write_json
-
-__all__ = [
-    "HEAD",
-    "LABEL_PRIOR",
-    "BatchDirectory",
-    "BatchLimits",
-    "BatchPart",
-    "BatchState",
-    "custom_id",
-    "row_of",
-]
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import is_in_place, make_rescue_folder
+from calibrant.core._rows import Example
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._folder import locked_folder, make_folder, rescue_if_lost, write_json
+from calibrant.runs._origin import BATCH
 
 VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"

@@ -7,25 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from calibrant.calibration import (
-    DEMONSTRATIONS,
-    Fingerprint,
-    SavedPredictions,
-    asked_text,
-    demonstrated,
-    read_predictions,
-)
-from calibrant.core import (
-    MAX_RUN_ROW_BYTES,
-    DataError,
-    DemonstrationSettings,
-    LogprobSpace,
-    labels_from_record,
-    read_rows,
-)
-from calibrant.runs import BATCH, MANIFEST, PREDICTIONS, RESULT, damaged_origin, read_origin
-
-__all__ = ["load_predictions"]
+from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions, read_predictions
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import DataError
+from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._label_records import labels_from_record
+from calibrant.core._rows import MAX_RUN_ROW_BYTES, read_rows
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._folder import MANIFEST
+from calibrant.runs._origin import BATCH, RESULT, damaged_origin, read_origin
 
 
 def load_predictions(path: str | Path) -> SavedPredictions:

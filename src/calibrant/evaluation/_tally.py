@@ -10,30 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from calibrant import metrics
-from calibrant.core import (
-    CompositeLabels,
-    Example,
-    LabelSet,
-    Outcome,
-    Prediction,
-    has_low_label_mass,
-    normalise_label,
-    step_to_record,
-)
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._records import has_low_label_mass, step_to_record
+from calibrant.core._rows import Example
 from calibrant.evaluation._metrics import EvaluationMetrics
-from calibrant.metrics import (
-    ClassificationSummary,
-    auroc_interval,
-    brier_score,
-    expected_calibration_error,
-    wilson_interval,
-)
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._classification import ClassificationSummary
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._selective import auroc_interval
 
 if TYPE_CHECKING:
-    from calibrant.metrics import CascadeTally, CompositeTally, GivenPart, StructureMetrics
-
-__all__ = ["Tally"]
+    from calibrant.metrics._cascade import CascadeTally
+    from calibrant.metrics._composite import CompositeTally, GivenPart
+    from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
 _OTHER: Final = "other"
@@ -74,7 +65,9 @@ class Tally:
         self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
         self._composite: CompositeTally | None = None
         if isinstance(labels, CompositeLabels):
-            self._composite = metrics.CompositeTally(labels)
+            from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
+
+            self._composite = CompositeTally(labels)
         self._confidence = array("d")
         self._right = array("b")
         self._cascade: CascadeTally | None = None
@@ -95,6 +88,8 @@ class Tally:
     def add(self, example: Example, prediction: Prediction) -> None:
         """Count a row."""
         usage = prediction.usage
+        from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
+
         self._add(
             _Seen(
                 answer=example.answer,
@@ -109,9 +104,7 @@ class Tally:
                 cost=usage.cost,
                 steps=[step_to_record(step) for step in prediction.steps],
                 accepted=prediction.accepted,
-                parts=[
-                    metrics.GivenPart(part.name, part.label, part.confidence) for part in prediction.parts
-                ],
+                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
                 has_low_label_mass=prediction.has_low_label_mass,
             )
         )
@@ -125,9 +118,10 @@ class Tally:
             It is not such a line.
         """
         optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
+        from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
+
         parts = [
-            metrics.GivenPart(part["name"], part["label"], part["confidence"])
-            for part in record.get("parts", ())
+            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
         ]
         found = {name: record[name] for name in _Seen._fields if name not in optional}
         self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))
@@ -146,7 +140,9 @@ class Tally:
         right = row.label == row.answer
         if row.steps:
             correct = None if outcome is Outcome.ERROR else right
-            self._cascade = self._cascade or metrics.CascadeTally()
+            from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (loaded when it is used)
+
+            self._cascade = self._cascade or CascadeTally()
             self._cascade.add(row.steps, accepted=row.accepted, correct=correct)
         if outcome is Outcome.ERROR:
             self._count_error(row.reason)
@@ -243,7 +239,9 @@ class _Table:
     def structure(self) -> StructureMetrics | None:
         if self._label_set.structure == "flat":
             return None
-        return metrics.structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
+        from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
+
+        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calibrant.core import CompositeLabels, MultiLabels, Outcome, Part, Prediction
+from calibrant.core._composite import CompositeLabels, MultiLabels
+from calibrant.core._prediction import Outcome, Part, Prediction
 from calibrant.feedback._label import build_feedback
 from calibrant.feedback._words import (
     MAX_ALTERNATIVES,
@@ -21,8 +22,6 @@ from calibrant.feedback._words import (
     quoted,
     small_percent,
 )
-
-__all__ = ["build_composite_feedback"]
 
 
 def build_composite_feedback(

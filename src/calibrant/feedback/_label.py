@@ -26,15 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from calibrant.core import (
-    HierarchicalLabels,
-    LabelDistribution,
-    LabelSet,
-    OrdinalLabels,
-    Outcome,
-    Prediction,
-    normalise_label,
-)
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.feedback._words import (
     MAX_ALTERNATIVES,
     SLACK,
@@ -46,8 +41,6 @@ from calibrant.feedback._words import (
     quoted,
     small_percent,
 )
-
-__all__ = ["build_feedback"]
 
 # An alternative below one percent is noise to a model that rewrites the prompt.
 _MIN_ALTERNATIVE = 0.01

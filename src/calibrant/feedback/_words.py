@@ -7,19 +7,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from calibrant.core import ConfigurationError, Outcome
-
-__all__ = [
-    "MAX_ALTERNATIVES",
-    "SLACK",
-    "check",
-    "context_lines",
-    "failed_call",
-    "no_label",
-    "percent",
-    "quoted",
-    "small_percent",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome
 
 SLACK = 1e-12  # of comparisons with a threshold: exp(log(0.99)) must count as 0.99
 MAX_ALTERNATIVES = 3

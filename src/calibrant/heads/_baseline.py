@@ -8,11 +8,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, LabelSet, NotFittedError
+from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._labels import LabelSet
 from calibrant.heads._head import check_rows
 from calibrant.heads._linear import HeadRows, LinearModel, tempered
-
-__all__ = ["TextBaseline"]
 
 
 class TextBaseline:

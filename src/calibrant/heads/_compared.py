@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import Example, Interval, LabelSet, normalise_label
+from calibrant.core._distribution import Interval
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._rows import Example
 from calibrant.heads._baseline import TextBaseline
-from calibrant.metrics import (
-    AnsweredLabels,
-    PairedComparison,
-    classification_summary,
-    paired_comparison,
-    wilson_interval,
-)
-
-__all__ = ["BaselineComparison", "BaselineScore", "compare_with_baselines"]
+from calibrant.metrics._classification import AnsweredLabels, classification_summary
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._paired import PairedComparison, paired_comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +96,7 @@ def compare_with_baselines(
 
     Examples
     --------
-    >>> from calibrant import Example, LabelSet
+    >>> from calibrant.core import Example, LabelSet
     >>> labelled = [Example(input="it purrs", answer="cat"), Example(input="it barks", answer="dog")]
     >>> rows = [Example(input="who barks", answer="dog"), Example(input="who purrs", answer="cat")]
     >>> found = compare_with_baselines(rows, ["dog", "dog"], labelled, labels=LabelSet(["cat", "dog"]))

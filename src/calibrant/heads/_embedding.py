@@ -9,9 +9,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["EmbeddingModel", "HeadEmbedding"]
+from calibrant.core._errors import ConfigurationError
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
 _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less between machines

@@ -9,15 +9,15 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import LabelPriorCorrection, VectorScaling
-from calibrant.core import ConfigurationError, LabelSet
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._scaling import VectorScaling
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
 from calibrant.heads._baseline import check_positions
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
-from calibrant.metrics import classification_summary
-
-__all__ = ["cross_fitted", "fit_head"]
+from calibrant.metrics._classification import classification_summary
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another

@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint, log_normalise, read_state, write_state
-from calibrant.core import ConfigurationError, StateError
+from calibrant.calibration._losses import log_normalise
+from calibrant.calibration._state import read_state, write_state
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
-
-__all__ = ["Affine", "Head", "Model", "RungFigures", "check_rows"]
 
 _KIND: Final = "head"
 _VERSION: Final = 1

@@ -11,11 +11,9 @@ from typing import Any, Final, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import log_normalise
-from calibrant.core import ConfigurationError
+from calibrant.calibration._losses import log_normalise
+from calibrant.core._errors import ConfigurationError
 from calibrant.heads._words import Words
-
-__all__ = ["Block", "HeadRows", "LinearModel", "as_numbers", "as_text", "tempered"]
 
 Block = Literal["labels", "features", "text", "embeddings"]
 _T = TypeVar("_T")

@@ -8,8 +8,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Words"]
-
 # Up to as many texts, their words are replaced by coordinates among the texts: the same regression, much faster.
 _MOST_IN_SPAN = 2000
 

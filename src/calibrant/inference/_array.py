@@ -7,27 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.clients import LabelArray
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    ContinuingClient,
-    LabelDistribution,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    MultiLabels,
-    Prediction,
-    ProviderError,
-    TokenContinuation,
-)
+from calibrant.clients._constraint import LabelArray
+from calibrant.core._completion import CompletionRequest, ContinuingClient
+from calibrant.core._composite import MultiLabels
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError, ProviderError
+from calibrant.core._prediction import Prediction
+from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._calls import Calls
 from calibrant.inference._exact import LabelScorer, RowCalls, settings_of
 from calibrant.inference._forms import parts_of_set
 from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
 from calibrant.inference._tokens import Expected
-from calibrant.logprobs import ArrayPlace, read_place, set_of_places
-
-__all__ = ["ArrayScoring"]
+from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 
 @dataclass(kw_only=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.clients import BatchApi, RemoteBatch, RetryPolicy
+from calibrant.clients._batch_api import BatchApi, RemoteBatch
+from calibrant.clients._retry import RetryPolicy
+from calibrant.clients._service import JsonService
 
-__all__ = ["BatchApi", "RemoteBatch", "open_batch_api"]
+__all__ = ["BatchApi", "JsonService", "RemoteBatch", "open_batch_api"]
 
 
 def open_batch_api(

@@ -9,21 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from calibrant.clients import RetryPolicy, rate_state, with_retries
-from calibrant.core import (
-    CalibrantError,
-    Client,
-    Completion,
-    CompletionRequest,
-    DataError,
-    ProviderError,
-    ProviderTimeoutError,
-    Usage,
-)
+from calibrant.clients._rates import rate_state
+from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._errors import CalibrantError, DataError, ProviderError, ProviderTimeoutError
+from calibrant.core._prediction import Usage
 from calibrant.inference._limits import Gate
-from calibrant.logprobs import read_completion
-
-__all__ = ["Calls", "in_time", "total_usage"]
+from calibrant.logprobs._completion import read_completion
 
 _T = TypeVar("_T")
 

@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.clients import SchemaChoice, SchemaChoices
-from calibrant.core import (
-    CompletionRequest,
-    ContinuingClient,
-    Field,
-    FieldLabels,
-    LogprobSpace,
-    Part,
-    Prediction,
-)
+from calibrant.clients._constraint import SchemaChoice, SchemaChoices
+from calibrant.core._completion import CompletionRequest, ContinuingClient
+from calibrant.core._composite import Field, FieldLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import Part, Prediction
 from calibrant.inference._calls import Calls
 from calibrant.inference._exact import (
     LabelScorer,
@@ -24,8 +19,6 @@ from calibrant.inference._exact import (
 )
 from calibrant.inference._forms import joint_confidence
 from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
-
-__all__ = ["FieldChain", "choices_by_field"]
 
 
 def choices_by_field(

@@ -8,16 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from calibrant import clients
-from calibrant.core import (
-    Client,
-    CompositeLabels,
-    ConfigurationError,
-    ContinuingClient,
-    FieldLabels,
-    MultiLabels,
-    Task,
-)
+from calibrant.core._completion import Client, ContinuingClient
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._task import Task
 from calibrant.inference._calls import Calls
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import DEFAULT_TOLERANCE, Decoding, Method, Tolerance, check_tolerance
@@ -28,8 +22,6 @@ if TYPE_CHECKING:
     from calibrant.inference._chain import FieldChain
     from calibrant.inference._exact import ExactScoring
     from calibrant.inference._sampling import Sampling
-
-__all__ = ["MethodOptions", "Scoring", "choose_method", "refuse_several_models"]
 
 _LOG = logging.getLogger("calibrant")
 
@@ -139,7 +131,9 @@ def _exact(
 ) -> ExactScoring | FieldChain | ArrayScoring | str:
     """Return the method, or why there is none."""
     if not isinstance(client, ContinuingClient):
-        served = ", ".join(f"{prefix}NAME" for prefix in clients.OpenAICompatibleClient.PREFIXES)
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
         return (
             f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
             f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
@@ -148,7 +142,9 @@ def _exact(
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
     if isinstance(reader.labels, CompositeLabels):
         return _several(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
-    constraint = clients.constraint_for(response_format)
+    from calibrant.clients._constraint import constraint_for  # noqa: PLC0415 (loaded when it is used)
+
+    constraint = constraint_for(response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
     if not {constraint.answer(label) for label in reader.labels.labels} <= set(constraint.answers()):
@@ -173,7 +169,9 @@ def _several(
         return _array(client, labels, response_format, tolerance=tolerance, calls=calls)
     if not isinstance(labels, FieldLabels):
         return f"no answer of {type(labels).__name__} is known"
-    choices = clients.choices_for(response_format)
+    from calibrant.clients._constraint import choices_for  # noqa: PLC0415 (loaded when it is used)
+
+    choices = choices_for(response_format)
     if choices is None:
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
@@ -202,7 +200,9 @@ def _array(
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
             "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
         )
-    array = clients.array_for(response_format)
+    from calibrant.clients._constraint import array_for  # noqa: PLC0415 (loaded when it is used)
+
+    array = array_for(response_format)
     if array is None:
         return "the schema leaves more open than one array of labels, or says how many it may hold"
     if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):

@@ -7,21 +7,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from calibrant.calibration import Fingerprint, asked_text
-from calibrant.clients import RetryPolicy
-from calibrant.core import (
-    Client,
-    ConfigurationError,
-    DemonstrationSettings,
-    Journal,
-    LabelSet,
-    Limits,
-    LogprobSpace,
-    Prediction,
-    Predictor,
-    Query,
-    Task,
-)
+from calibrant.clients._retry import RetryPolicy
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Predictor, Query
+from calibrant.core._records import Journal
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._task import Task
 from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._from_task import task_arguments, task_head
@@ -32,15 +29,14 @@ from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._prompted import PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._runner import Runner
-from calibrant.inference.doctor import identity, refuse_misleading
-from calibrant.logprobs import enum_schema
+from calibrant.inference.doctor._records import identity, refuse_misleading
+from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
-    from calibrant.calibration import LabelPriorCorrection
-    from calibrant.heads import EmbeddingModel, Head
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._embedding import EmbeddingModel
+    from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import DemonstrationIndex
-
-__all__ = ["Classifier", "as_classifier"]
 
 
 class Classifier(ModelPredictor):

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
-from calibrant.core import CompositeLabels, FieldLabels, LabelSet
-
-__all__ = ["Demonstration", "DemonstrationFormat", "one_line"]
+from calibrant.core._composite import CompositeLabels, FieldLabels
+from calibrant.core._labels import LabelSet
 
 _EXAMPLES: Final = "\n\nExamples:\n\n"
 _BETWEEN: Final = "\n\n"

@@ -13,22 +13,17 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import demonstrated
-from calibrant.core import (
-    ConfigurationError,
-    DemonstrationSettings,
-    Example,
-    LabelSet,
-    Split,
-    Task,
-    normalise_label,
-    unknown_answer,
-)
-from calibrant.heads import Words
+from calibrant.core._answers import unknown_answer
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import demonstrated
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._rows import Example
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._task import Task
+from calibrant.core._task_file import Split
+from calibrant.heads._words import Words
 from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
 from calibrant.inference._embeddings import Model2VecEmbedder
-
-__all__ = ["DemonstrationIndex", "Retrieval", "ShownDemonstrations"]
 
 _Floats = NDArray[np.float64]
 _MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
@@ -100,7 +95,7 @@ class DemonstrationIndex:
 
     Examples
     --------
-    >>> from calibrant.core import DemonstrationSettings
+    >>> from calibrant.core._settings import DemonstrationSettings
     >>> index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
     >>> index.select(["who barks?"], DemonstrationSettings(k=1))
     [(Demonstration(text='it barks', label='dog'),)]

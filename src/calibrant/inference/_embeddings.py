@@ -16,9 +16,10 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.clients import LiteLLMEmbedder, embedding_matrix
-from calibrant.core import ConfigurationError, install_command
-from calibrant.heads import EmbeddingModel
+from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._installation import install_command
+from calibrant.heads._embedding import EmbeddingModel
 
 __all__ = [
     "CachedEmbedder",

@@ -11,35 +11,25 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.clients import Constraint
-from calibrant.core import (
+from calibrant.clients._constraint import Constraint
+from calibrant.core._completion import (
     CompletionRequest,
     Continuation,
     ContinuingClient,
     LabelContinuation,
-    LabelDistribution,
     LabelLogprobs,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
     NextTokens,
-    Outcome,
-    Prediction,
-    ProviderError,
-    TokenContinuation,
-    Usage,
 )
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import LogprobsUnavailableError, ProviderError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._calls import Calls, total_usage
 from calibrant.inference._methods import DEFAULT_TOLERANCE, FeatureMethod, Tolerance, check_tolerance
 from calibrant.inference._tokens import Expected, TokenScorer
-from calibrant.logprobs import LabelTrie, LabelWalk
-
-__all__ = [
-    "ExactScoring",
-    "LabelScorer",
-    "RowCalls",
-    "settings_of",
-]
+from calibrant.logprobs._trie import LabelTrie
+from calibrant.logprobs._walk import LabelWalk
 
 _T = TypeVar("_T")
 
@@ -194,7 +184,7 @@ class LabelScorer:
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
         calls.add(found)
-        from calibrant.logprobs import whole_label_distribution  # noqa: PLC0415 (only of some servers)
+        from calibrant.logprobs._distribution import whole_label_distribution  # noqa: PLC0415 (only of some servers)
 
         return whole_label_distribution(self.labels, found.logprobs)
 

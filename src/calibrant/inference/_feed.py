@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from calibrant.core import OnPrediction, Outcome, Prediction, ProviderError, Stop
-from calibrant.core.patience import Patience
+from calibrant.core._errors import ProviderError
+from calibrant.core._patience import Patience
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import OnPrediction, Stop
 from calibrant.inference._limits import Gate
-
-__all__ = ["Feed", "Listeners"]
 
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024

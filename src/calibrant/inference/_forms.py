@@ -9,30 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from calibrant.core import (
-    Completion,
-    CompositeLabels,
-    ConfigurationError,
-    FieldLabels,
-    LabelDistribution,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    MultiLabels,
-    Part,
-)
-from calibrant.logprobs import (
-    UnparsedError,
-    extract_distribution,
-    field_value,
-    field_values,
-    joint_logprob,
-)
+from calibrant.core._completion import Completion
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Part
+from calibrant.logprobs._align import joint_logprob
+from calibrant.logprobs._distribution import extract_distribution
+from calibrant.logprobs._fields import UnparsedError, field_value, field_values
 
 if TYPE_CHECKING:
-    from calibrant.logprobs import SetEvidence
-
-__all__ = ["Form", "Reading", "form_of", "joint_confidence", "parts_of_set"]
+    from calibrant.logprobs._sets import SetEvidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +187,7 @@ class _Set:
 
     def _evidence(self, completion: Completion, space: LogprobSpace) -> SetEvidence | None:
         try:
-            from calibrant.logprobs import extract_set  # noqa: PLC0415 (only for several labels)
+            from calibrant.logprobs._sets import extract_set  # noqa: PLC0415 (only for several labels)
 
             return extract_set(completion, self.labels.labels, self.field, space)
         except LogprobsUnavailableError:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from calibrant.calibration import Fingerprint
-from calibrant.core import Client, Limits, Task
+from calibrant.core._completion import Client
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._limits import Limits
+from calibrant.core._task import Task
 from calibrant.inference._choice import refuse_several_models
 from calibrant.inference._models import ModelLike
 
 if TYPE_CHECKING:
-    from calibrant.heads import Head
-
-__all__ = ["task_arguments", "task_head"]
+    from calibrant.heads._head import Head
 
 _LOG = logging.getLogger("calibrant")
 
@@ -79,7 +79,7 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
     """
     if task.head.file is None:
         return None
-    from calibrant.heads import Head  # noqa: PLC0415  (if it names one)
+    from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
     from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
     return opened_head(Head.load(task.head.file, fingerprint=fingerprint), task.head.embeddings)

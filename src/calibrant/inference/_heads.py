@@ -8,21 +8,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.calibration import LabelPriorCorrection, correct_prediction
-from calibrant.core import CompositeLabels, ConfigurationError, LabelSet, Prediction
-from calibrant.heads import EmbeddingModel, Head, fit_head
+from calibrant.calibration._distribution import correct_prediction
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._fit import fit_head
+from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._methods import Method, keeps_features
-
-__all__ = [
-    "apply_head",
-    "check_head",
-    "check_one_distribution",
-    "finished",
-    "head_of",
-    "opened_head",
-    "true_labels",
-]
 
 
 def check_one_distribution(labels: LabelSet) -> None:

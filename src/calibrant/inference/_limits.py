@@ -9,19 +9,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from calibrant.clients import RateState
-from calibrant.core import CallMeter, Client, Limits, Pace, ProviderError, Usage
-from calibrant.core.patience import interruptible_sleep
-
-__all__ = [
-    "DEFAULT_CONCURRENCY",
-    "LONGEST_PAUSE",
-    "Bucket",
-    "Gate",
-    "default_concurrency",
-    "is_in_process",
-    "rate_limit_waits",
-]
+from calibrant.clients._rates import RateState
+from calibrant.core._completion import Client
+from calibrant.core._errors import ProviderError
+from calibrant.core._limits import CallMeter, Limits, Pace
+from calibrant.core._patience import interruptible_sleep
+from calibrant.core._prediction import Usage
 
 DEFAULT_CONCURRENCY: Final = 10
 # Rows of an engine in this process share its cores: more of them only finish later, each with a prompt of

@@ -13,9 +13,7 @@ from collections.abc import Coroutine
 from concurrent import futures
 from typing import Final, TypeVar
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["run_sync"]
+from calibrant.core._errors import ConfigurationError
 
 SECONDS_TO_STOP = 5.0
 _THREAD = "calibrant-loop"

@@ -6,32 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from calibrant.clients import rate_state
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    ConfigurationError,
-    ContinuingClient,
-    LogprobSpace,
-    Outcome,
-    Prediction,
-    ProviderError,
-)
+from calibrant.clients._rates import rate_state
+from calibrant.core._completion import Client, CompletionRequest, ContinuingClient
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.inference._calls import Calls
 from calibrant.inference._reader import AnswerReader
-from calibrant.logprobs import read_completion
-
-__all__ = [
-    "DEFAULT_TOLERANCE",
-    "Decoding",
-    "FeatureMethod",
-    "Method",
-    "Tolerance",
-    "check_tolerance",
-    "keeping_features",
-    "keeps_features",
-    "might_keep_features",
-]
+from calibrant.logprobs._completion import read_completion
 
 Tolerance: TypeAlias = float | Literal["exact"]
 DEFAULT_TOLERANCE: Final = 0.2

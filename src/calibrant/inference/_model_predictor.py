@@ -7,18 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calibrant.core import (
-    Client,
-    Completion,
-    CompletionRequest,
-    ConfigurationError,
-    Journal,
-    LogprobSpace,
-    OnPrediction,
-    Prediction,
-    Query,
-    Stop,
-)
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import OnPrediction, Query, Stop
+from calibrant.core._records import Journal
 from calibrant.inference._calls import Calls
 from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._methods import Method
@@ -29,8 +23,6 @@ from calibrant.inference._runner import Runner
 
 if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Retrieval
-
-__all__ = ["ModelPredictor"]
 
 
 class ModelPredictor(BasePredictor):

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from calibrant import clients
-from calibrant.core import Client, ConfigurationError, LogprobSpace
-from calibrant.core.completion import STAND_INS, Opener
+from calibrant.core._completion import STAND_INS, Client, Opener
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
 from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
-
-__all__ = ["ModelLike", "call_options", "open_client"]
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
@@ -86,16 +84,22 @@ def open_client(
         return model
     if callable(model):
         _refuse_engine_settings(options, "a callable")
-        return clients.CallableClient(
+        from calibrant.clients._callable import CallableClient  # noqa: PLC0415 (loaded when it is used)
+
+        return CallableClient(
             model, space=space or LogprobSpace.MASKED, max_workers=concurrency or DEFAULT_CONCURRENCY
         )
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
     if model.startswith(_GGUF):
-        return clients.LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+        from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
+
+        return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
     if model.startswith(_LOCAL):
-        return clients.LlamaCppClient.local(model, **settings)
+        from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
+
+        return LlamaCppClient.local(model, **settings)
     _refuse_engine_settings(settings, model)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
@@ -114,9 +118,16 @@ def _open_remote(
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
-    if not served and clients.needs_litellm(model, options):
-        return clients.LiteLLMClient(model, space=space, **options)
-    kind = clients.OpenAICompatibleClient if served else clients.OpenAIChatClient
+    from calibrant.clients._prices import needs_litellm  # noqa: PLC0415 (loaded when it is used)
+
+    if not served and needs_litellm(model, options):
+        from calibrant.clients._litellm import LiteLLMClient  # noqa: PLC0415 (loaded when it is used)
+
+        return LiteLLMClient(model, space=space, **options)
+    from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
+    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+    kind = OpenAICompatibleClient if served else OpenAIChatClient
     # The client's own limit keeps a process within its sockets; who wants more calls gets them.
     most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
     return kind(model, space=space, max_concurrency=most, **options)
@@ -150,10 +161,12 @@ def _refuse_engine_settings(options: Mapping[str, Any], model: str) -> None:
 
 def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
     """Return whether `model` names a server that is to be asked how probable labels are."""
+    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
     return (
         scoring == "exact"
         and isinstance(model, str)
-        and model.startswith(clients.OpenAICompatibleClient.PREFIXES)
+        and model.startswith(OpenAICompatibleClient.PREFIXES)
         and bool(options.get("api_base"))
     )
 
@@ -161,7 +174,9 @@ def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | Non
 def _refuse_server_settings(options: Mapping[str, Any], model: str) -> None:
     found = [name for name in SERVER_SETTINGS if name in options]
     if found:
-        names = " or ".join(f"{prefix}NAME" for prefix in clients.OpenAICompatibleClient.PREFIXES)
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
         raise ConfigurationError(
             f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked "
             f"how probable labels are ({names} with api_base and scoring='exact') and means nothing elsewhere."

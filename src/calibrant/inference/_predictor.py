@@ -7,25 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Self
 
-from calibrant.calibration import Fingerprint
-from calibrant.core import (
-    Client,
-    Journal,
-    LabelSet,
-    LimitReachedError,
-    Limits,
-    LogprobSpace,
-    OnPrediction,
-    Prediction,
-    Predictor,
-    Query,
-    Stop,
-    TextWithContext,
-)
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import LimitReachedError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
+from calibrant.core._records import Journal
+from calibrant.core._rows import TextWithContext
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
-
-__all__ = ["BasePredictor", "ask", "ask_async"]
 
 _LABELS_SHOWN: Final = 5
 

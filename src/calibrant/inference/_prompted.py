@@ -9,21 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    ConfigurationError,
-    Outcome,
-    Prediction,
-    ProviderError,
-    Query,
-)
+from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Query
 from calibrant.inference._methods import Method, keeping_features, might_keep_features
 
 if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Retrieval
-
-__all__ = ["PromptedModel", "QueryKeys"]
 
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})

@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import (
-    CalibrantError,
-    Completion,
-    LabelSet,
-    LogprobSpace,
-    OpenLabels,
-    Outcome,
-    Prediction,
-)
+from calibrant.core._completion import Completion
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import CalibrantError
+from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.inference._forms import Form, Reading, form_of
-from calibrant.logprobs import UnparsedError, read_completion
-
-__all__ = ["AnswerReader"]
+from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._fields import UnparsedError
 
 _FILTERED = frozenset({"content_filter", "safety", "prohibited_content", "blocklist"})
 _CUT_OFF = frozenset({"length", "max_tokens"})

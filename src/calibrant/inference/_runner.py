@@ -10,22 +10,12 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from calibrant.core import (
-    INPUT_SLOT,
-    CalibrantError,
-    ContextLengthError,
-    Journal,
-    OnPrediction,
-    Outcome,
-    Prediction,
-    ProviderError,
-    Query,
-    Stop,
-)
+from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, Stop
+from calibrant.core._records import Journal
 from calibrant.inference._feed import Feed, Listeners
 from calibrant.inference._limits import Gate
-
-__all__ = ["RowModel", "Runner"]
 
 # Rows looked up in the journal at a time.
 _BLOCK: Final = 256

@@ -10,23 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    CompositeLabels,
-    ConfigurationError,
-    LabelDistribution,
-    LabelSet,
-    LogprobSpace,
-    Part,
-    Prediction,
-)
+from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Part, Prediction
 from calibrant.inference._calls import Calls
 from calibrant.inference._methods import Decoding
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._several import ask_together
-
-__all__ = ["DEFAULT_SAMPLES", "Sampling", "check_seed", "resolve_temperature"]
 
 DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0

@@ -7,15 +7,9 @@ from collections import Counter
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
 
-from calibrant.core import (
-    CalibrantError,
-    Prediction,
-    ProviderError,
-    Usage,
-)
+from calibrant.core._errors import CalibrantError, ProviderError
+from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._calls import total_usage
-
-__all__ = ["Answers", "ask_together"]
 
 
 @dataclass(frozen=True, kw_only=True)

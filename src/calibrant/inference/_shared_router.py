@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from calibrant.core import CalibrantError, ConfigurationError, RouterState, StateError
-from calibrant.routing import Observation, Router, RoutingRequest, Standing
-
-__all__ = ["SharedRouter"]
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._router_state import RouterState
+from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
 
 _LOG = logging.getLogger("calibrant")
 

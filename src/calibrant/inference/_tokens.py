@@ -15,22 +15,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    CompletionRequest,
-    ContextLengthError,
-    ContinuingClient,
-    LabelDistribution,
-    LabelSet,
-    LogprobsUnavailableError,
-    Message,
-    ProviderError,
-    TokenContinuation,
-    TokenLogprobs,
-)
+from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ContextLengthError, LogprobsUnavailableError, ProviderError
+from calibrant.core._labels import LabelSet
+from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._calls import Calls
-from calibrant.logprobs import TokenTrie, TokenWalk
-
-__all__ = ["Expected", "TokenScorer"]
+from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 
 # To ask about all beginnings of more labels takes longer than what it saves; nor would their names fit into a prompt.
 _MOST_EXPECTED: Final = 512

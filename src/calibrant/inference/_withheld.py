@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.clients import public_address, secret_texts
-from calibrant.inference.doctor import is_secret
-
-__all__ = ["may_be_withheld", "without_secrets"]
+from calibrant.clients._redact import public_address, secret_texts
+from calibrant.inference.doctor._records import is_secret
 
 _ADDRESSES = frozenset({"api_base", "base_url"})
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from calibrant.core import Completion, LogprobsUnavailableError, Token
+from calibrant.core._completion import Completion, Token
+from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 from calibrant.logprobs._fields import (
     FieldPath,
@@ -18,8 +19,6 @@ from calibrant.logprobs._fields import (
     parse_path,
     value_span,
 )
-
-__all__ = ["AlignedField", "align", "align_at", "checked_logprob", "joint_logprob"]
 
 _MAX_ATTEMPTS = 64
 # Longer answers are not cached.

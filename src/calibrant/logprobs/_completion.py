@@ -9,9 +9,10 @@ from itertools import chain, zip_longest
 from math import exp
 from typing import Any, Final, TypedDict
 
-from calibrant.core import Completion, DataError, Token, Usage, bounded_count, clean_line, clean_text
-
-__all__ = ["IMPOSSIBLE", "MOST_MASS", "TOLERANCE", "contradiction", "read_completion", "reported_tokens"]
+from calibrant.core._completion import Completion, Token
+from calibrant.core._errors import DataError
+from calibrant.core._prediction import Usage
+from calibrant.core._reported import bounded_count, clean_line, clean_text
 
 TOLERANCE: Final = 1e-6
 """A log-probability may exceed 0 by this much (rounding); it then counts as 0."""

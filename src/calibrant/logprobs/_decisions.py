@@ -23,13 +23,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import LogprobsUnavailableError, TokenLogprobs, Vocabulary
+from calibrant.core._errors import LogprobsUnavailableError
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._align import AlignedField
 from calibrant.logprobs._distribution import least_bound, listed_at
 from calibrant.logprobs._fields import FieldPath, value_span
 from calibrant.logprobs._trie import SPACES
-
-__all__ = ["ArrayDecision", "next_decision", "read_decisions"]
 
 _ENDS: Final = b"]"
 _FLOOR: Final = 1e-300

@@ -44,29 +44,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    ConfigurationError,
-    LabelDistribution,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    Token,
-)
+from calibrant.core._completion import Token
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._labels import LabelSet
 from calibrant.logprobs._align import AlignedField, align, checked_logprob
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import parse_path
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, StringState, trie_for
-
-__all__ = [
-    "FLOOR",
-    "OpeningMasses",
-    "extract_distribution",
-    "least_bound",
-    "listed_at",
-    "log_normalise",
-    "opening_masses",
-    "whole_label_distribution",
-]
 
 FLOOR: Final = 1e-12
 """No label's probability is reported below this, so that logarithms stay finite."""

@@ -7,20 +7,8 @@ import re
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from calibrant.core import CalibrantError, Completion, ConfigurationError
-
-__all__ = [
-    "FieldPath",
-    "UnparsedError",
-    "answer_value",
-    "array_path",
-    "element_path",
-    "field_value",
-    "field_values",
-    "json_body",
-    "parse_path",
-    "value_span",
-]
+from calibrant.core._completion import Completion
+from calibrant.core._errors import CalibrantError, ConfigurationError
 
 FieldPath = tuple[str | int, ...]
 

@@ -7,18 +7,11 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from calibrant.core import (
-    ConfigurationError,
-    FieldLabels,
-    LabelSet,
-    MultiLabels,
-    SchemaNode,
-    plain_schema,
-    schema_target,
-)
+from calibrant.core._composite import FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._schema import SchemaNode, plain_schema, schema_target
 from calibrant.logprobs._fields import FieldPath, array_path, parse_path
-
-__all__ = ["as_response_format", "enum_schema", "labels_from_schema"]
 
 _Node = dict[str, Any]
 

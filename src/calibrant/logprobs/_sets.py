@@ -48,20 +48,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    LabelDistribution,
-    LabelSet,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    TokenLogprobs,
-)
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import LogprobsUnavailableError
+from calibrant.core._labels import LabelSet
+from calibrant.core._tokens import TokenLogprobs
 from calibrant.logprobs._align import AlignedField, align_at
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._decisions import ArrayDecision, next_decision, read_decisions
 from calibrant.logprobs._distribution import FLOOR, extract_distribution
 from calibrant.logprobs._fields import FieldPath, array_path, element_path, value_span
-
-__all__ = ["ArrayPlace", "SetEvidence", "extract_set", "read_place", "set_of_places"]
 
 _FLOOR: Final = 1e-300
 

@@ -33,17 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import (
-    LabelDistribution,
-    LogprobSpace,
-    LogprobsUnavailableError,
-    TokenLogprobs,
-    Vocabulary,
-)
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import LogprobsUnavailableError
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._walk import check_tolerance
-
-__all__ = ["TokenTrie", "TokenWalk"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

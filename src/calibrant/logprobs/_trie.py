@@ -15,18 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from calibrant.core import LabelSet
-
-__all__ = [
-    "SPACES",
-    "START",
-    "Branch",
-    "LabelTrie",
-    "StringState",
-    "advance",
-    "common_prefix_length",
-    "trie_for",
-]
+from calibrant.core._labels import LabelSet
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"

@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_count, check_level, check_values
-
-__all__ = ["bootstrap_interval"]
 
 # Counts drawn at once: 2^22 are 32 MB.
 _CHUNK = 1 << 22

@@ -7,10 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_confidence_correct, check_count
-
-__all__ = ["brier_score", "expected_calibration_error", "log_loss"]
 
 # The logarithm of a confident mistake stays finite.
 _CLIP = 1e-6

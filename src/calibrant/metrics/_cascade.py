@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calibrant.core import Interval, Verdict
+from calibrant.core._distribution import Interval
+from calibrant.core._prediction import Verdict
 from calibrant.metrics._intervals import wilson_interval
-
-__all__ = ["CascadeMetrics", "CascadeModelMetrics", "CascadeTally"]
 
 
 @dataclass(frozen=True, kw_only=True)

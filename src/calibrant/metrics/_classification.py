@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LabelSet, normalise_label
-
-__all__ = ["AnsweredLabels", "ClassificationSummary", "LabelMetrics", "classification_summary"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, normalise_label
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 

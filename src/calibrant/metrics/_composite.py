@@ -10,7 +10,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import CompositeLabels, Interval, LabelSet, MultiLabels, Prediction
+from calibrant.core._composite import CompositeLabels, MultiLabels
+from calibrant.core._distribution import Interval
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
 from calibrant.metrics._classification import (
     AnsweredLabels,
     ClassificationSummary,
@@ -18,15 +21,6 @@ from calibrant.metrics._classification import (
     classification_summary,
 )
 from calibrant.metrics._intervals import wilson_interval
-
-__all__ = [
-    "CompositeMetrics",
-    "CompositeTally",
-    "DecisionMetrics",
-    "GivenPart",
-    "PartMetrics",
-    "answer_summary",
-]
 
 _BINS: Final = 15
 _EDGES: Final[list[float]] = np.linspace(0.0, 1.0, _BINS + 1).tolist()

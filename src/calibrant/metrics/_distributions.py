@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["multiclass_brier_score", "multiclass_log_loss"]
+from calibrant.core._errors import ConfigurationError
 
 # Probabilities computed as exp of a sum may leave [0, 1], and their sum 1, by this much.
 _ROUNDING = 1e-6

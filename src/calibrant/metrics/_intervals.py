@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_count, check_level, check_values, normal_quantile
-
-__all__ = ["mean_interval", "paired_mean_interval", "wilson_interval", "wilson_limits"]
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import check_binary, check_same_length, check_values, normal_quantile
-
-__all__ = ["PairedComparison", "holm", "paired_comparison"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.core import LOW_LABEL_MASS, Interval
-
-__all__ = ["confidence_remarks", "zero_width_remark"]
+from calibrant.core._distribution import LOW_LABEL_MASS, Interval
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, Interval
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_confidence_correct, normal_quantile
-
-__all__ = ["aurc", "auroc", "auroc_interval", "excess_aurc", "selective_accuracy"]
 
 _HALVINGS = 60  # of [0, 1]: to the last bit of a float
 

@@ -9,16 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import HierarchicalLabels, Interval, LabelSet, OrdinalLabels
+from calibrant.core._distribution import Interval
+from calibrant.core._labels import LabelSet
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._intervals import mean_interval, wilson_interval
-
-__all__ = [
-    "HierarchicalMetrics",
-    "OrdinalMetrics",
-    "StructureFigure",
-    "StructureMetrics",
-    "structure_metrics",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

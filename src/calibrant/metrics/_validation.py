@@ -7,18 +7,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = [
-    "check_binary",
-    "check_confidence",
-    "check_confidence_correct",
-    "check_count",
-    "check_level",
-    "check_same_length",
-    "check_values",
-    "normal_quantile",
-]
+from calibrant.core._errors import ConfigurationError
 
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
 _ROUNDING = 1e-6

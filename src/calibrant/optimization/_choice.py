@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calibrant.core import Example, Interval, LabelSet, Outcome, Prediction
-from calibrant.metrics import AnsweredLabels, PairedComparison, answer_summary
-
-__all__ = [
-    "Choice",
-    "HeadChoice",
-    "RowScores",
-    "ValidatedPrompt",
-    "ValidationLog",
-    "choose",
-    "credits_of",
-    "is_worse",
-    "row_scores",
-]
+from calibrant.core._distribution import Interval
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._rows import Example
+from calibrant.metrics._classification import AnsweredLabels
+from calibrant.metrics._composite import answer_summary
+from calibrant.metrics._paired import PairedComparison
 
 
 @dataclass(frozen=True, kw_only=True)

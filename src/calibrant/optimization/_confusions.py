@@ -6,9 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from calibrant.core import Outcome, Prediction
-
-__all__ = ["ConfusionLog", "PromptRecord"]
+from calibrant.core._prediction import Outcome, Prediction
 
 UNKNOWN_CONFIDENCE = 0.5
 

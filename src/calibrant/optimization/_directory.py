@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.core import CalibrantError, StateError, make_rescue_folder
-from calibrant.runs import JsonlStore, Manifest, make_folder, rescue_if_lost
-
-__all__ = ["JOURNAL", "is_current", "open_directory", "rescuing"]
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import make_rescue_folder
+from calibrant.runs._folder import Manifest, make_folder, rescue_if_lost
+from calibrant.runs._journal import JsonlStore
 
 JOURNAL = "journal.jsonl"
 _VERSION = "search"  # a key of run.json

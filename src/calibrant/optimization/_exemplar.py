@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.core import (
-    CompositeLabels,
-    ConfigurationError,
-    DemonstrationSettings,
-    Example,
-    Prediction,
-    normalise_label,
-)
-from calibrant.inference import Demonstration, one_line
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import Prediction
+from calibrant.core._rows import Example
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.inference._demonstration_format import Demonstration, one_line
 from calibrant.optimization._confusions import ConfusionLog, PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
-
-__all__ = ["ExemplarProposer"]
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25

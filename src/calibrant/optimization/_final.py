@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CompositeLabels, Example, Outcome, Prediction, Task, normalise_label
-from calibrant.heads import BaselineScore, EmbeddingModel, Head, compare_with_baselines
-from calibrant.inference import open_embedding_model
-from calibrant.metrics import PairedComparison
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._rows import Example
+from calibrant.core._task import Task
+from calibrant.heads._compared import BaselineScore, compare_with_baselines
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._head import Head
+from calibrant.inference._embeddings import open_embedding_model
+from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._plan import COMPONENT
 from calibrant.optimization._result import PromptScore, compare, score_prompt
 from calibrant.optimization._shown import ShownTexts
-
-__all__ = ["FinalScore", "embedding_model", "final_score", "labelled_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)

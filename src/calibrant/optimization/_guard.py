@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calibrant.core import ProviderError
-
-__all__ = ["Guard"]
+from calibrant.core._errors import ProviderError
 
 MAX_FAILURES = 3
 

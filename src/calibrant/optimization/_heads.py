@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from calibrant.adapters import ConfidenceAdapter, example_row, query_of
-from calibrant.core import Example, Prediction, Task
-from calibrant.heads import EmbeddingModel, Head
-from calibrant.inference import Classifier, Query, head_of
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._rows import example_row, query_of
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import Query
+from calibrant.core._rows import Example
+from calibrant.core._task import Task
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._head import Head
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._heads import head_of
 from calibrant.optimization._choice import Choice, HeadChoice, ValidatedPrompt
 from calibrant.optimization._final import labelled_rows
 from calibrant.optimization._plan import COMPONENT, SCREENED
 from calibrant.optimization._progress import PERFECT
 from calibrant.optimization._race import BETTER, FIRST, Standing, beats
-
-__all__ = ["HeadStage"]
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 

@@ -8,36 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from calibrant.adapters import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
-from calibrant.core import (
-    ConfigurationError,
-    Example,
-    LabelSet,
-    Predictor,
-    Task,
-    labels_to_record,
-    normalise_label,
-)
+from calibrant.adapters._calls import SearchSize
+from calibrant.adapters._prior import PriorCorrection
+from calibrant.adapters._thresholds import THRESHOLD_ROWS, Thresholds
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_records import labels_to_record
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._predictor import Predictor
+from calibrant.core._rows import Example
+from calibrant.core._task import Task
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._prompt_parts import PromptFormat
 from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import name_of
 
 if TYPE_CHECKING:
-    from calibrant.inference import ModelLike
-
-__all__ = [
-    "COMPONENT",
-    "DEMONSTRATED",
-    "SCREENED",
-    "USER_TEMPLATE",
-    "Proposer",
-    "SearchPlan",
-    "given_prompts",
-    "make_plan",
-    "search_fingerprint",
-    "search_size",
-]
+    from calibrant.inference._models import ModelLike
 
 COMPONENT: Final = "system_prompt"
 USER_TEMPLATE: Final = "user_template"

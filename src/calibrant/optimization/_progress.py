@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from calibrant.inference import rate_limit_waits
+from calibrant.inference._limits import rate_limit_waits
 
 if TYPE_CHECKING:
     from gepa.core.callbacks import (
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
         ValsetEvaluatedEvent,
     )
 
-    from calibrant.core import CallMeter, Prediction
-
-__all__ = ["Progress", "ProgressListener", "ProgressTracker"]
+    from calibrant.core._limits import CallMeter
+    from calibrant.core._prediction import Prediction
 
 
 PERFECT = 1.0 - 1e-12

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from calibrant.core import CompositeLabels
-from calibrant.inference import Demonstration, DemonstrationFormat, one_line
-
-__all__ = ["PromptFormat", "PromptParts", "estimate_tokens"]
+from calibrant.core._composite import CompositeLabels
+from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
 
 _FORM = "\n\nLabels: "
 _LISTED = "\n\nLabels:\n"

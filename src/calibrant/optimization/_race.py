@@ -16,21 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import LabelSet
-from calibrant.heads import cross_fitted
-from calibrant.metrics import classification_summary
-
-__all__ = [
-    "BETTER",
-    "FIRST",
-    "Standing",
-    "beats",
-    "detectable_gain",
-    "gain",
-    "race",
-    "race_calls",
-    "standing",
-]
+from calibrant.core._labels import LabelSet
+from calibrant.heads._fit import cross_fitted
+from calibrant.metrics._classification import classification_summary
 
 FIRST: Final = 20
 """Rows of the first stage of a race."""

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import Outcome, Prediction
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.optimization._confusions import ConfusionLog
 
 if TYPE_CHECKING:
     from gepa.core.adapter import EvaluationBatch
-
-__all__ = ["Confusions", "ReflectingAdapter"]
 
 _REFLECTED: Final = 8  # rows that are shown, at most
 _PAIRS: Final = 6  # confusions that are named, at most

@@ -7,15 +7,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
-from calibrant.inference import Calls, call_options, is_in_process, open_client, run_sync
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.inference._calls import Calls
+from calibrant.inference._limits import is_in_process
+from calibrant.inference._loop import run_sync
+from calibrant.inference._models import call_options, open_client
 from calibrant.optimization._guard import Guard
 
 if TYPE_CHECKING:
-    from calibrant.core import Client
-    from calibrant.runs import JsonlStore
-
-__all__ = ["Reflection", "check_names", "name_of", "open_reflection"]
+    from calibrant.core._completion import Client
+    from calibrant.runs._journal import JsonlStore
 
 _SMALL_PROMPT: Final = "Answer with the word yes."
 

@@ -11,39 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.calibration import ThresholdSuggestion
-from calibrant.core import (
-    Example,
-    Interval,
-    LabelSet,
-    Outcome,
-    Prediction,
-    described_labels,
-    prediction_to_record,
-    write_atomically,
-)
-from calibrant.metrics import (
-    AnsweredLabels,
-    PairedComparison,
-    mean_interval,
-    paired_comparison,
-    paired_mean_interval,
-    wilson_interval,
-)
+from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.core._distribution import Interval
+from calibrant.core._files import write_atomically
+from calibrant.core._label_records import described_labels
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._records import prediction_to_record
+from calibrant.core._rows import Example
+from calibrant.metrics._classification import AnsweredLabels
+from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
+from calibrant.metrics._paired import PairedComparison, paired_comparison
 from calibrant.optimization._choice import HeadChoice, ValidatedPrompt, credits_of, row_scores
 
 if TYPE_CHECKING:
     from calibrant.optimization._final import FinalScore
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "OptimizationResult",
-    "PromptScore",
-    "compare",
-    "compare_credit",
-    "score_prompt",
-    "write_run",
-]
 
 SCHEMA_VERSION = 1
 

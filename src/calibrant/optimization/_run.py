@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters import ConfidenceAdapter, Thresholds, example_row, query_of
-from calibrant.calibration import DEMONSTRATIONS, LabelPriorCorrection
-from calibrant.core import (
-    CompositeLabels,
-    ConfigurationError,
-    DemonstrationSettings,
-    Example,
-    Outcome,
-    Prediction,
-    Predictor,
-    ProviderError,
-    Query,
-    ScoringSettings,
-    Task,
-    write_atomically,
-)
-from calibrant.heads import Head
-from calibrant.inference import Classifier, DemonstrationIndex, apply_head, ask
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._rows import example_row, query_of
+from calibrant.adapters._thresholds import Thresholds
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._files import write_atomically
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor, Query
+from calibrant.core._rows import Example
+from calibrant.core._settings import DemonstrationSettings, ScoringSettings
+from calibrant.core._task import Task
+from calibrant.heads._head import Head
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.inference._heads import apply_head
+from calibrant.inference._predictor import ask
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import embedding_model, final_score
@@ -55,20 +55,13 @@ from calibrant.optimization._result import (
 )
 from calibrant.optimization._search import Search, race_reserve
 from calibrant.optimization._shown import check_given_prompts
-from calibrant.runs import JsonlStore, PredictionJournal
-from calibrant.scoring import (
-    BrierScoring,
-    LinearBlendScoring,
-    LogScoring,
-    ScoringStrategy,
-    SigmoidScoring,
-    ThresholdScoring,
-)
+from calibrant.runs._journal import JsonlStore, PredictionJournal
+from calibrant.scoring._probability import LinearBlendScoring, SigmoidScoring, ThresholdScoring
+from calibrant.scoring._proper import BrierScoring, LogScoring
+from calibrant.scoring._protocol import ScoringStrategy
 
 if TYPE_CHECKING:
-    from calibrant.inference import ModelLike
-
-__all__ = ["optimize"]
+    from calibrant.inference._models import ModelLike
 
 LABEL_PRIOR = "label_prior.json"
 HEAD = "head.json"

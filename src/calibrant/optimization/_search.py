@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters import ConfidenceAdapter, example_row, query_of
-from calibrant.core import Example, LabelSet, Outcome, Prediction, Task
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._rows import example_row, query_of
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._rows import Example
+from calibrant.core._task import Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
 from calibrant.optimization._guard import Guard
 from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan, given_prompts
@@ -20,17 +24,15 @@ from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._race import FIRST, Standing, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Reflection
 from calibrant.optimization._shown import NoCopies
-from calibrant.runs import FileLogger
+from calibrant.runs._journal import FileLogger
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult
     from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
-    from calibrant.adapters import ConfidenceDataInst
-    from calibrant.inference import Query
-
-__all__ = ["Search", "race_reserve"]
+    from calibrant.adapters._types import ConfidenceDataInst
+    from calibrant.core._predictor import Query
 
 ENTRANTS: Final = 3
 """Prompts that enter the race beside the seed prompt, at most."""

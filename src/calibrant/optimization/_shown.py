@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from calibrant.core import ConfigurationError, Task, normalise_label
-from calibrant.inference import one_line
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import normalise_label
+from calibrant.core._task import Task
+from calibrant.inference._demonstration_format import one_line
 from calibrant.optimization._plan import COMPONENT, given_prompts
 from calibrant.optimization._prompt_parts import PromptFormat
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
-
-__all__ = ["NoCopies", "ShownTexts", "check_given_prompts"]
 
 # A shorter text, such as "ok", may stand in an instruction without having been copied from a row.
 _COPIED: Final = 12  # characters

@@ -2,23 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from calibrant.core import lazy_names
+from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.reports._html import write_report
-    from calibrant.reports._trade import TradePoint, trade_chart, write_trade
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "._html": "write_report",
-            "._trade": "TradePoint trade_chart write_trade",
         },
     )
 
 __all__ = [
-    "TradePoint",
-    "trade_chart",
     "write_report",
-    "write_trade",
 ]

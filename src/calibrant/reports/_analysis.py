@@ -8,43 +8,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import held_out_answer_probability
-from calibrant.core import UNKNOWN, Interval, Outcome
-from calibrant.metrics import (
-    ClassificationSummary,
-    CompositeMetrics,
-    PairedComparison,
-    aurc,
-    auroc_interval,
-    brier_score,
-    confidence_remarks,
-    expected_calibration_error,
-    paired_comparison,
-    paired_mean_interval,
-    structure_metrics,
-    wilson_interval,
-    zero_width_remark,
-)
+from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.core._distribution import Interval
+from calibrant.core._prediction import Outcome
+from calibrant.core._run_rows import UNKNOWN
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._classification import ClassificationSummary
+from calibrant.metrics._composite import CompositeMetrics
+from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
+from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
+from calibrant.metrics._selective import aurc, auroc_interval
+from calibrant.metrics._structure import structure_metrics
 from calibrant.reports._rows import PromptRows, read_distributions
-
-__all__ = [
-    "Bar",
-    "Bin",
-    "Comparison",
-    "HeadlineFigure",
-    "Mistakes",
-    "RiskCoverage",
-    "collapse_warning",
-    "compare",
-    "confidence_bars",
-    "confusion",
-    "headline",
-    "latency_bars",
-    "mistakes",
-    "reliability_bins",
-    "remarks",
-    "risk_coverage",
-]
 
 RELIABILITY_BINS: Final = 15
 CONFIDENCE_BINS: Final = 20

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant.core import Interval, StateError
-
-__all__ = ["Baselines", "ScoreRow", "baselines_of"]
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import StateError
 
 _Record = Mapping[str, Any]
 

@@ -12,19 +12,6 @@ from markupsafe import Markup
 
 from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
-__all__ = [
-    "CertifiedPoint",
-    "Frame",
-    "across",
-    "confidence_chart",
-    "latency_chart",
-    "percent",
-    "reliability_chart",
-    "risk_chart",
-    "seconds",
-    "up",
-]
-
 WIDTH: Final = 460
 HEIGHT: Final = 320
 LEFT, RIGHT, TOP, BOTTOM = 58, 26, 30, 52

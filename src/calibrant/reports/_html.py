@@ -16,14 +16,15 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from calibrant.core import WHAT_ACCEPTED_MEANS, ConfigurationError, StateError, write_atomically
-from calibrant.metrics import ClassificationSummary, holm
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import write_atomically
+from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS
+from calibrant.metrics._classification import ClassificationSummary
+from calibrant.metrics._paired import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._rows import PromptRows, RowTexts, read_texts
 from calibrant.reports._run import Run, read_run
-
-__all__ = ["environment", "policy_hash", "static", "write_report"]
 
 MAX_MISTAKES: Final = 200  # shown, in all runs together
 _FEWEST_MISTAKES: Final = 20  # of each run

@@ -15,11 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import UNKNOWN, CompositeLabels, DataError, LabelSet, Outcome, RunRow, part_of
-from calibrant.metrics import CascadeMetrics, CascadeTally, CompositeMetrics, CompositeTally, GivenPart
-from calibrant.runs import RowFile
-
-__all__ = ["PartText", "PromptRows", "RowTexts", "read_distributions", "read_rows", "read_texts"]
+from calibrant.core._composite import CompositeLabels, part_of
+from calibrant.core._errors import DataError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome
+from calibrant.core._run_rows import UNKNOWN, RunRow
+from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
+from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
+from calibrant.runs._row_file import RowFile
 
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}

@@ -8,23 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import (
-    CompositeLabels,
-    ConfigurationError,
-    HierarchicalLabels,
-    LabelSet,
-    OrdinalLabels,
-    StateError,
-    changed_prompt,
-    labels_from_record,
-    read_json_object,
-    search_verdict,
-)
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._label_records import labels_from_record
+from calibrant.core._labels import LabelSet
+from calibrant.core._search_verdicts import changed_prompt, search_verdict
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.reports._baselines import Baselines, baselines_of
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import PromptRows, read_rows
-
-__all__ = ["Run", "SearchResults", "read_run"]
 
 _SCHEMA_VERSION: Final = 1
 

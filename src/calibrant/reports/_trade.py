@@ -10,11 +10,11 @@ from typing import Final
 
 from markupsafe import Markup
 
-from calibrant.core import Interval, StateError, write_atomically
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import StateError
+from calibrant.core._files import write_atomically
 from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, up
 from calibrant.reports._html import environment, policy_hash, static
-
-__all__ = ["TradePoint", "round_ticks", "trade_chart", "write_trade"]
 
 _LONGEST: Final = 28  # characters of a name in the drawing
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)

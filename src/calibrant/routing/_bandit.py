@@ -10,15 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._bandit_state import ProviderTally, arm_record, read_arm
 from calibrant.routing._base import NamedRouter
 from calibrant.routing._checks import check_costs, check_real, check_share, check_whole, unit_vector
 from calibrant.routing._linucb import LinUCB
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._snapshots import read_count, read_records, write_records
-
-__all__ = ["BanditRouter"]
 
 _LOG = logging.getLogger("calibrant")
 _VERSION: Final = 2  # 1 had no constant

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.routing._checks import is_number
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
 from calibrant.routing._snapshots import read_count
-
-__all__ = ["Average", "ProviderTally", "arm_record", "read_arm"]
 
 # What rounding may add to a bound that holds exactly.
 _ROUNDING = 1e-6

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._checks import check_providers
 from calibrant.routing._protocol import Observation, RoutingRequest, Standing
 from calibrant.routing._snapshots import read_count, read_numbers, read_records, write_records
-
-__all__ = ["CountingRouter", "NamedRouter"]
 
 _COUNT = "observations"
 

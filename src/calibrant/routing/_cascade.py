@@ -7,14 +7,12 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_costs, check_known, check_providers, check_real, check_whole
 from calibrant.routing._ladder import Ladder
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._quality import AnswerQuality, answer_quality
-
-__all__ = ["CascadeRouter", "ClassifierMode"]
 
 ClassifierMode = Literal["heuristic", "judge"]
 

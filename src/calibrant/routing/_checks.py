@@ -10,19 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-
-__all__ = [
-    "check_costs",
-    "check_known",
-    "check_providers",
-    "check_real",
-    "check_share",
-    "check_table",
-    "check_whole",
-    "is_number",
-    "unit_vector",
-]
+from calibrant.core._errors import ConfigurationError
 
 
 def check_providers(providers: Sequence[str]) -> tuple[str, ...]:

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.routing._checks import check_real, check_whole, unit_vector
 
-__all__ = ["CoherenceMonitor"]
-
 _LOG = logging.getLogger("calibrant")
 # A mean of unit vectors shorter than this is rounding.
 _NO_DIRECTION: Final = 1e-9

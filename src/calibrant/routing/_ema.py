@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_share, check_whole
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
-
-__all__ = ["EMARouter", "unexplored"]
 
 _START = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0}
 _COLUMNS = tuple(_START)

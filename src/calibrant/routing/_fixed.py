@@ -10,8 +10,6 @@ from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_known, check_table
 from calibrant.routing._protocol import RoutingRequest
 
-__all__ = ["FixedRouter", "TaskRouter"]
-
 
 class FixedRouter(CountingRouter):
     """Asks providers in the order in which they were declared.

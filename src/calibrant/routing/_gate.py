@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike
 from calibrant.routing._checks import check_share, unit_vector
 from calibrant.routing._ladder import Ladder
 
-__all__ = ["QualityGate"]
-
 
 class QualityGate:
     """Gate that rejects an answer whose embedding points away from its question's, so that the next provider is asked.

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from calibrant.core import Message
+from calibrant.core._completion import Message
 from calibrant.routing._checks import is_number
 from calibrant.routing._replies import fence, fenced, json_object, without_thinking
-
-__all__ = ["JUDGE_FORMAT", "judge_messages", "read_judgement"]
 
 JUDGE_FORMAT: Final[dict[str, Any]] = {
     "type": "json_schema",

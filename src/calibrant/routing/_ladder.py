@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Ladder"]
-
 
 class Ladder:
     """Judge of the answers to one request, one by one, that remembers the best.

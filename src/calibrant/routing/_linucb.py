@@ -7,8 +7,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEAST_RIDGE", "LinUCB"]
-
 # How far an arm's ridge may decay before it is put back.
 LEAST_RIDGE = 0.5
 

@@ -10,10 +10,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 from calibrant.routing._checks import check_real, is_number
-
-__all__ = ["Observation", "Router", "RoutingRequest", "Standing"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

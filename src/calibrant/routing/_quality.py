@@ -12,8 +12,6 @@ from typing import Any, Final
 from calibrant.routing._refusals import declines
 from calibrant.routing._replies import without_thinking
 
-__all__ = ["AnswerQuality", "answer_quality", "repetition"]
-
 _EMPTY: Final = 0.0
 _REFUSED: Final = 0.1
 _INCOHERENT: Final = 0.2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["declines"]
-
 _MOST_WORDS: Final = 150
 _LOOKED_AT: Final = 400  # characters
 

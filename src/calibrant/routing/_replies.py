@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["fence", "fenced", "json_object", "without_thinking"]
-
 _THOUGHT: Final = "</think>"
 # Marks of chat templates: engines that know them by their text would see a new turn begin.
 _MARK = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>)|\[(?=/?INST\])")

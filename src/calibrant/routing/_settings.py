@@ -9,18 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from calibrant.core.sections import Amount, Count, Number, Section, Share, wrong, wrong_at
-
-__all__ = [
-    "BanditSettings",
-    "CascadeRoutingSettings",
-    "CoherenceSettings",
-    "RoutingProviderSettings",
-    "RoutingSettings",
-    "RoutingStrategy",
-    "TierSettings",
-    "TriageSettings",
-]
+from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong, wrong_at
 
 RoutingStrategy: TypeAlias = Literal["none", "ema", "thompson", "cascade", "task", "triage", "bandit"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.routing._checks import is_number
-
-__all__ = ["read_count", "read_numbers", "read_records", "write_records"]
 
 _VERSION: Final = 1
 

@@ -11,8 +11,6 @@ from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_share
 from calibrant.routing._protocol import Observation, RoutingRequest
 
-__all__ = ["ThompsonRouter"]
-
 _START = {"alpha": 1.0, "beta": 1.0}
 _LEAST, _MOST = 0.5, 1e9
 _RATE_LIMIT_WEIGHT = 2.0

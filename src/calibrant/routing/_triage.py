@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core import ConfigurationError, Message, StateError
+from calibrant.core._completion import Message
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._base import CountingRouter
 from calibrant.routing._checks import check_known, check_table, check_whole
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._replies import fence, fenced, json_object, without_thinking
-
-__all__ = ["TRIAGE_FORMAT", "TriageRouter", "read_tier", "triage_messages"]
 
 # From easy to hard.
 _TIERS: Final[dict[str, str]] = {

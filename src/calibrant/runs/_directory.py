@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core import CalibrantError, is_in_place, make_rescue_folder, remove_leftovers
+from calibrant.core._errors import CalibrantError
+from calibrant.core._files import is_in_place, make_rescue_folder, remove_leftovers
 from calibrant.runs._folder import MANIFEST, Manifest, hold_lock, make_folder, unwritable, write_json
-
-__all__ = ["METRICS", "PREDICTIONS", "RunDirectory"]
 
 _LOCK: Final = ".lock"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared

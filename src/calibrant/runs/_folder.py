@@ -9,19 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import CalibrantError, StateError, read_json_object, try_lock, write_atomically
-
-__all__ = [
-    "MANIFEST",
-    "Manifest",
-    "differing_keys",
-    "hold_lock",
-    "locked_folder",
-    "make_folder",
-    "rescue_if_lost",
-    "unwritable",
-    "write_json",
-]
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import read_json_object, try_lock, write_atomically
 
 MANIFEST: Final = "run.json"
 _SHOWN: Final = 60  # characters of a value in a message

@@ -9,17 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
-from calibrant.core import (
-    Prediction,
-    StateError,
-    is_in_place,
-    prediction_from_record,
-    prediction_to_record,
-    write_atomically,
-)
+from calibrant.core._errors import StateError
+from calibrant.core._files import is_in_place, write_atomically
+from calibrant.core._prediction import Prediction
+from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.runs._folder import hold_lock
-
-__all__ = ["FileLogger", "JsonlStore", "PredictionJournal"]
 
 
 class JsonlStore:

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core import StateError, read_json_object
+from calibrant.core._errors import StateError
+from calibrant.core._files import read_json_object
 from calibrant.runs._directory import METRICS
 from calibrant.runs._folder import MANIFEST
-
-__all__ = ["BATCH", "RESULT", "damaged_origin", "read_origin", "unfinished"]
 
 RESULT: Final = "result.json"
 """Result of a search, written when it ends."""

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Final
 
-from calibrant.core import CalibrantError, Example, Prediction, StateError, is_in_place
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import is_in_place
+from calibrant.core._prediction import Prediction
+from calibrant.core._rows import Example
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._records import RowCounter, StoredRow, row_line
-
-__all__ = ["PredictionsFile"]
 
 _BATCH: Final = 256  # rows
 _SECONDS: Final = 0.2  # between writes

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from calibrant.core import Example, LabelDistribution, Outcome, Part, Prediction, part_of, step_to_record
-
-__all__ = ["RowCounter", "StoredRow", "row_line", "row_record"]
+from calibrant.core._composite import part_of
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.core._records import step_to_record
+from calibrant.core._rows import Example
 
 
 class RowCounter(Protocol):

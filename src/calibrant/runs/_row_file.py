@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from calibrant.core import DataError, RunRow, StateError
-
-__all__ = ["RowFile", "read_row"]
+from calibrant.core._errors import DataError, StateError
+from calibrant.core._run_rows import RunRow
 
 
 class RowFile:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from calibrant.core import Example, StateError, atomic_bytes_writer, write_atomically
+from calibrant.core._errors import StateError
+from calibrant.core._files import atomic_bytes_writer, write_atomically
+from calibrant.core._rows import Example
 from calibrant.runs._records import RowCounter, StoredRow
-
-__all__ = ["FinishedBlocks", "Shards", "blocks_of"]
 
 _DIGITS: Final = 9  # their names sort like their numbers
 

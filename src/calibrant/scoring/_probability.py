@@ -6,10 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from calibrant.core import LabelDistribution
+from calibrant.core._distribution import LabelDistribution
 from calibrant.scoring._validation import check_logprob, check_parameter, format_number
-
-__all__ = ["LinearBlendScoring", "SigmoidScoring", "ThresholdScoring"]
 
 # Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a
 # few hundred rounded token log-probabilities is off by less, and no provider reports as finely.

@@ -15,10 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LabelDistribution, normalise_label
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import normalise_label
 from calibrant.scoring._validation import check_logprob, check_parameter, format_number
-
-__all__ = ["BrierScoring", "LogScoring"]
 
 
 class _ProperScoring(ABC):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from calibrant.core import LabelDistribution
-
-__all__ = ["ScoringStrategy"]
+from calibrant.core._distribution import LabelDistribution
 
 
 @runtime_checkable

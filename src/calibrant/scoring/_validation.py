@@ -7,9 +7,7 @@ from numbers import Real
 
 import numpy as np
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["check_logprob", "check_parameter", "format_number"]
+from calibrant.core._errors import ConfigurationError
 
 # Sums of rounded token log-probabilities can end a little above 0.
 _POSITIVE_TOLERANCE = 1e-6

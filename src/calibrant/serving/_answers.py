@@ -8,11 +8,10 @@ from fastapi import HTTPException
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from calibrant.assembly import Decision
-from calibrant.core import LabelDistribution, Outcome, Prediction
+from calibrant.assembly._bundle import Decision
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.serving._metrics import decision_name
-
-__all__ = ["Answers", "Failure", "Refusal", "answer_record", "asked_schema", "parse_asked"]
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'

@@ -9,8 +9,6 @@ from typing import Any, Final, TypeVar
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
-__all__ = ["Stopping", "bounded_body", "while_connected"]
-
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _T = TypeVar("_T")
 

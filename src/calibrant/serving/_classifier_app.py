@@ -18,16 +18,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from calibrant.assembly import Bundle
-from calibrant.core import CalibrantError, Outcome, Prediction, Predictor
-from calibrant.inference import ask_async
+from calibrant.assembly._bundle import Bundle
+from calibrant.core._errors import CalibrantError
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor
+from calibrant.inference._predictor import ask_async
 from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 from calibrant.serving._metrics import ServiceMetrics, decision_name
 from calibrant.serving._readiness import Readiness
 from calibrant.serving._settings import ServiceSettings
-
-__all__ = ["create_classifier_app"]
 
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["ConnectionLimits"]
+from calibrant.core._errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.assembly import Bundle, open_bundle, read_bundle
-from calibrant.core import CalibrantError, ConfigurationError, Limits, Outcome, Prediction, Predictor
-from calibrant.inference import ask_async, run_sync
+from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._bundle_load import open_bundle
+from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor
+from calibrant.inference._loop import run_sync
+from calibrant.inference._predictor import ask_async
 from calibrant.serving._answers import answer_record
 
 # Importing litellm downloads a price list unless told not to.
@@ -21,8 +26,6 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import litellm
 from litellm import ModelResponse
 from litellm.llms.custom_llm import CustomLLM, CustomLLMError
-
-__all__ = ["BundleProvider"]
 
 _PROVIDER: Final = "calibrant"
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TextIO
 
-__all__ = ["json_logs"]
-
 _LOGGERS = ("calibrant", "uvicorn", "asyncio")
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from calibrant.assembly import BundleHistory, Decision
-from calibrant.core import CompositeLabels, LabelSet, Prediction
-
-__all__ = ["ServiceMetrics", "ks_distance"]
+from calibrant.assembly._bundle import BundleHistory, Decision
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
 
 _WINDOW: Final = 1_000
 _LEAST: Final = 30  # of fewer values the distance says next to nothing

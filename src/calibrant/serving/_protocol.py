@@ -15,8 +15,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calibrant.serving._limits import ConnectionLimits
 
-__all__ = ["PatientProtocol", "drop_idle"]
-
 _FULL: Final = JSONResponse(
     {"error": "Expected fewer connections: the service is full. Close some, and ask again later."},
     503,

@@ -9,8 +9,6 @@ from typing import Final
 
 from calibrant.serving._bodies import Stopping
 
-__all__ = ["Readiness"]
-
 _LOG = logging.getLogger("calibrant.service")
 _FAILURES: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.

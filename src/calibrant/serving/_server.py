@@ -16,12 +16,10 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from calibrant.core import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 from calibrant.serving._bodies import Stopping
 from calibrant.serving._limits import ConnectionLimits
 from calibrant.serving._protocol import PatientProtocol, drop_idle
-
-__all__ = ["AppServer", "serve_app"]
 
 _BACKLOG: Final = 2048  # the kernel's own limit, often 4,096, bounds it
 _SECONDS_TO_FINISH: Final = 5

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from calibrant.core import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 from calibrant.serving._limits import ConnectionLimits
-
-__all__ = ["ServiceSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)

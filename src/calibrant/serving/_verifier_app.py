@@ -10,12 +10,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from calibrant.cascade import Verification, Verifier
-from calibrant.core import CalibrantError, ConfigurationError, ContextLengthError
+from calibrant.cascade.methods._verification import Verification, Verifier
+from calibrant.core._errors import CalibrantError, ConfigurationError, ContextLengthError
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 from calibrant.serving._limits import ConnectionLimits
-
-__all__ = ["create_verifier_app"]
 
 _LOG = logging.getLogger("calibrant")
 _MOST_BYTES: Final = 2**20

@@ -11,20 +11,13 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from calibrant.core import (
-    ConfigurationError,
-    Outcome,
-    Prediction,
-    StateError,
-    prediction_from_record,
-    prediction_to_record,
-)
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.store._cap import SizeCap
 
 if TYPE_CHECKING:
     from calibrant.store._table import PredictionTable
-
-__all__ = ["PredictionCache"]
 
 _LOG = logging.getLogger("calibrant")
 

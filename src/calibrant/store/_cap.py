@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["SizeCap", "Sized"]
-
 _GOAL = 0.9  # of the cap is left after evicting: one eviction makes room for many writes
 _STEP = 0.05  # of the cap may be written between two counts
 

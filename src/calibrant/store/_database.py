@@ -12,11 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
-from calibrant.core import ConfigurationError, StateError, install_command
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._installation import install_command
 from calibrant.store._forks import close_before_forks, in_use
 from calibrant.store._location import Location
-
-__all__ = ["Database"]
 
 _LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
 

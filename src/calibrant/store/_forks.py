@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["close_before_forks", "in_use"]
-
 
 class _Closable(Protocol):
     def close(self) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from calibrant.core import ConfigurationError, StateError
-
-__all__ = ["Location"]
+from calibrant.core._errors import ConfigurationError, StateError
 
 _HIDDEN = "[redacted]"
 _SQLITE = "sqlite"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.store._router_records import as_record, parse
-
-__all__ = ["read_json_state"]
 
 _KIND = "router state"
 _VERSION = 1

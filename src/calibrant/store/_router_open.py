@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from calibrant.core import ConfigurationError, RouterState
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._router_state import RouterState
 from calibrant.store._router_records import check_name
-
-__all__ = ["open_router_state"]
 
 
 def open_router_state(

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core import ConfigurationError, StateError
-
-__all__ = ["Change", "as_record", "as_text", "changed", "check_name", "parse"]
+from calibrant.core._errors import ConfigurationError, StateError
 
 Change: TypeAlias = Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
 

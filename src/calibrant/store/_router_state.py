@@ -12,12 +12,10 @@ from typing import Any
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.store._location import Location
 from calibrant.store._router_records import Change, as_record, as_text, changed, check_name, parse
 from calibrant.store._router_table import RouterRow, RouterTable
-
-__all__ = ["SqlRouterState"]
 
 _LOG = logging.getLogger("calibrant")
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.store._database import Database
 from calibrant.store._location import Location
 from calibrant.store._router_json import read_json_state
-
-__all__ = ["RouterRow", "RouterTable"]
 
 _LOG = logging.getLogger("calibrant")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["Scope", "ScopeSummary", "Score"]
+from calibrant.core._errors import ConfigurationError
 
 _MAX_BYTES = 255  # of a name; three fit into an index of PostgreSQL
 

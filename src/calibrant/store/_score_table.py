@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from calibrant.core import StateError
+from calibrant.core._errors import StateError
 from calibrant.store._database import Database
 from calibrant.store._score_records import Scope, ScopeSummary, Score
-
-__all__ = ["ScoreTable"]
 
 _METADATA = sa.MetaData()
 _SCORES = sa.Table(

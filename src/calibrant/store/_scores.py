@@ -7,13 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.store._score_records import Scope, ScopeSummary, Score
 
 if TYPE_CHECKING:
     from calibrant.store._score_table import ScoreTable
-
-__all__ = ["ScoreStore"]
 
 
 class ScoreStore:

@@ -13,8 +13,6 @@ import sqlalchemy as sa
 from calibrant.store._database import Database
 from calibrant.store._location import Location
 
-__all__ = ["SCHEMA_VERSION", "PredictionTable"]
-
 _LOG = logging.getLogger("calibrant")
 
 SCHEMA_VERSION = 1

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from calibrant.core import lazy_names
+from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.testing._client import FakeClient

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CompletionRequest, ConfigurationError, Continuation, NextTokens, Usage
+from calibrant.core._completion import CompletionRequest, Continuation, NextTokens
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Usage
 from calibrant.testing._client import FakeClient
 from calibrant.testing._rule import Answer, distribution_of
 from calibrant.testing._tokens import ranked, shares_at, weights_of, with_illegal
 from calibrant.testing._written import written
-
-__all__ = ["FakeContinuingClient"]
 
 
 class FakeContinuingClient(FakeClient):

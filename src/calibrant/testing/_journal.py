@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibrant.core import Prediction
-
-__all__ = ["MemoryJournal"]
+from calibrant.core._prediction import Prediction
 
 
 class MemoryJournal(dict[str, Prediction]):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from calibrant.core import Client, ConfigurationError
-from calibrant.core.completion import STAND_INS, Opener
-
-__all__ = ["fake_model"]
+from calibrant.core._completion import STAND_INS, Client, Opener
+from calibrant.core._errors import ConfigurationError
 
 
 @contextlib.contextmanager
@@ -40,7 +38,7 @@ def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
 
     Examples
     --------
-    >>> from calibrant import Classifier
+    >>> from calibrant.inference import Classifier
     >>> from calibrant.testing import FakeClient, fake_model
     >>> with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)})) as name:
     ...     print(Classifier(model=name, labels=["cat", "dog"], field="category").classify("meow").label)

@@ -9,8 +9,6 @@ from typing import Any
 from calibrant.testing._tokens import Split, ranked, shares_along, weights_of, with_illegal
 from calibrant.testing._written import written
 
-__all__ = ["fake_response"]
-
 _IMPOSSIBLE = -9999.0  # what OpenAI reports for a token it rules out
 
 

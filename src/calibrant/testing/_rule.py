@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calibrant.core import CompositeLabels, ConfigurationError
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
 from calibrant.testing._written import neighbours
-
-__all__ = ["Answer", "Rule", "distribution_of"]
 
 Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
 """What a fake model says to one text.

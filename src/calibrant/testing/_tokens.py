@@ -6,19 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from calibrant.core import ConfigurationError
-
-__all__ = [
-    "Split",
-    "frame_of",
-    "pieces_of",
-    "ranked",
-    "shares_along",
-    "shares_at",
-    "spelled",
-    "weights_of",
-    "with_illegal",
-]
+from calibrant.core._errors import ConfigurationError
 
 Split = str | Callable[[str], Sequence[str | bytes]]
 """How a label and its closing quote become tokens; see `fake_response`."""

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CompositeLabels, ConfigurationError, FieldLabels, MultiLabels
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
 from calibrant.testing._tokens import Split, frame_of, pieces_of
-
-__all__ = ["Written", "neighbours", "written"]
 
 _MARK = re.compile("\ue000([0-9]+)\ue000")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import normalised_answer, token_f1
+from calibrant.cascade.automix._answers import normalised_answer, token_f1
 from calibrant.core import ConfigurationError
 
 

@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import (
-    POMDPMetaVerifier,
-    ThresholdMetaVerifier,
-    cost_ratio_sweep,
-    ibc_lift,
-    reference_line,
-    region_lifts,
-    routing_frontier,
-)
+from calibrant.cascade import POMDPMetaVerifier, ThresholdMetaVerifier, ibc_lift, routing_frontier
+from calibrant.cascade.automix._curves import cost_ratio_sweep, reference_line, region_lifts
 from calibrant.core import ConfigurationError
 
 ENDS = {"small_performance": 0.5, "small_cost": 1.0, "large_performance": 0.75, "large_cost": 51.0}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.cascade import (
-    MetaVerifier,
     POMDPMetaVerifier,
     SelfConsistencyMetaVerifier,
     ThresholdMetaVerifier,
     ibc_lift,
     routing_frontier,
 )
+from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
 

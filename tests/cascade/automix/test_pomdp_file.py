@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.cascade import (
-    POMDPMetaVerifier,
-    PomdpSpecification,
-    parse_pomdp,
-    read_pomdp,
-)
+from calibrant.cascade import POMDPMetaVerifier, read_pomdp
+from calibrant.cascade.automix._pomdp_file import PomdpSpecification, parse_pomdp
 from calibrant.core import ConfigurationError, DataError
 
 TIGER = """# The textbook's tiger, in the ways the format allows.

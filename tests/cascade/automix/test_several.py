@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import (
-    CascadeAction,
-    CascadeFrontier,
-    cascade_frontier,
-    plan_models,
-    routing_frontier,
-    union_baseline,
-)
+from calibrant.cascade import plan_models, routing_frontier, union_baseline
+from calibrant.cascade.automix._several import CascadeFrontier, cascade_frontier
+from calibrant.cascade.automix._tree import CascadeAction
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]

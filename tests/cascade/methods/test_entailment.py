@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.cascade import (
-    Answered,
-    Assessment,
-    AutoMixEntailment,
-    ConfidenceMethod,
-    NoEvidence,
-    Verifier,
-)
+from calibrant.cascade import AutoMixEntailment, Verifier
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient

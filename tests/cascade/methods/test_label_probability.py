@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant import Classifier
 from calibrant.calibration import IsotonicCalibrator, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Answered, Assessment, ConfidenceMethod, LabelProbability, NoEvidence
+from calibrant.cascade import LabelProbability
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, NotFittedError, Prediction
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient
 
 LABELS = ["cat", "dog"]

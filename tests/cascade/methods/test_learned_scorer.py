@@ -20,18 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant import Classifier
-from calibrant.calibration import Fingerprint
-from calibrant.cascade import Answered, Assessment, ConfidenceMethod, LearnedScorer, NoEvidence
+from calibrant.cascade import LearnedScorer
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade.methods._features import confidence_features
-from calibrant.core import (
-    ConfigurationError,
-    LabelDistribution,
-    LogprobSpace,
-    NotFittedError,
-    Prediction,
-    StateError,
-)
+from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Prediction, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.inference import Classifier
 from calibrant.metrics import auroc
 from calibrant.testing import FakeClient
 
@@ -391,9 +386,10 @@ def test_a_loaded_scorer_needs_no_scikit_learn(tmp_path: Path, fitted: LearnedSc
     fitted.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
     code = f"""
 import sys
-from calibrant.calibration import Fingerprint
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.cascade import LearnedScorer
-from calibrant.core import LogprobSpace, Prediction
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core import Prediction
 fingerprint = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels={LABELS!r})
 scorer = LearnedScorer.load({str(tmp_path / "scorer.json")!r}, fingerprint=fingerprint)
 assert "sklearn" not in sys.modules and "scipy" not in sys.modules

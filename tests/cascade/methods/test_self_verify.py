@@ -13,17 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant import Classifier
-from calibrant.cascade import (
-    SELF_VERIFY_PROMPT,
-    Answered,
-    Assessment,
-    ConfidenceMethod,
-    NoEvidence,
-    SelfVerify,
-)
-from calibrant.core import ConfigurationError, Outcome, Prediction, ProviderError, Usage
-from calibrant.inference import Limits, RetryPolicy
+from calibrant.cascade import SelfVerify
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade.methods._self_verify import SELF_VERIFY_PROMPT
+from calibrant.core import ConfigurationError, Limits, Outcome, Prediction, ProviderError, Usage
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant import Classifier
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.cascade import Answered, Assessment, AvgLogprob, ConfidenceMethod, Hybrid, Margin, NoEvidence
+from calibrant.cascade import AvgLogprob, Hybrid, Margin
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, Token
 from calibrant.heads import fit_head
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient
 
 LABELS = ["cat", "dog"]

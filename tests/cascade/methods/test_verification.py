@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import VERIFIER_PROMPT, Verification, Verifier, VerifierPrompt
-from calibrant.cascade.methods._verification import _beginning
-from calibrant.core import (
-    CompletionRequest,
-    ConfigurationError,
-    ContextLengthError,
-    DataError,
-    LogprobSpace,
-    ProviderError,
-)
+from calibrant.cascade import Verifier
+from calibrant.cascade.methods._verification import Verification, _beginning
+from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
+from calibrant.core import CompletionRequest, ConfigurationError, ContextLengthError, DataError, ProviderError
+from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient
 

@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import Fingerprint
-from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade, replay, tie_ranks
+from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade._ties import tie_ranks
 from calibrant.cascade.planning._candidates import Signals, candidate_policies
+from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._priced import Prices
-from calibrant.core import CalibrantError, ConfigurationError, DataError, LogprobSpace, StateError
+from calibrant.cascade.planning._replay import replay
+from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
 
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
 LABELS = ("cat", "dog")

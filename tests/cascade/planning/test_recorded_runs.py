@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import RecordedRun, recorded_run
-from calibrant.cascade.planning._recorded import pair_runs, recorded_costs
+from calibrant.cascade import RecordedRun
+from calibrant.cascade.planning._recorded import pair_runs, recorded_costs, recorded_run
 from calibrant.core import ConfigurationError, DataError
 
 

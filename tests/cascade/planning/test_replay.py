@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun, replay
-from calibrant.cascade.planning._rules import threshold_policy
+from calibrant.cascade import RecordedRun
+from calibrant.cascade.planning._replay import replay
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, threshold_policy
 from calibrant.core import ConfigurationError
 
 

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import (
-    CascadePlan,
-    KeepPolicy,
-    KeepRule,
-    RecordedRun,
-    certify_cascade,
-    plan_cascade,
-    replay,
-    tie_ranks,
-)
+from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade._ties import tie_ranks
+from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade.planning._replay import replay
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core import ConfigurationError, StateError
 
 N = 1000

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import Answered, Assessment, Cascade, CascadeModel, NoEvidence
-from calibrant.core import ConfigurationError, Usage
-from calibrant.inference import Classifier, Limits, RetryPolicy
+from calibrant.cascade import Cascade
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.core import ConfigurationError, Limits, Usage
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, fake_response
 
 LABELS = ["cat", "dog"]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.calibration import Fingerprint, LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Assessment, Cascade, ConfidenceMethod, LearnedScorer, Margin, NoEvidence
+from calibrant.calibration import LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
+from calibrant.cascade import Cascade, LearnedScorer, Margin
+from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import (
     ConfigurationError,
     NotFittedError,
@@ -23,8 +24,9 @@ from calibrant.core import (
     StateError,
     TextWithContext,
     Usage,
-    Verdict,
 )
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 

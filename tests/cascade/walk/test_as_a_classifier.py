@@ -15,17 +15,13 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._named import METHODS
-from calibrant.core import (
-    ConfigurationError,
-    Example,
-    Outcome,
-    Prediction,
-    ProviderError,
-    prediction_from_record,
-    prediction_to_record,
-)
+from calibrant.core import ConfigurationError, Example, Limits, Outcome, Prediction, ProviderError, Stop
+from calibrant.core._predictor import Query
+from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
-from calibrant.inference import Classifier, Limits, Query, Stop, ask, run_sync
+from calibrant.inference import Classifier
+from calibrant.inference._loop import run_sync
+from calibrant.inference._predictor import ask
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.core import Outcome, Verdict
-from calibrant.inference import Classifier, Limits, RetryPolicy
+from calibrant.core import Limits, Outcome
+from calibrant.core._prediction import Verdict
+from calibrant.inference import Classifier, RetryPolicy
 from fault_server import Fault, FaultServer
 
 LABELS = ["cat", "dog"]

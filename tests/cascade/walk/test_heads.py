@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.core import ConfigurationError
 from calibrant.heads import Head, fit_head
-from calibrant.inference import as_classifier
+from calibrant.inference._classifier import as_classifier
 
 Build = Callable[..., Any]
 

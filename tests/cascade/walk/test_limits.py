@@ -10,20 +10,25 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier, Example
-from calibrant.cascade import Cascade, NoEvidence, RowLimits
+from calibrant.cascade import Cascade
+from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._protocol import NoEvidence
 from calibrant.cascade._purse import Purse
 from calibrant.core import (
     ConfigurationError,
+    Example,
     LimitReachedError,
+    Limits,
     Outcome,
     Prediction,
     ProviderError,
     Usage,
-    Verdict,
 )
+from calibrant.core._prediction import Verdict
 from calibrant.evaluation import BatchEvaluator
-from calibrant.inference import Gate, Limits, run_sync
+from calibrant.inference import Classifier
+from calibrant.inference._limits import Gate
+from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, MemoryJournal
 
 Build = Callable[..., Any]

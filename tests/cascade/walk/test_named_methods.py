@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import (
-    METHOD_NAMES,
-    POMDPMetaVerifier,
-    SelfConsistencyMetaVerifier,
-    ThresholdMetaVerifier,
-    method_named,
-)
+from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
+from calibrant.cascade._named import METHOD_NAMES, method_named
 from calibrant.core import ConfigurationError
 
 Build = Callable[..., Any]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import Cascade, CascadeModel
+from calibrant.cascade import Cascade
+from calibrant.cascade._models import CascadeModel
 from calibrant.core import ConfigurationError
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadeAction, CascadePolicy, NoEvidence, plan_models
+from calibrant.cascade import CascadePolicy, plan_models
+from calibrant.cascade._protocol import NoEvidence
+from calibrant.cascade.automix._tree import CascadeAction
 from calibrant.core import ConfigurationError, Outcome, ProviderError
 
 Build = Callable[..., Any]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import AvgLogprob, Cascade
-from calibrant.core import LogprobsUnsupportedError, Outcome, Verdict
-from calibrant.inference import Classifier, Limits, Provider, RetryPolicy, RoutedClient
+from calibrant.core import Limits, LogprobsUnsupportedError, Outcome
+from calibrant.core._prediction import Verdict
+from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.routing import FixedRouter
 from fault_server import FaultServer
 

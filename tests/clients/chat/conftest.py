@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.clients import OpenAIChatClient
+from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.testing import fake_response
 from loopback import LoopbackServer
 

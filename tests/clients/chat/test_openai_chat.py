@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import (
-    LiteLLMClient,
-    LlamaCppClient,
-    OpenAIChatClient,
-    _gates,
-    _llamacpp,
-    rate_state,
-)
+from calibrant.clients import _gates, _llamacpp
+from calibrant.clients._litellm import LiteLLMClient
+from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.clients._openai_chat import OpenAIChatClient
+from calibrant.clients._rates import rate_state
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -27,7 +24,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.logprobs import read_completion
+from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"

@@ -14,32 +14,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier, Example
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.clients import OpenAICompatibleClient
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     CalibrantError,
     Client,
     CompletionRequest,
     ConfigurationError,
+    Example,
     Field,
     FieldLabels,
     MultiLabels,
     ProviderError,
     StateError,
 )
-from calibrant.evaluation import (
-    BatchLimits,
-    BatchReport,
-    Polling,
-    batch_status,
-    collect_batch,
-    retry_batch,
-    submit_batch,
-)
+from calibrant.core._predictor import Query
+from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
+from calibrant.evaluation._provider_batch_report import BatchReport
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
 from calibrant.heads import Head, fit_head
-from calibrant.inference import DemonstrationIndex, Query, RetryPolicy, open_embedding_model, run_sync
+from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
+from calibrant.inference._embeddings import open_embedding_model
+from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, fake_response
 from synonyms import KNOWN, install_model2vec
 
@@ -359,7 +355,7 @@ def test_kill_9_while_the_provider_answers_submits_nothing_twice(
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
         "from pathlib import Path\n"
-        "from calibrant import Classifier, Example\n"
+        "from calibrant.inference import Classifier; from calibrant.core import Example\n"
         "from calibrant.evaluation import BatchLimits, submit_batch\n"
         "words = (('meow', 'cat'), ('woof', 'dog'))\n"
         "rows = [Example(input=f'{n} {w}', answer=a) for n in range(3) for w, a in words]\n"

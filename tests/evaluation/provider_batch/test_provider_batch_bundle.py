@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.assembly import export, read_bundle
-from calibrant.cli import app
+from calibrant.cli._app import app
 from calibrant.core import StateError
 from calibrant.evaluation import load_predictions
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli import app
+from calibrant.cli._app import app
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n'

@@ -12,7 +12,8 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
 )
-from calibrant.inference import CallableEmbedder, HashingEmbedder, RoutedClient
+from calibrant.inference import RoutedClient
+from calibrant.inference._embeddings import CallableEmbedder, HashingEmbedder
 from calibrant.inference.routed._rewards import Pending
 from calibrant.routing import (
     BanditRouter,

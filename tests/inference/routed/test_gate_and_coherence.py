@@ -13,7 +13,8 @@ from calibrant.core import (
     ConfigurationError,
     ProviderError,
 )
-from calibrant.inference import CachedEmbedder, CallableEmbedder, RoutedClient
+from calibrant.inference import RoutedClient
+from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
 from calibrant.inference.routed._drift import DriftWatch
 from calibrant.routing import (
     BanditRouter,
@@ -22,9 +23,9 @@ from calibrant.routing import (
     EMARouter,
     FixedRouter,
     QualityGate,
-    TaskRouter,
     ThompsonRouter,
 )
+from calibrant.routing._fixed import TaskRouter
 from routed_answers import DOWN, REQUEST, Watched, providers, vectors
 
 TABLE = {"what purrs?": [1.0, 0.0], "near": [0.9, 0.1], "far": [0.0, 1.0], "farther": [-1.0, 0.5]}

@@ -13,19 +13,13 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import OpenAIChatClient
+from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, ProviderError, RateLimitError
-from calibrant.inference import (
-    CachedEmbedder,
-    Calls,
-    Classifier,
-    HashingEmbedder,
-    Provider,
-    RetryPolicy,
-    RoutedClient,
-    SharedRouter,
-    run_sync,
-)
+from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
+from calibrant.inference._calls import Calls
+from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
+from calibrant.inference._loop import run_sync
+from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -34,11 +28,12 @@ from calibrant.routing import (
     FixedRouter,
     QualityGate,
     Router,
-    TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store import PredictionCache, open_router_state
+from calibrant.routing._fixed import TaskRouter
+from calibrant.store import PredictionCache
+from calibrant.store._router_open import open_router_state
 from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]

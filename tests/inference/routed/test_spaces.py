@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    Completion,
-    CompletionRequest,
-    ConfigurationError,
-    LogprobSpace,
-    Prediction,
-    prediction_from_record,
-    prediction_to_record,
-)
+from calibrant.core import Completion, CompletionRequest, ConfigurationError, Prediction
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference.doctor import refuse_misleading
-from calibrant.logprobs import read_completion
+from calibrant.inference.doctor._records import refuse_misleading
+from calibrant.logprobs._completion import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
 

@@ -15,21 +15,17 @@ from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
-    ContinuingClient,
-    LogprobSpace,
+    Limits,
     ProviderError,
 )
-from calibrant.inference import (
-    Classifier,
-    Limits,
-    Provider,
-    RetryPolicy,
-    RoutedClient,
-    SharedRouter,
-    run_sync,
-)
-from calibrant.logprobs import read_completion
-from calibrant.routing import FixedRouter, Router, TaskRouter, ThompsonRouter
+from calibrant.core._completion import ContinuingClient
+from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
+from calibrant.inference._loop import run_sync
+from calibrant.inference._shared_router import SharedRouter
+from calibrant.logprobs._completion import read_completion
+from calibrant.routing import FixedRouter, Router, ThompsonRouter
+from calibrant.routing._fixed import TaskRouter
 from calibrant.testing import FakeClient, MemoryJournal
 
 

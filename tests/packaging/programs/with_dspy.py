@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dspy
 
-from calibrant import Classifier, Example
 from calibrant.adapters.dspy import ConfidenceClassifier
+from calibrant.core import Example
+from calibrant.inference import Classifier
 from calibrant.optimization import ExemplarProposer
 from calibrant.testing import FakeClient
 

@@ -11,7 +11,8 @@ import calibrant  # noqa: E402
 
 print(f"import calibrant: {1000 * (time.perf_counter() - start):.0f} ms")
 
-from calibrant import Classifier, Example, Task  # noqa: E402
+from calibrant.core import Example, Task  # noqa: E402
+from calibrant.inference import Classifier  # noqa: E402
 from calibrant.optimization import ExemplarProposer, optimize  # noqa: E402
 from calibrant.testing import FakeClient  # noqa: E402
 

@@ -6,9 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["normalised_answer", "token_f1"]
+from calibrant.core._errors import ConfigurationError
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 

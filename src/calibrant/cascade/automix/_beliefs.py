@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._routing_checks import Array
 
-__all__ = [
-    "BinnedRows",
-    "State",
-    "continuous_belief",
-    "discrete_belief",
-    "functional_belief",
-    "posterior_gain",
-]
-
 _SOLVED = 0.5
 _GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
 _MOST_GAMMA = 50.0

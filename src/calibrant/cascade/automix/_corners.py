@@ -9,9 +9,7 @@ import numpy as np
 
 from calibrant.cascade._checks import check_real
 from calibrant.cascade.automix._routing_checks import Array
-from calibrant.core import ConfigurationError
-
-__all__ = ["ALMOST", "Corners"]
+from calibrant.core._errors import ConfigurationError
 
 # Means are off by some units in the last place: what is asked for may miss an end by as little.
 ALMOST: Final = 1.0 - 1e-9

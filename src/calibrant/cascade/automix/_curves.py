@@ -15,17 +15,8 @@ from calibrant.cascade.automix._ibc import ibc_lift
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
 from calibrant.cascade.automix._routing_checks import Array, check_rows, check_scores
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_values
-
-__all__ = [
-    "CostRatioLift",
-    "ReferenceLine",
-    "RegionLifts",
-    "cost_ratio_sweep",
-    "reference_line",
-    "region_lifts",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,8 @@ from calibrant.cascade.automix._routing_checks import (
     check_scores,
     check_verifier_cost,
 )
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_values
-
-__all__ = ["RoutingFrontier", "routing_frontier"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_values
 
 Action = Literal["small", "large", "verify"]
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from calibrant.cascade.automix._routing_checks import Array
 
-__all__ = ["rising_hull"]
-
 # Sums that are added up step by step are off by a few units in the last place of their size.
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from calibrant.cascade._checks import check_real
-from calibrant.core import ConfigurationError
-
-__all__ = ["ibc", "ibc_lift"]
+from calibrant.core._errors import ConfigurationError
 
 _FRONTIER = (
     "Look at `routing_frontier` instead: it says what each cost buys whichever model is better or dearer."

@@ -15,18 +15,7 @@ from calibrant.cascade.automix._answers import normalised_answer
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._routing_checks import Array, Bools, check_costs, check_rows, check_scores
-from calibrant.core import ConfigurationError, NotFittedError
-
-__all__ = [
-    "Goal",
-    "LearnedRouting",
-    "MetaVerifier",
-    "Paired",
-    "PricedRouting",
-    "SelfConsistencyMetaVerifier",
-    "ThresholdMetaVerifier",
-    "prices_between",
-]
+from calibrant.core._errors import ConfigurationError, NotFittedError
 
 _SHOWN = 6  # corners of a frontier in a message
 

@@ -15,10 +15,8 @@ from calibrant.cascade.automix._routing_checks import (
     check_scores,
     check_verifier_cost,
 )
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_values
-
-__all__ = ["RoutingDecisions", "RoutingPolicy", "SignalBins", "bin_numbers"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_values
 
 
 def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> NDArray[np.intp]:

@@ -21,9 +21,7 @@ from calibrant.cascade.automix._meta import Goal, Paired, PricedRouting, prices_
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
 from calibrant.cascade.automix._routing_checks import Array, Bools, check_scores
-from calibrant.core import ConfigurationError
-
-__all__ = ["POMDPMetaVerifier", "PomdpForm", "Rewards", "held_out_value"]
+from calibrant.core._errors import ConfigurationError
 
 PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
 Rewards = Mapping[str, Mapping[str, float]]

@@ -10,9 +10,7 @@ import numpy as np
 
 from calibrant.cascade.automix._pomdp_reader import PomdpReader
 from calibrant.cascade.automix._routing_checks import Array
-from calibrant.core import ConfigurationError, DataError
-
-__all__ = ["PomdpSpecification", "parse_pomdp", "read_pomdp"]
+from calibrant.core._errors import ConfigurationError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from calibrant.cascade.automix._routing_checks import Array
-from calibrant.core import DataError
-
-__all__ = ["PomdpReader"]
+from calibrant.core._errors import DataError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
 _HEAD = ("discount", "values", "states", "actions", "observations", "start")

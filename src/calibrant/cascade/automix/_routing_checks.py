@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_values
-
-__all__ = [
-    "Array",
-    "Bools",
-    "check_costs",
-    "check_rows",
-    "check_scores",
-    "check_verifier_cost",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_values
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -14,8 +14,8 @@ from calibrant.cascade.automix._corners import Corners
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._routing_checks import Array, Bools, check_rows, check_scores
 from calibrant.cascade.automix._tree import CascadeAction, Node, Seen, Tree
-from calibrant.core import ConfigurationError
-from calibrant.metrics import check_values
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_values
 
 __all__ = [
     "CascadeAction",

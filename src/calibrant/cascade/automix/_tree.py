@@ -11,8 +11,6 @@ import numpy as np
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.automix._routing_checks import Array
 
-__all__ = ["CascadeAction", "Node", "Seen", "Tree", "sum_of_hulls"]
-
 Seen = tuple[tuple[int, int], ...]
 """Which models were verified, and the bin of the verifier's score of each, in order."""
 

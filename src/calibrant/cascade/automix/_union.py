@@ -13,9 +13,7 @@ from calibrant.cascade.automix._frontier import RoutingFrontier, routing_frontie
 from calibrant.cascade.automix._policy import RoutingPolicy
 from calibrant.cascade.automix._routing_checks import Array
 from calibrant.cascade.automix._several import check_prices
-from calibrant.core import ConfigurationError
-
-__all__ = ["UnionBaseline", "union_baseline"]
+from calibrant.core._errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)

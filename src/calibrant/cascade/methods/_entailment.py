@@ -10,10 +10,12 @@ from typing import Any, Final
 from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._verification import Verifier
-from calibrant.core import ConfigurationError, DataError, ProviderError, Usage, bounded_count
-from calibrant.inference import JsonService, Query, RetryPolicy
-
-__all__ = ["AutoMixEntailment"]
+from calibrant.core._errors import ConfigurationError, DataError, ProviderError
+from calibrant.core._prediction import Usage
+from calibrant.core._predictor import Query
+from calibrant.core._reported import bounded_count
+from calibrant.inference import RetryPolicy
+from calibrant.inference._batch_api import JsonService
 
 _LOG = logging.getLogger("calibrant")
 _ROUTE: Final = "/verify"

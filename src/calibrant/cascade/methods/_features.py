@@ -14,9 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core import Prediction
-
-__all__ = ["CONFIDENCE_FEATURES", "TextWeights", "confidence_features"]
+from calibrant.core._prediction import Prediction
 
 CONFIDENCE_FEATURES: Final = 5
 _LEAST: Final = 1e-12

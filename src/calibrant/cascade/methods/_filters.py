@@ -9,10 +9,9 @@ from itertools import accumulate
 from typing import Final, Literal, TypeAlias, get_args
 
 from calibrant.cascade.methods._tool_calls import argument_spans
-from calibrant.core import Completion, ConfigurationError, LogprobsUnavailableError, Token
-from calibrant.logprobs import align
-
-__all__ = ["TokenFilter", "check_filter", "chosen_tokens", "kept_tokens"]
+from calibrant.core._completion import Completion, Token
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.logprobs._align import align
 
 TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
 """``all``: every token. ``label``: those that hold content of the label field's value. ``stop``: all

@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from calibrant.calibration import ConfidenceCalibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import check_real, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.core import CalibrantError, ConfigurationError, NotFittedError
-
-__all__ = ["LabelProbability"]
+from calibrant.core._errors import CalibrantError, ConfigurationError, NotFittedError
 
 _LEAST = 1e-300  # as in `Prediction.log_confidence`
 

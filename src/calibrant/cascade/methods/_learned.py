@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import Fingerprint, read_state, write_state
+from calibrant.calibration._state import read_state, write_state
 from calibrant.cascade._checks import check_share, is_count
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
-from calibrant.core import ConfigurationError, NotFittedError, Prediction, damaged_record
-
-__all__ = ["LearnedScorer"]
+from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._files import damaged_record
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Prediction
 
 _KIND: Final = "learned scorer"
 _VERSION: Final = 1

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Final
 
 from calibrant.cascade._checks import check_share, is_count, is_number, is_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.core import CalibrantError, Completion, CompletionRequest, ConfigurationError
-from calibrant.inference import Classifier
-
-__all__ = ["SELF_VERIFY_PROMPT", "SelfVerify"]
+from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.inference._classifier import Classifier
 
 SELF_VERIFY_PROMPT: Final = """\
 An answer was given to a question. Judge how likely it is to be right.

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Final
 from calibrant.cascade._checks import check_real, check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._filters import TokenFilter, check_filter, chosen_tokens, kept_tokens
-from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
-from calibrant.logprobs import UnparsedError, field_value
-
-__all__ = ["AvgLogprob", "Hybrid", "Margin"]
+from calibrant.core._completion import Token
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.logprobs._fields import UnparsedError, field_value
 
 _SCALE: Final = 3.0  # nats
 _IMPOSSIBLE: Final = -9999.0

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["argument_spans"]
-
 Span = tuple[int, int]
 
 _ARGUMENTS: Final = "arguments"

@@ -9,36 +9,22 @@ from typing import Any, Final
 
 from calibrant.cascade._checks import is_count, is_number
 from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    ConfigurationError,
-    ContextLengthError,
-    DataError,
-    LabelSet,
-    LogprobSpace,
-    Outcome,
-    Prediction,
-    Usage,
-)
-from calibrant.inference import (
-    AnswerReader,
-    Answers,
-    Calls,
-    Decoding,
-    Gate,
-    Limits,
-    ModelLike,
-    RetryPolicy,
-    ask_together,
-    call_options,
-    open_client,
-    run_sync,
-)
-from calibrant.inference.doctor import identity
-from calibrant.logprobs import enum_schema
-
-__all__ = ["Verification", "Verifier"]
+from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.inference import RetryPolicy
+from calibrant.inference._calls import Calls
+from calibrant.inference._limits import Gate
+from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import Decoding
+from calibrant.inference._models import ModelLike, call_options, open_client
+from calibrant.inference._reader import AnswerReader
+from calibrant.inference._several import Answers, ask_together
+from calibrant.inference.doctor._records import identity
+from calibrant.logprobs._schema import enum_schema
 
 _FIELD: Final = "verdict"
 _CORRECT: Final = "correct"

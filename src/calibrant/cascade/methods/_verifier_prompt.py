@@ -7,9 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from calibrant.core import ConfigurationError
-
-__all__ = ["VERIFIER_PROMPT", "VerifierPrompt"]
+from calibrant.core._errors import ConfigurationError
 
 _SLOTS: Final = ("question", "answer", "context")
 _ALIASES: Final = {"generated_answer": "answer"}  # as the paper's prompts have it

@@ -15,8 +15,6 @@ from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
 from calibrant.cascade.planning._priced import Prices
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 
-__all__ = ["Candidates", "Signals", "candidate_policies"]
-
 _BINS: Final = 10  # of a confidence that need not be a threshold
 _SAMPLES: Final = 8  # steps of confidence that a POMDP observes
 _CELLS: Final = 8  # of each of them, for the form that interpolates

@@ -9,21 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration import candidate_thresholds
+from calibrant.calibration._certify import candidate_thresholds
 from calibrant.cascade._checks import is_number
 from calibrant.cascade._ties import DEFAULT_KEY, tie_ranks
 from calibrant.cascade.planning._loss_test import critical_score, loss_p_value, loss_score
 from calibrant.cascade.planning._rules import KeepRule
-from calibrant.core import ConfigurationError
-
-__all__ = [
-    "CertifiedCascade",
-    "certify_cascade",
-    "certify_ranked",
-    "check_risk",
-    "fewest_rows",
-    "kept_in_order",
-]
+from calibrant.core._errors import ConfigurationError
 
 _Floats = NDArray[np.float64]
 _Counts = NDArray[np.intp]

@@ -12,8 +12,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["critical_score", "loss_p_value", "loss_score"]
-
 _Floats = NDArray[np.float64]
 
 _KEPT_BACK = 0.01  # share of the allowed error that covers what lies between the points of `_nuisances`

@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import ConfidenceCalibrator, Fingerprint, calibrator_from_record
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import calibrator_from_record
 from calibrant.cascade.planning._priced import PricedPolicy, Prices
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
-from calibrant.core import ConfigurationError, StateError, damaged_record, read_record, write_record
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import damaged_record, read_record, write_record
+from calibrant.core._fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
-    from calibrant.inference import Classifier
-
-__all__ = [
-    "CascadePlan",
-    "FrontierPoint",
-    "Goal",
-    "PlanCertificate",
-    "PlannedModel",
-    "PlanningRows",
-    "calibrated",
-]
+    from calibrant.inference._classifier import Classifier
 
 _KIND: Final = "cascade plan"
 _VERSION: Final = 1

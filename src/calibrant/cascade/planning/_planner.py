@@ -17,9 +17,7 @@ from calibrant.cascade.planning._planning import Planning
 from calibrant.cascade.planning._priced import Prices
 from calibrant.cascade.planning._recorded import RunSource, pair_runs, recorded_costs, recorded_run
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, rule_policy
-from calibrant.core import ConfigurationError, DataError
-
-__all__ = ["CertifyOn", "plan_cascade"]
+from calibrant.core._errors import ConfigurationError, DataError
 
 CertifyOn = Literal["all", "half"]
 """Which rows a certified plan is tested on."""

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration import ConfidenceCalibrator, select_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import select_calibrator
 from calibrant.cascade._ties import tie_keys, tie_ranks
 from calibrant.cascade.automix._hull import rising_hull
 from calibrant.cascade.planning._candidates import Candidates, Signals, candidate_policies
@@ -17,9 +18,7 @@ from calibrant.cascade.planning._plan import FrontierPoint, PlannedModel, calibr
 from calibrant.cascade.planning._priced import PricedPolicy, Prices, price_policy
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.cascade.planning._rules import KeepPolicy
-from calibrant.core import ConfigurationError
-
-__all__ = ["Planning"]
+from calibrant.core._errors import ConfigurationError
 
 _Floats = NDArray[np.float64]
 _Rows = NDArray[np.intp]

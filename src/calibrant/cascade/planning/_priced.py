@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from calibrant.cascade._checks import check_real
 from calibrant.cascade.planning._rules import KeepPolicy, Route
-from calibrant.core import ConfigurationError, Interval
-from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
-
-__all__ = ["PricedPolicy", "Prices", "price_policy"]
+from calibrant.core._distribution import Interval
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._bootstrap import bootstrap_interval
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._paired import paired_comparison
 
 _RESAMPLES: Final = (200, 10_000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval whose values do not repeat, about a second

@@ -12,15 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant import calibration
-from calibrant.calibration import (
-    UNKNOWN,
-    Fingerprint,
-    SavedPredictions,
-    read_predictions,
-)
-from calibrant.core import ConfigurationError, DataError
-
-__all__ = ["HasRows", "PairedRuns", "RecordedRun", "RunSource", "pair_runs", "recorded_costs", "recorded_run"]
+from calibrant.calibration._saved import SavedPredictions, read_predictions
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._run_rows import UNKNOWN
 
 _SHOWN: Final = 60  # characters of a text in a message
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much

@@ -10,9 +10,7 @@ from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._priced import PricedPolicy, Prices, price_policy
 from calibrant.cascade.planning._recorded import RunSource, pair_runs, recorded_costs, recorded_run
 from calibrant.cascade.planning._rules import KeepPolicy, threshold_policy
-from calibrant.core import ConfigurationError
-
-__all__ = ["replay"]
+from calibrant.core._errors import ConfigurationError
 
 
 def replay(

@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade._checks import check_share
 from calibrant.cascade._ties import DEFAULT_KEY, check_key, tie_ranks
-from calibrant.core import ConfigurationError
-
-__all__ = ["KeepPolicy", "KeepRule", "Route", "rule_policy", "threshold_policy"]
+from calibrant.core._errors import ConfigurationError
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from calibrant.core import (
-    CalibrantError,
+from calibrant.core._completion import (
     Client,
     CompletionRequest,
     Continuation,
@@ -16,11 +15,9 @@ from calibrant.core import (
     LabelLogprobs,
     Message,
     NextTokens,
-    ProviderError,
 )
+from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.inference.doctor._task import SCHEMA, Reading, read
-
-__all__ = ["Calls", "Failed", "Lacking"]
 
 _T = TypeVar("_T")
 

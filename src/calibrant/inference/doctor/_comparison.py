@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CalibrantError, Completion, LogprobsUnavailableError
+from calibrant.core._completion import Completion
+from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
 from calibrant.inference.doctor._units import SENTINEL
-from calibrant.logprobs import align, read_completion
-
-__all__ = ["compare"]
+from calibrant.logprobs._align import align
+from calibrant.logprobs._completion import read_completion
 
 
 @dataclass(frozen=True, kw_only=True)

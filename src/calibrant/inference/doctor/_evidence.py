@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.clients import Constraint, OpenAICompatibleClient, constraint_for
-from calibrant.core import (
-    CalibrantError,
+from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.core._completion import (
     CompletionRequest,
-    ConfigurationError,
     ContinuingClient,
     LabelContinuation,
-    LabelDistribution,
-    LogprobSpace,
-    LogprobsUnavailableError,
     Message,
     NextTokens,
-    ProviderError,
     Token,
 )
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.inference.doctor._calls import Calls, Failed, Lacking
 from calibrant.inference.doctor._task import (
     COUNTING,
@@ -33,9 +30,9 @@ from calibrant.inference.doctor._task import (
     question,
 )
 from calibrant.inference.doctor._units import unit_fault
-from calibrant.logprobs import LabelWalk, read_completion, whole_label_distribution
-
-__all__ = ["Alternatives", "Evidence", "Scored", "gather"]
+from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._distribution import whole_label_distribution
+from calibrant.logprobs._walk import LabelWalk
 
 _FIRST: Final = 5
 _MORE: Final = (20, 100, 1000)

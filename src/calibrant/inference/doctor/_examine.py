@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference.doctor._calls import Calls
@@ -22,8 +24,6 @@ from calibrant.inference.doctor._probes import (
 )
 from calibrant.inference.doctor._records import identity
 from calibrant.inference.doctor._report import Examination, RecommendedScoring, Thresholds
-
-__all__ = ["aexamine", "examine", "recommended_thresholds"]
 
 _FAMILIES: Final = (
     Thresholds(high=0.99, low=0.90),

@@ -7,20 +7,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from calibrant.core import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Token
+from calibrant.core._completion import Token
+from calibrant.core._distribution import LOW_LABEL_MASS, LabelDistribution, LogprobSpace
+from calibrant.core._prediction import Outcome
 from calibrant.inference.doctor._calls import Failed, Lacking
 from calibrant.inference.doctor._evidence import Evidence, Scored
 from calibrant.inference.doctor._report import Finding, Verdict
 from calibrant.inference.doctor._task import TEXTS, Reading
 from calibrant.inference.doctor._units import SENTINEL, unit_fault
-
-__all__ = [
-    "PROBES",
-    "exact_scores",
-    "found_space",
-    "label_mass",
-    "usable_distributions",
-]
 
 ILLEGAL_MASS: Final = 0.01
 """More probability than this on texts that are no label, and the log-probabilities are not masked."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.clients import (
+from calibrant.clients._redact import (
     digest_of,
     identifying_address,
     is_digest,
@@ -21,25 +21,13 @@ from calibrant.clients import (
     public_address,
     redact,
 )
-from calibrant.core import ConfigurationError, LogprobSpace, StateError, write_atomically
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import write_atomically
 from calibrant.inference._methods import Decoding, Method
 
 if TYPE_CHECKING:
     from calibrant.inference.doctor._report import Examination, Finding
-
-__all__ = [
-    "examine_command",
-    "hidden_options",
-    "holds_digest",
-    "identity",
-    "is_secret",
-    "load_examination",
-    "public_description",
-    "public_endpoint",
-    "record_path",
-    "refuse_misleading",
-    "save_examination",
-]
 
 _ADDRESS: Final = ("api_base", "base_url")
 # Words of an option's name that say it holds a credential; "max_tokens" holds none of them.

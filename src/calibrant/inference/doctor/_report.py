@@ -8,9 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from calibrant.core import LogprobSpace, StateError
-
-__all__ = ["Examination", "Finding", "RecommendedScoring", "Thresholds", "Verdict"]
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import StateError
 
 _VERSION: Final = 1
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from calibrant.core import CalibrantError, LabelSet, LogprobSpace, Message, Prediction, Token
+from calibrant.core._completion import Message, Token
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import CalibrantError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Prediction
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._comparison import compare
-from calibrant.logprobs import OpeningMasses, enum_schema, opening_masses, reported_tokens
-
-__all__ = [
-    "COUNTING",
-    "LABELS",
-    "LOTTERY",
-    "OFF_TOPIC",
-    "SCHEMA",
-    "TEXTS",
-    "Reading",
-    "question",
-    "read",
-]
+from calibrant.logprobs._completion import reported_tokens
+from calibrant.logprobs._distribution import OpeningMasses, opening_masses
+from calibrant.logprobs._schema import enum_schema
 
 # Their first letters differ, so that one token tells them apart.
 LABELS: Final = LabelSet(("Animals", "Food", "Music", "Weather"))

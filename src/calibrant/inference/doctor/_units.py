@@ -6,9 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from calibrant.core import Token
-
-__all__ = ["SENTINEL", "unit_fault"]
+from calibrant.core._completion import Token
 
 SENTINEL: Final = -9999.0
 """At or below this a log-probability means "impossible"."""

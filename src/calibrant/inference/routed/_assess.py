@@ -8,21 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from calibrant.core import Completion, CompletionRequest, Usage
+from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._prediction import Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.routed._helper import Helper
 from calibrant.inference.routed._question import question_of, text_of
-from calibrant.routing import (
-    JUDGE_FORMAT,
-    CascadeRouter,
-    Ladder,
-    QualityGate,
-    answer_quality,
-    judge_messages,
-    read_judgement,
-)
-
-__all__ = ["Assessor", "CascadeAssessor", "GateAssessor", "PlainAssessor", "Quality", "guarded", "heuristic"]
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._gate import QualityGate
+from calibrant.routing._judge import JUDGE_FORMAT, judge_messages, read_judgement
+from calibrant.routing._ladder import Ladder
+from calibrant.routing._quality import answer_quality
 
 _LOG = logging.getLogger("calibrant")
 

@@ -7,20 +7,15 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from calibrant.core import Client, ConfigurationError, LogprobSpace
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
 from calibrant.inference._embeddings import CachedEmbedder
-from calibrant.inference.doctor import identity
+from calibrant.inference.doctor._records import identity
 from calibrant.inference.routed._provider import Provider
-from calibrant.routing import CoherenceMonitor, QualityGate, Router
-
-__all__ = [
-    "check_helper",
-    "check_parts",
-    "check_seconds",
-    "checked_providers",
-    "common_space",
-    "identity_of",
-]
+from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._gate import QualityGate
+from calibrant.routing._protocol import Router
 
 # These judge answers themselves.
 _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})

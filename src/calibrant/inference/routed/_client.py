@@ -10,16 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from calibrant.core import (
-    Client,
-    CompletionRequest,
-    ConfigurationError,
-    ContextLengthError,
-    LogprobSpace,
-    Message,
-    ProviderError,
-    Usage,
-)
+from calibrant.core._completion import Client, CompletionRequest, Message
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
+from calibrant.core._prediction import Usage
 from calibrant.inference._calls import total_usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
@@ -49,22 +43,13 @@ from calibrant.inference.routed._member import Answer, Failure, Member
 from calibrant.inference.routed._provider import Provider, ProviderStats
 from calibrant.inference.routed._question import has_tools, text_of, tokens_of
 from calibrant.inference.routed._rewards import Pending
-from calibrant.routing import (
-    TRIAGE_FORMAT,
-    CascadeRouter,
-    CoherenceMonitor,
-    Ladder,
-    Observation,
-    QualityGate,
-    Router,
-    RoutingRequest,
-    TriageRouter,
-    read_tier,
-    triage_messages,
-    unexplored,
-)
-
-__all__ = ["RoutedClient"]
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._ema import unexplored
+from calibrant.routing._gate import QualityGate
+from calibrant.routing._ladder import Ladder
+from calibrant.routing._protocol import Observation, Router, RoutingRequest
+from calibrant.routing._triage import TRIAGE_FORMAT, TriageRouter, read_tier, triage_messages
 
 # Their order is the user's word, or the triage model's; others have learnt theirs.
 _DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})

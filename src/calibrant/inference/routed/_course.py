@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from calibrant.inference.routed._member import Member, Place
 
-__all__ = ["Course"]
-
 
 class Course:
     """Says who is to be asked next.

@@ -8,9 +8,7 @@ import threading
 from typing import Final
 
 from calibrant.inference._embeddings import CachedEmbedder
-from calibrant.routing import CoherenceMonitor
-
-__all__ = ["DriftWatch"]
+from calibrant.routing._coherence import CoherenceMonitor
 
 _MOST_TASKS: Final = 64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from calibrant.core import (
+from calibrant.core._errors import (
     ContextLengthError,
     LogprobsUnsupportedError,
     ProviderError,
@@ -13,8 +13,6 @@ from calibrant.core import (
     RateLimitError,
 )
 from calibrant.inference.routed._member import Failure, Member
-
-__all__ = ["all_failed", "all_limited"]
 
 _KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
 # Routed providers take how they are scored from a cascade, of which they may be the only model.

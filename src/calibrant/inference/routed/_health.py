@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from calibrant.core import ConfigurationError, ProviderError, RateLimitError
+from calibrant.core._errors import ConfigurationError, ProviderError, RateLimitError
 from calibrant.inference._limits import LONGEST_PAUSE
-
-__all__ = ["COOLDOWN_SECONDS", "LONGEST_COOLDOWN", "Breaker", "Turn", "is_rate_limit"]
 
 COOLDOWN_SECONDS: Final = 5.0
 LONGEST_COOLDOWN: Final = 300.0

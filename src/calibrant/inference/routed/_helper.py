@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core import CalibrantError, Client, CompletionRequest, Message, ProviderError, Usage
+from calibrant.core._completion import Client, CompletionRequest, Message
+from calibrant.core._errors import CalibrantError, ProviderError
+from calibrant.core._prediction import Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
-from calibrant.logprobs import read_completion
-
-__all__ = ["Helper", "HelperStats"]
+from calibrant.logprobs._completion import read_completion
 
 _LOG = logging.getLogger("calibrant")
 

@@ -9,24 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from calibrant.clients import rate_state
-from calibrant.core import (
-    CalibrantError,
-    Completion,
-    CompletionRequest,
-    ContextLengthError,
-    Limits,
-    LogprobSpace,
-    ProviderError,
-    Usage,
-)
+from calibrant.clients._rates import rate_state
+from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Usage
 from calibrant.inference._calls import in_time
 from calibrant.inference._limits import Gate
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
-from calibrant.logprobs import read_completion
-
-__all__ = ["Answer", "Failure", "Member", "Place"]
+from calibrant.logprobs._completion import read_completion
 
 # An answer without text that ended so is the model's doing, not the server's.
 _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", "function_call"})

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from calibrant.core import Client, ConfigurationError, LogprobSpace, Usage
-
-__all__ = ["Provider", "ProviderStats", "priced"]
+from calibrant.core._completion import Client
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Usage
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from calibrant.core import CompletionRequest, Message
-
-__all__ = ["has_tools", "question_of", "text_of", "tokens_of"]
+from calibrant.core._completion import CompletionRequest, Message
 
 _CHARACTERS_PER_TOKEN: Final = 4
 

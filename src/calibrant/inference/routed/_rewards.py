@@ -7,9 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import replace
 from typing import Final
 
-from calibrant.routing import Observation
-
-__all__ = ["Pending"]
+from calibrant.routing._protocol import Observation
 
 _MOST_TEXTS: Final = 10_000
 _MOST_PER_TEXT: Final = 32

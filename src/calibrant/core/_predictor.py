@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
-from calibrant.core.completion import Message
-from calibrant.core.distribution import LogprobSpace
-from calibrant.core.fingerprint import Fingerprint
-from calibrant.core.labels import LabelSet
-from calibrant.core.limits import CallMeter, Limits
-from calibrant.core.prediction import Prediction
-from calibrant.core.records import Journal
-from calibrant.core.rows import TextWithContext
-
-__all__ = ["INPUT_SLOT", "OnPrediction", "Predictor", "Query", "Stop"]
+from calibrant.core._completion import Message
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import CallMeter, Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._records import Journal
+from calibrant.core._rows import TextWithContext
 
 INPUT_SLOT: Final = "{input}"
 """Stands for the text in a user template."""

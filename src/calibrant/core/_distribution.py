@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
-from calibrant.core.errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LOW_LABEL_MASS", "Interval", "LabelDistribution", "LogprobSpace", "is_label_mass_low"]
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core.answers import unknown_answer
-from calibrant.core.errors import ConfigurationError, DataError
-from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.predictor import INPUT_SLOT
-from calibrant.core.rows import Columns, DataSource, Example
-from calibrant.core.sections import Section, SectionTable
-from calibrant.core.settings import (
+from calibrant.core._answers import unknown_answer
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._predictor import INPUT_SLOT
+from calibrant.core._rows import Columns, DataSource, Example
+from calibrant.core._sections import Section, SectionTable
+from calibrant.core._settings import (
     CalibrationSettings,
     DemonstrationSettings,
     HeadSettings,
     ModelSettings,
     ScoringSettings,
 )
-from calibrant.core.task_file import (
+from calibrant.core._task_file import (
     FIELD_REMEDY,
     SPLITS,
     Split,
@@ -31,8 +31,6 @@ from calibrant.core.task_file import (
     prompt_problems,
     read_task_file,
 )
-
-__all__ = ["Split", "Task", "check_answer"]
 
 _LOG = logging.getLogger("calibrant")
 # Packages above read these: `calibrant.assembly` knows which.

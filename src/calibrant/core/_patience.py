@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 
-__all__ = ["Patience", "interruptible_sleep"]
-
 
 class Patience:
     """Permission of the current task to wait between its calls.

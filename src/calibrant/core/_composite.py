@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import Aspect, LabelSet
-from calibrant.core.prediction import Part, Prediction
-
-__all__ = ["CompositeLabels", "Field", "FieldLabels", "MultiLabels", "part_of"]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import Aspect, LabelSet
+from calibrant.core._prediction import Part, Prediction
 
 YES: Final = "yes"
 NO: Final = "no"

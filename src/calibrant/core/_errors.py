@@ -20,25 +20,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from calibrant.core.reported import clean_line
+from calibrant.core._reported import clean_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "CalibrantError",
-    "ConfigurationError",
-    "ContextLengthError",
-    "DataError",
-    "LimitReachedError",
-    "LogprobsUnavailableError",
-    "LogprobsUnsupportedError",
-    "NotFittedError",
-    "ProviderError",
-    "ProviderTimeoutError",
-    "RateLimitError",
-    "StateError",
-]
 
 _SYSTEMIC_STATUS = frozenset({401, 403, 404})
 _LONGEST_MESSAGE: Final = 2000

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from calibrant.core.errors import ConfigurationError
-
-__all__ = ["SchemaNode", "plain_schema", "schema_target"]
+from calibrant.core._errors import ConfigurationError
 
 _Node = dict[str, Any]
 _MAX_DEPTH: Final = 64

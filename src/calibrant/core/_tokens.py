@@ -11,10 +11,8 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.completion import Continuation
-from calibrant.core.prediction import Usage
-
-__all__ = ["TokenContinuation", "TokenLogprobs", "Vocabulary"]
+from calibrant.core._completion import Continuation
+from calibrant.core._prediction import Usage
 
 _FEATURES: Final = 1024
 # Characters that may stand behind a label's closing quote in the same token.

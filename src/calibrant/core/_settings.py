@@ -8,17 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.sections import Section, describe_problem, wrong, wrong_at
-
-__all__ = [
-    "SCORING_PARAMETERS",
-    "CalibrationSettings",
-    "DemonstrationSettings",
-    "HeadSettings",
-    "ModelSettings",
-    "ScoringSettings",
-]
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._sections import Section, describe_problem, wrong, wrong_at
 
 DEFAULT_MODEL = "local/smollm2-135m"
 # The fields of calibrant.scoring's strategies, which core must not import; a test compares them.

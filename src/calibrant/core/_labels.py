@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, overload
 
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.prediction import Outcome, Prediction
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome, Prediction
 
 if TYPE_CHECKING:
-    from calibrant.core.distribution import LabelDistribution
-
-__all__ = ["Aspect", "LabelSet", "OpenLabels", "normalise_label"]
+    from calibrant.core._distribution import LabelDistribution
 
 
 def normalise_label(text: str) -> str:

@@ -12,22 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, AnyStr
 
-from calibrant.core.errors import StateError
-
-__all__ = [
-    "atomic_bytes_writer",
-    "atomic_writer",
-    "damaged_record",
-    "is_in_place",
-    "make_rescue_folder",
-    "read_json_object",
-    "read_record",
-    "remove_leftovers",
-    "try_lock",
-    "without_doubles",
-    "write_atomically",
-    "write_record",
-]
+from calibrant.core._errors import StateError
 
 _TEMPORARY = ".tmp"
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-from calibrant.core.errors import ConfigurationError
-
-__all__ = ["CallMeter", "Limits", "Pace"]
+from calibrant.core._errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)

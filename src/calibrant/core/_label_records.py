@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.core.composite import Field, FieldLabels, MultiLabels
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet
-from calibrant.core.structures import HierarchicalLabels, OrdinalLabels, structured_labels
-
-__all__ = ["described_labels", "labels_from_record", "labels_to_record"]
+from calibrant.core._composite import Field, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, structured_labels
 
 
 def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)

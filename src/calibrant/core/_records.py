@@ -9,19 +9,11 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from calibrant.core.completion import Token
-from calibrant.core.distribution import LabelDistribution, LogprobSpace, is_label_mass_low
-from calibrant.core.errors import StateError
-from calibrant.core.prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core.reported import MOST_TOKENS
-
-__all__ = [
-    "Journal",
-    "has_low_label_mass",
-    "prediction_from_record",
-    "prediction_to_record",
-    "step_to_record",
-]
+from calibrant.core._completion import Token
+from calibrant.core._distribution import LabelDistribution, LogprobSpace, is_label_mass_low
+from calibrant.core._errors import StateError
+from calibrant.core._prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+from calibrant.core._reported import MOST_TOKENS
 
 _Record = dict[str, Any]
 # Keys of every prediction, in the order of the files. The other fields are written where they hold something.

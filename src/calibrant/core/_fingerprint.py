@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core.composite import MultiLabels
-from calibrant.core.distribution import LogprobSpace
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet
-from calibrant.core.settings import DemonstrationSettings
-
-__all__ = ["Fingerprint", "asked_text", "demonstrated"]
+from calibrant.core._composite import MultiLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._settings import DemonstrationSettings
 
 _NAMED = 3  # labels a message shows
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["RouterState"]
-
 
 class RouterState(Protocol):
     """Keeps one record of JSON values for every strategy; many processes may share it.

@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlia
 
 import numpy as np
 
-from calibrant.core.distribution import LabelDistribution
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import Aspect, LabelSet, normalise_label
-from calibrant.core.prediction import Prediction
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import Aspect, LabelSet, normalise_label
+from calibrant.core._prediction import Prediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "HierarchicalLabels",
-    "OrdinalLabels",
-    "Structure",
-    "structured_labels",
-]
 
 Structure: TypeAlias = Literal["flat", "ordinal", "hierarchical"]
 

@@ -11,23 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from calibrant.core.answers import spelled_answer
-from calibrant.core.errors import ConfigurationError, DataError
-from calibrant.core.files import without_doubles
-
-__all__ = [
-    "MAX_ROW_BYTES",
-    "MAX_RUN_ROW_BYTES",
-    "Columns",
-    "DataSource",
-    "Example",
-    "Row",
-    "TextWithContext",
-    "iter_examples",
-    "read_examples",
-    "read_rows",
-    "read_texts",
-]
+from calibrant.core._answers import spelled_answer
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import without_doubles
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
@@ -288,7 +274,7 @@ def _read_parquet(path: Path, most: int) -> Iterator[Row]:
     try:
         from pyarrow import parquet  # noqa: PLC0415  (optional)
     except ImportError as error:
-        from calibrant.core.installation import install_command  # noqa: PLC0415 (only when it is missing)
+        from calibrant.core._installation import install_command  # noqa: PLC0415 (only when it is missing)
 
         raise ConfigurationError(f"{path}: Parquet files need pyarrow: {install_command('data')}.") from error
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["WHAT_ACCEPTED_MEANS", "changed_prompt", "search_verdict"]
-
 _Record = Mapping[str, Any]
 
 WHAT_ACCEPTED_MEANS = (

@@ -13,23 +13,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from calibrant.core.errors import ConfigurationError
-
-__all__ = [
-    "Amount",
-    "Count",
-    "Number",
-    "Problem",
-    "Section",
-    "SectionTable",
-    "Share",
-    "describe_problem",
-    "line_of",
-    "parse_toml",
-    "refuse",
-    "wrong",
-    "wrong_at",
-]
+from calibrant.core._errors import ConfigurationError
 
 # Strict: neither true nor "0.5" is a number.
 Number: TypeAlias = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from calibrant.core.reported import clean_line
+from calibrant.core._reported import clean_line
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from calibrant.core.completion import Token
-    from calibrant.core.distribution import LabelDistribution
+    from calibrant.core._completion import Token
+    from calibrant.core._distribution import LabelDistribution
 
-__all__ = ["LONGEST_NAME", "Outcome", "Part", "Prediction", "Step", "Usage", "Verdict"]
 
 LONGEST_NAME: Final = 200
 """Characters kept of the name a server gives a model."""

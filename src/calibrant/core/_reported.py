@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["MOST_TOKENS", "bounded_count", "clean_line", "clean_text"]
-
 MOST_TOKENS: Final = 2**53
 """The largest count that is believed: every whole number up to it is exact as a float."""
 

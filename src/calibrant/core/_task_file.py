@@ -9,13 +9,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 import pydantic
 
-from calibrant.core.composite import Field, FieldLabels, MultiLabels
-from calibrant.core.errors import ConfigurationError
-from calibrant.core.labels import LabelSet, normalise_label
-from calibrant.core.predictor import INPUT_SLOT
-from calibrant.core.rows import Columns, DataSource
-from calibrant.core.sections import Problem, Section, describe_problem, line_of, parse_toml, refuse, wrong
-from calibrant.core.settings import (
+from calibrant.core._composite import Field, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._predictor import INPUT_SLOT
+from calibrant.core._rows import Columns, DataSource
+from calibrant.core._sections import Problem, Section, describe_problem, line_of, parse_toml, refuse, wrong
+from calibrant.core._settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
     DemonstrationSettings,
@@ -23,9 +23,7 @@ from calibrant.core.settings import (
     ModelSettings,
     ScoringSettings,
 )
-from calibrant.core.structures import Structure, structured_labels
-
-__all__ = ["FIELD_REMEDY", "SPLITS", "Split", "TaskFile", "is_path", "prompt_problems", "read_task_file"]
+from calibrant.core._structures import Structure, structured_labels
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")

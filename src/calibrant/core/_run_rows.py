@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.core.prediction import Outcome
-from calibrant.core.records import has_low_label_mass
-
-__all__ = ["UNKNOWN", "RunRow"]
+from calibrant.core._prediction import Outcome
+from calibrant.core._records import has_low_label_mass
 
 UNKNOWN: Final = -1
 """Stands for a row of which nobody knows whether it is right."""

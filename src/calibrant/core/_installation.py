@@ -11,8 +11,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-__all__ = ["install_command"]
-
 _NAME: Final = "calibrant"
 _NEEDS_QUOTES: Final = re.compile(r'["$`\\]')
 

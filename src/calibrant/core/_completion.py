@@ -7,24 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from calibrant.core.distribution import LogprobSpace
-from calibrant.core.prediction import Usage
-
-__all__ = [
-    "STAND_INS",
-    "Client",
-    "Completion",
-    "CompletionRequest",
-    "Continuation",
-    "ContinuingClient",
-    "LabelContinuation",
-    "LabelLogprobs",
-    "Message",
-    "NextTokens",
-    "Opener",
-    "Token",
-]
-
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import Usage
 
 Message = Mapping[str, str]
 
