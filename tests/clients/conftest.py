@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import math
-import socket
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -26,65 +22,43 @@ from echo_model import Echoing
 from loopback import LoopbackServer
 
 
-class ScriptedServer:
-    """Answers every POST with the next scripted (status, body, headers); the last one stays."""
+class ScriptedServer(LoopbackServer):
+    """Answers every POST with one (status, body, headers)."""
 
     def __init__(self) -> None:
-        self.script: list[tuple[int, Any, dict[str, str]]] = [
-            (200, fake_response("Food", ["Food", "Rent"]), {})
-        ]
+        self.script: tuple[int, Any, dict[str, str]] = (200, fake_response("Food", ["Food", "Rent"]), {})
         self.bodies: list[dict[str, Any]] = []
         self.delay = 0.0
         self.running = self.peak = 0
         self.asked = threading.Event()
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                server._serve(self)
-
-            def log_message(self, *_arguments: object) -> None:
-                """Stay silent."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
+        super().__init__()
+        self.url = f"{self.root}/v1"
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
-        """Make this the only answer."""
+        """Make this the answer."""
         error = {"error": {"message": "scripted", "type": "scripted", "code": None}}
-        self.script = [(status, error if body is None else body, headers)]
+        self.script = (
+            status,
+            error if body is None else body,
+            {name.replace("_", "-"): value for name, value in headers.items()},
+        )
 
-    def _serve(self, handler: BaseHTTPRequestHandler) -> None:
-        with self._lock:
-            self.running += 1
-            self.peak = max(self.peak, self.running)
-            self.bodies.append(json.loads(handler.rfile.read(int(handler.headers["content-length"]))))
-            status, body, headers = self.script[0] if len(self.script) == 1 else self.script.pop(0)
+    def routed(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/{route:.*}", self._serve)
+        return app
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        self.bodies.append(await request.json())
         self.asked.set()
-        self._ended.wait(self.delay)
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        with self._lock:
+        try:
+            await asyncio.sleep(self.delay)
+        finally:
             self.running -= 1
-        handler.send_response(status)
-        handler.send_header("content-type", "application/json")
-        handler.send_header("content-length", str(len(data)))
-        for name, value in headers.items():
-            handler.send_header(name.replace("_", "-"), value)
-        with contextlib.suppress(ConnectionError):  # a client that timed out is gone
-            handler.end_headers()
-            handler.wfile.write(data)
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        status, body, headers = self.script
+        return web.json_response(body, status=status, headers=headers)
 
 
 @pytest.fixture
@@ -111,15 +85,6 @@ def request_for_label() -> CompletionRequest:
             "json_schema": {"name": "answer", "strict": True, "schema": schema},
         },
     )
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A loopback port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 SPECIAL = "<|end|>"
@@ -184,8 +149,8 @@ class ToyModel:
 class ToyServer(LoopbackServer):
     """Serves a toy model as llama.cpp, vLLM or SGLang does.
 
-    ``faults[route]`` holds what goes wrong next there: a status with body and headers, ``"reset"``,
-    ``"cut"``, or a function that changes the answer. ``absent`` are routes it does not have.
+    ``faults[route]`` holds what goes wrong next there: a status with body and headers, or a function that changes the
+    answer. ``absent`` are routes it does not have.
     """
 
     def __init__(self, kind: str) -> None:
@@ -203,13 +168,6 @@ class ToyServer(LoopbackServer):
         """Return what was sent to a route."""
         return [body for asked, body, _ in self.calls if asked == route]
 
-    def wait_for_calls(self, count: int) -> None:
-        """Return when so many calls have come in."""
-        deadline = time.monotonic() + 60
-        while len(self.calls) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(self.calls) >= count
-
     def routed(self) -> web.Application:
         app = web.Application()
         app.router.add_route("*", "/{route:.*}", self._serve)
@@ -224,23 +182,12 @@ class ToyServer(LoopbackServer):
             status, content, headers = fault
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             return web.Response(status=status, body=data, headers=headers)
-        if fault == "reset":
-            request.transport.abort()
-        if fault == "cut":
-            return await self._cut(request)
         answer = self._answers().get(request.path)
         if answer is None or request.path in self.absent:
             return web.json_response({"detail": "Not Found"}, status=404)
         found = answer(body)
         status = found.pop("status", 200)
         return web.json_response(fault(found) if callable(fault) else found, status=status)
-
-    async def _cut(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Length": "1000"})
-        await response.prepare(request)
-        await response.write(b'{"choices": [')
-        request.transport.close()
-        return response
 
     def _answers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
         if self.kind == "llama.cpp":

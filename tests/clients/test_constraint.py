@@ -21,7 +21,6 @@ from calibrant.clients._constraint import (
     json_grammar,
 )
 from calibrant.core import ConfigurationError
-from calibrant.logprobs import labels_from_schema
 from calibrant.logprobs._schema import as_response_format
 
 
@@ -74,15 +73,6 @@ def test_pydantic_enums_and_literals_are_followed() -> None:
     assert answers(found) == [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
 
 
-def test_allof_with_one_reference_is_followed() -> None:
-    """Pydantic wrote references that way."""
-    schema = {
-        "$defs": {"A~B/C": {"enum": ["x", "y"]}},
-        "properties": {"category": {"allOf": [{"$ref": "#/$defs/A~0B~1C"}]}},
-    }
-    assert constraint_for(as_format(schema)).values == ("x", "y")
-
-
 def test_a_constant_is_a_choice_of_one() -> None:
     """{"const": ...} is an enum with one value."""
     assert constraint_for(as_format({"properties": {"category": {"const": "x"}}})).values == ("x",)
@@ -90,38 +80,6 @@ def test_a_constant_is_a_choice_of_one() -> None:
 
 LABELS = {"enum": ["a", "b"]}
 OTHERS = {"const": "c"}
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        {"anyOf": [LABELS, OTHERS]},
-        {"oneOf": [LABELS, OTHERS]},
-        {"anyOf": [{"const": "a"}, {"const": "b"}, {"const": "c"}]},
-        {"anyOf": [{"$ref": "#/$defs/labels"}, OTHERS, LABELS]},
-        {"description": "the topic", "$ref": "#/$defs/whole"},
-        {"allOf": [{"$ref": "#/$defs/whole"}], "description": "the topic"},
-        {"allOf": [{"enum": ["z", "a", "b", "c"]}, {"$ref": "#/$defs/whole"}]},
-    ],
-)
-def test_every_way_to_write_an_enum_leaves_one_choice(place: Any) -> None:
-    """Unions of literals, references and combinations name the same labels."""
-    schema = {
-        "$defs": {"labels": LABELS, "whole": {"anyOf": [{"$ref": "#/$defs/labels"}, OTHERS]}},
-        "type": "object",
-        "properties": {"category": place},
-    }
-    found = constraint_for(as_format(schema))
-    assert found == Constraint(prefix='{"category": "', values=("a", "b", "c"), suffix='"}')
-
-
-def test_a_union_of_literals_is_read_as_pydantic_writes_it() -> None:
-    """The schema reader of the labels and the engine's are one."""
-    topic = Literal["a"] | Literal["b", "c"]  # noqa: PYI030 (as it may be written)
-    model = pydantic.create_model("Answer", category=(topic, ...))
-    response_format = as_response_format(model)
-    assert labels_from_schema(response_format, "category") == ("a", "b", "c")
-    assert constraint_for(response_format).values == ("a", "b", "c")
 
 
 def test_constants_beside_the_choice_are_given() -> None:
@@ -241,12 +199,6 @@ def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
     """One property that is no enum of texts is enough."""
     schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
     assert choices_for(as_format(schema)) is None
-
-
-def test_a_schema_of_several_fields_that_holds_itself_has_no_choices() -> None:
-    """A recursive schema has no end."""
-    node = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}
-    assert choices_for(as_format(node)) is None
 
 
 def test_every_enum_of_several_has_a_limit() -> None:

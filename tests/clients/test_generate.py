@@ -41,12 +41,9 @@ def test_a_temperature_sharpens() -> None:
     assert list(drawn(temperature=0.5).values()) == pytest.approx(sharp / sharp.sum(), abs=0.035)
 
 
-@pytest.mark.parametrize(
-    ("option", "kept"), [({"top_k": 2}, {0, 1}), ({"top_p": 0.75}, {0, 1}), ({"min_p": 0.25}, {0, 1, 2})]
-)
-def test_rare_tokens_are_left_out(option: dict[str, float], kept: set[int]) -> None:
-    """The most probable ones, those that make up a share, or those near the first."""
-    assert set(drawn(**option)) == kept
+def test_rare_tokens_are_left_out() -> None:
+    """The most probable tokens that make up a share are kept."""
+    assert set(drawn(top_p=0.75)) == {0, 1}
 
 
 def test_a_seed_repeats_the_draws() -> None:
@@ -55,15 +52,7 @@ def test_a_seed_repeats_the_draws() -> None:
     assert drawn(50, seed=3) != drawn(50, seed=4)
 
 
-def test_penalties_make_a_token_rarer() -> None:
-    """Each time it is written, and once it was."""
-    greedy = Sampler({"frequency_penalty": 0.3})
-    assert [greedy.draw(LOGITS, None) for _ in range(4)] == [0, 0, 1, 0]
-    once = Sampler({"presence_penalty": 2.0})
-    assert [once.draw(LOGITS, None) for _ in range(3)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"top_k": "x"}, {"min_p": True}])
+@pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"temperature": True}])
 def test_values_out_of_range_are_refused(option: dict[str, Any]) -> None:
     """The message names the range."""
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(option))} between"):
@@ -77,12 +66,9 @@ def grammars() -> Grammars:
     return Grammars(vocabulary, end=130, controls=[130], tokenize=lambda text: list(text.encode()))
 
 
-@pytest.mark.parametrize(
-    "source", ['%llguidance {}\nstart: "\\"cat\\"" | "\\"dog\\""', 'root ::= "\\"cat\\"" | "\\"dog\\""']
-)
-def test_a_grammar_allows_what_it_says(grammars: Grammars, source: str) -> None:
-    """In both forms; when it is over nothing more may be written."""
-    grammar = grammars.compile(source)
+def test_a_grammar_allows_what_it_says(grammars: Grammars) -> None:
+    """A grammar of two words masks the tokens of all others, and is over behind a word."""
+    grammar = grammars.compile('%llguidance {}\nstart: "\\"cat\\"" | "\\"dog\\""')
     assert set(np.flatnonzero(grammar.allowed())) == {ord('"'), 128, 129}
     grammar.accept(ord('"'))
     assert set(np.flatnonzero(grammar.allowed())) == {ord("c"), ord("d")}
@@ -92,8 +78,7 @@ def test_a_grammar_allows_what_it_says(grammars: Grammars, source: str) -> None:
     assert grammar.is_over or set(np.flatnonzero(grammar.allowed())) == {130}
 
 
-@pytest.mark.parametrize("source", ["%llguidance {}\nstart: (", "root ::= ("])
-def test_a_broken_grammar_is_refused(grammars: Grammars, source: str) -> None:
+def test_a_broken_grammar_is_refused(grammars: Grammars) -> None:
     """It is refused before any token is generated."""
     with pytest.raises(ConfigurationError, match="Expected a grammar"):
-        grammars.compile(source)
+        grammars.compile("%llguidance {}\nstart: (")

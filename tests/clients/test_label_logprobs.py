@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._servers import CompletionsServer
+from calibrant.clients._servers import (
+    CompletionsServer,
+    Echoed,
+    EchoError,
+    NoEchoError,
+    label_logprobs,
+    read_echoes,
+)
 from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
 from calibrant.core._completion import LabelContinuation
 from calibrant.core._distribution import LogprobSpace
@@ -263,18 +269,11 @@ def cut(answer: dict[str, Any]) -> dict[str, Any]:
 
 BROKEN = {
     "a choice too few": lambda answer: {**answer, "choices": answer["choices"][1:]},
-    "a choice twice": lambda answer: {**answer, "choices": [answer["choices"][0], *answer["choices"][:-1]]},
     "no choices": lambda answer: {**answer, "choices": None},
-    "numbered by text": lambda answer: {
-        **answer,
-        "choices": [{**one, "index": "0"} for one in answer["choices"]],
-    },
     "not a number": changed(-3, math.nan),
     "minus infinity": changed(-3, -math.inf),
     "positive": changed(-3, 0.5),
     "text": changed(-3, f"-1 {KEY}"),
-    "null": changed(-3, None),
-    "a huge number": changed(-3, -(10**400)),
     "lists of two lengths": cut,
     "no lists": no_lists,
     "tokens too few": lambda answer: {**answer, "usage": {"prompt_tokens": 10**400}},

@@ -14,14 +14,12 @@ import pytest
 
 from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.core import (
-    Client,
     CompletionRequest,
     ConfigurationError,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._distribution import LogprobSpace
 
 KEY = "sk-verysecretverysecret"
 
@@ -45,12 +43,6 @@ def failure(client: LiteLLMClient, request: CompletionRequest) -> ProviderError:
 
 
 class TestRequest:
-    def test_satisfies_the_client_protocol(self, server: Any) -> None:
-        """It can stand wherever a Client is asked for."""
-        client = make_client(server)
-        assert isinstance(client, Client)
-        assert (client.name, client.space) == ("openai/fake", LogprobSpace.MASKED)
-
     def test_sends_schema_and_logprobs_and_is_greedy(self, server: Any, request_for_label: Any) -> None:
         """Messages, schema, log-probabilities and temperature 0 reach the wire."""
         answer = ask(make_client(server), request_for_label)
@@ -59,15 +51,6 @@ class TestRequest:
         assert body["response_format"] == request_for_label.response_format
         assert (body["logprobs"], body["top_logprobs"], body["temperature"]) == (True, 5, 0)
         assert answer.choices[0].message.content == '{"category": "Food"}'
-
-    def test_asks_for_no_logprobs_when_none_are_wanted(self, server: Any) -> None:
-        """top_logprobs=0 sends neither parameter."""
-        ask(
-            make_client(server),
-            CompletionRequest(messages=({"role": "user", "content": "x"},), top_logprobs=0),
-        )
-        assert "logprobs" not in server.bodies[0]
-        assert "top_logprobs" not in server.bodies[0]
 
     def test_options_override_the_defaults(self, server: Any, request_for_label: Any) -> None:
         """The client's options beat the default temperature, the request's beat the client's."""
@@ -133,13 +116,6 @@ class TestFailures:
         assert (error.status, error.retryable, error.systemic) == (status, retryable, systemic)
         assert len(server.bodies) == 1
 
-    def test_rate_limit_carries_the_wait(self, server: Any, request_for_label: Any) -> None:
-        """Retry-After, in seconds, reaches the caller."""
-        server.answer(429, retry_after="7")
-        error = failure(make_client(server), request_for_label)
-        assert isinstance(error, RateLimitError)
-        assert (error.retryable, error.retry_after, error.status) == (True, 7.0, 429)
-
     def test_an_empty_account_is_not_worth_retrying(self, server: Any, request_for_label: Any) -> None:
         """A 429 that means no credit is final."""
         server.answer(
@@ -148,23 +124,6 @@ class TestFailures:
         error = failure(make_client(server), request_for_label)
         assert not error.retryable
         assert "credit" in str(error)
-
-    def test_a_slow_server_is_a_timeout(self, server: Any, request_for_label: Any) -> None:
-        """The client's timeout, in seconds, ends the call."""
-        server.delay = 20.0
-        error = failure(make_client(server, timeout=0.1), request_for_label)
-        assert isinstance(error, ProviderTimeoutError)
-        assert error.retryable
-
-    def test_a_refused_connection_is_retryable(self, request_for_label: Any, unused_port: Any) -> None:
-        """A refused connection is transient."""
-        client = LiteLLMClient("openai/fake", api_base=f"http://127.0.0.1:{unused_port}/v1", api_key=KEY)
-        assert failure(client, request_for_label).retryable
-
-    def test_a_broken_body_is_a_provider_error(self, server: Any, request_for_label: Any) -> None:
-        """HTML with status 200 does not pass as an answer."""
-        server.answer(200, b"<html>busy</html>")
-        assert isinstance(failure(make_client(server), request_for_label), ProviderError)
 
     def test_a_content_policy_block_is_a_refusal(self, server: Any, request_for_label: Any) -> None:
         """It says something about the row, so it comes back as an answer that refuses."""
@@ -175,30 +134,6 @@ class TestFailures:
         choice = answer["choices"][0]
         assert "content_policy_violation" in choice["message"]["refusal"]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("content_filter", None)
-
-    def test_rejected_logprobs_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
-        """A provider that takes no logprobs gets a hint, whatever its wording."""
-        server.answer(400, {"error": {"message": "Unsupported parameter: 'logprobs'", "code": "x"}})
-        error = failure(make_client(server), request_for_label)
-        assert error.systemic
-        assert '[model]\nscoring = "sampled"' in str(error)
-
-    def test_other_rejected_parameters_say_what_to_do(self, server: Any, request_for_label: Any) -> None:
-        """A model that insists on its own temperature gets advice, too."""
-        server.answer(
-            400, {"error": {"message": "Unsupported value: 'temperature' does not support 0", "code": "x"}}
-        )
-        assert "options={'temperature': None}" in str(failure(make_client(server), request_for_label))
-
-    def test_no_key_in_any_message(self, server: Any, request_for_label: Any) -> None:
-        """A server that echoes the key does not get it into our message or its chain."""
-        server.answer(
-            401, {"error": {"message": f"Incorrect API key {KEY} at http://u:pw12@host", "code": "x"}}
-        )
-        error = failure(make_client(server), request_for_label)
-        assert "pw12" not in str(error)
-        assert error.__cause__ is None
-        assert error.__suppress_context__
 
     def test_a_key_of_any_shape_is_hidden(self, server: Any, request_for_label: Any) -> None:
         """The client's own key is hidden because it is the key, not because it looks like one."""
@@ -369,14 +304,6 @@ def test_a_wrong_key_is_a_fault_of_every_call(
     error = failure(make_client(server), request_for_label)
     assert error.systemic
     assert not error.retryable
-
-
-def test_a_server_that_fails_is_asked_again(server: Any, request_for_label: Any) -> None:
-    """An error of its own says nothing about keys."""
-    server.answer(500, {"error": {"message": "the key-value store is down"}})
-    error = failure(make_client(server), request_for_label)
-    assert error.retryable
-    assert not error.systemic
 
 
 def test_calls_that_would_all_fail_are_not_made(

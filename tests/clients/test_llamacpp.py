@@ -19,11 +19,6 @@ from calibrant.core import Client, CompletionRequest, ConfigurationError
 from calibrant.core._completion import ContinuingClient
 from calibrant.core._distribution import LogprobSpace
 
-SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {"name": "a", "schema": {"properties": {"category": {"enum": ["Bills", "Bills/Gas"]}}}},
-}
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -67,17 +62,7 @@ def test_refuses_more_rows_at_a_time_than_there_are_sequences(path: Path) -> Non
 
 
 @pytest.mark.usefixtures("_no_library")
-def test_check_schema_refuses_what_would_not_be_obeyed(path: Path) -> None:
-    """It is refused before the first call."""
-    client = LlamaCppClient(path)
-    client.check_schema(SCHEMA)
-    huge = {"properties": {"category": {"enum": ["x" * 6_000_000, "y"]}}}
-    with pytest.raises(ConfigurationError, match=r"5,000,000 bytes"):
-        client.check_schema({"type": "json_schema", "json_schema": {"schema": huge}})
-
-
-@pytest.mark.usefixtures("_no_library")
-@pytest.mark.parametrize("options", [{"id_slot": 1}, {"n": 2}])
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"n": 2}])
 def test_unknown_options_are_refused(path: Path, options: dict[str, Any]) -> None:
     """An option that nothing reads would be taken for one that works."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},), options=options)

@@ -218,12 +218,6 @@ class TestFinding:
         classifier = classifier_for(server)
         assert classifier.classify("x").outcome is Outcome.OK
 
-    def test_nobody_there_is_worth_another_try(self, make: Make, unused_port: int) -> None:
-        """The server may be starting."""
-        error = failure(make(None, api_base=f"http://127.0.0.1:{unused_port}"))
-        assert error.retryable
-        assert str(unused_port) in str(error)
-
     @pytest.mark.parametrize(
         "missing",
         [

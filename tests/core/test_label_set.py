@@ -16,16 +16,16 @@ from calibrant.core._labels import normalise_label
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        pytest.param(["cat", "dog", "cat"], "'cat' twice: keep one", id="duplicate"),
-        pytest.param(["Cat", "dog", "cAT"], "'cAT' and 'Cat', equal up to case", id="case"),
-        pytest.param(["cat", "dog", " cat\t"], r"' cat\\t' and 'cat', equal up to case", id="space"),
-        pytest.param(["Straße", "STRASSE"], "'STRASSE' and 'Straße', equal", id="case-folding"),
-        pytest.param([], r"at least two labels, got 0: \[\]", id="none"),
-        pytest.param(["cat"], r"at least two labels, got 1: \['cat'\]", id="one"),
-        pytest.param(["cat", ""], "hold text, got ''", id="empty-label"),
-        pytest.param(["cat", " \t"], r"hold text, got ' \\t'", id="blank-label"),
-        pytest.param(["cat", 5], r"to be text, got 5 \(int\): quote it", id="number"),
-        pytest.param("cat", r"got the text 'cat': write \['cat', \.\.\.\]", id="text-instead-of-list"),
+        (["cat", "dog", "cat"], "'cat' twice: keep one"),
+        (["Cat", "dog", "cAT"], "'cAT' and 'Cat', equal up to case"),
+        (["cat", "dog", " cat\t"], r"' cat\\t' and 'cat', equal up to case"),
+        (["Straße", "STRASSE"], "'STRASSE' and 'Straße', equal"),
+        ([], r"at least two labels, got 0: \[\]"),
+        (["cat"], r"at least two labels, got 1: \['cat'\]"),
+        (["cat", ""], "hold text, got ''"),
+        (["cat", " \t"], r"hold text, got ' \\t'"),
+        (["cat", 5], r"to be text, got 5 \(int\): quote it"),
+        ("cat", r"got the text 'cat': write \['cat', \.\.\.\]"),
     ],
 )
 def test_what_is_no_label_set_is_refused_by_name(labels: Any, message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import pickle
 from typing import Any
@@ -24,9 +23,8 @@ from calibrant.core import (
     OrdinalLabels,
     Prediction,
 )
-from calibrant.core._aspects import Aspect
 from calibrant.core._distribution import LogprobSpace
-from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._labels import Aspect
 from calibrant.core._prediction import Part
 from calibrant.core._structures import structured_labels
 
@@ -218,15 +216,15 @@ def test_the_mass_of_a_beginning_is_that_of_all_labels_that_begin_so(
 @pytest.mark.parametrize(
     ("labels", "separator", "message"),
     [
-        pytest.param(["a", "b"], "/", "hold the separator '/', got none that does, such as 'a'", id="flat"),
-        pytest.param(["a/b", "c"], ">", "hold the separator '>', got none", id="another-separator"),
-        pytest.param(["a/b", "c/"], "/", "level of a label to hold text, got 'c/'", id="ends-empty"),
-        pytest.param(["/a", "c/d"], "/", "level of a label to hold text, got '/a'", id="begins-empty"),
-        pytest.param(["a//b", "c/d"], "/", "level of a label to hold text, got 'a//b'", id="empty-between"),
-        pytest.param(["a/ /b", "c/d"], "/", "level of a label to hold text, got 'a/ /b'", id="blank-between"),
-        pytest.param(["a/b", "A / B"], "/", "distinct paths, got 'A / B' and 'a/b', equal level", id="same"),
-        pytest.param(["a/b", "c"], "", "separator of at least one character, got ''", id="no-separator"),
-        pytest.param(["a/b"], "/", "at least two labels", id="one-label"),
+        (["a", "b"], "/", "hold the separator '/', got none that does, such as 'a'"),
+        (["a/b", "c"], ">", "hold the separator '>', got none"),
+        (["a/b", "c/"], "/", "level of a label to hold text, got 'c/'"),
+        (["/a", "c/d"], "/", "level of a label to hold text, got '/a'"),
+        (["a//b", "c/d"], "/", "level of a label to hold text, got 'a//b'"),
+        (["a/ /b", "c/d"], "/", "level of a label to hold text, got 'a/ /b'"),
+        (["a/b", "A / B"], "/", "distinct paths, got 'A / B' and 'a/b', equal level"),
+        (["a/b", "c"], "", "separator of at least one character, got ''"),
+        (["a/b"], "/", "at least two labels"),
     ],
 )
 def test_what_is_no_tree_is_refused_by_name(labels: list[str], separator: str, message: str) -> None:
@@ -238,8 +236,8 @@ def test_what_is_no_tree_is_refused_by_name(labels: list[str], separator: str, m
 # --- both ---------------------------------------------------------------------------------------
 
 STRUCTURED = [
-    pytest.param(STARS, "4 stars", "2 stars", id="ordinal"),
-    pytest.param(MONEY, "Food/Out/Bar", "Food/In", id="hierarchical"),
+    (STARS, "4 stars", "2 stars"),
+    (MONEY, "Food/Out/Bar", "Food/In"),
 ]
 
 
@@ -301,36 +299,6 @@ def test_the_structure_is_part_of_what_labels_are(one: LabelSet, other: LabelSet
     assert copied == one
     assert hash(copied) == hash(one)
     assert LabelSet.of(one) is one
-
-
-@pytest.mark.parametrize(
-    "labels", [STARS, MONEY, HierarchicalLabels(["a>b", "c"], ">"), LabelSet(["a", "b"])]
-)
-def test_labels_survive_json(labels: LabelSet) -> None:
-    """With their structure; plain ones are a list."""
-    record = json.loads(json.dumps(labels_to_record(labels)))
-    assert labels_from_record(record) == labels
-    assert isinstance(record, list) is (labels.structure == "flat")
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        None,
-        "ab",
-        {"labels": ["a", "b"]},
-        {"structure": "flat", "labels": ["a", "b"]},
-        {"structure": ["ordinal"], "labels": ["a", "b"]},
-        {"structure": "ordinal", "labels": "ab"},
-        {"structure": "ordinal", "labels": ["a", "b"], "separator": "/"},
-        {"structure": "hierarchical", "labels": ["a/b", "b"]},
-        {"structure": "hierarchical", "labels": ["a/b", "b"], "separator": "/", "more": 1},
-    ],
-)
-def test_other_json_is_no_label_set(record: object) -> None:
-    """Whoever edits a file by hand hears of it."""
-    with pytest.raises(ConfigurationError, match="Expected"):
-        labels_from_record(record)
 
 
 def test_settings_name_the_structure() -> None:

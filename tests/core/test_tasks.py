@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from calibrant.core import ConfigurationError, DataError, Example, LabelSet, Task
-from calibrant.core._task import Split
+from calibrant.core._task_file import Split
 from calibrant.logprobs import UnparsedError
 from calibrant.logprobs._fields import field_value
 

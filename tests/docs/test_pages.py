@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from calibrant.cascade import CascadeSettings
 from calibrant.cli._app import app
 from calibrant.clients._weights import local_models
-from calibrant.core._task import _TaskFile
+from calibrant.core._task_file import TaskFile
 from calibrant.routing import RoutingSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -194,7 +194,7 @@ def faults_of_task(code: str) -> list[str]:
     sections: dict[str, type[pydantic.BaseModel]] = {"cascade": CascadeSettings, "routing": RoutingSettings}
     faults = []
     parts = [(kind, document[name]) for name, kind in sections.items() if name in document]
-    for kind, given in [(_TaskFile, document), *parts]:
+    for kind, given in [(TaskFile, document), *parts]:
         try:
             kind.model_validate(given)
         except pydantic.ValidationError as error:

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.clients._litellm_embedder import LiteLLMEmbedder
+from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.core import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.inference import open_embedder

@@ -13,9 +13,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from calibrant.core import Completion, DataError, Token, Usage
-from calibrant.logprobs import extract_distribution
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._fields import field_value
 
 TEXT = '{"category": "é"}'
 CUT = "é".encode()
@@ -318,16 +316,6 @@ def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
     assert "add up to 4.96" in found.evidence_problem  # the emitted token is not among them
 
 
-def test_the_reason_for_unusable_evidence_is_kept() -> None:
-    """Empty where there is evidence, or none was reported."""
-    body = openai_body()
-    assert read_completion(body).evidence_problem == ""
-    body["choices"][0]["logprobs"]["content"][0]["logprob"] = None
-    assert "missing" in read_completion(body).evidence_problem
-    body["choices"][0]["logprobs"] = None
-    assert read_completion(body).evidence_problem == ""
-
-
 def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
     """It is dropped as OpenAI's is."""
     impossible = copy.deepcopy(VERTEX)
@@ -429,19 +417,3 @@ def test_an_answer_of_unknown_shape_is_a_data_error(response: Any, match: str) -
     """The server's fault is said plainly."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
-
-
-def test_usage_that_is_no_number_counts_as_zero() -> None:
-    """Servers may leave usage out or break it."""
-    body = openai_body()
-    body["usage"] = {"prompt_tokens": None, "completion_tokens": "4"}
-    body["_hidden_params"] = {"response_cost": True}
-    assert read_completion(body).usage == Usage()
-
-
-def test_the_answer_read_is_the_answer_used() -> None:
-    """A response and its completion give the same distribution."""
-    first = extract_distribution(openai_body(), ("é", "e"), "category")
-    assert first == extract_distribution(OPENAI, ("é", "e"), "category")
-    assert first.probability("é") == pytest.approx(1 / (1 + math.exp(-0.5)))
-    assert field_value(OPENAI, "category") == "é"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.core import Completion, ConfigurationError, LabelDistribution, LogprobsUnavailableError, Token
+from calibrant.core import Completion, LabelDistribution, LogprobsUnavailableError, Token
 from calibrant.core._distribution import LogprobSpace
 from calibrant.logprobs import extract_set
 from calibrant.logprobs._sets import ArrayPlace, set_of_places
@@ -356,15 +356,6 @@ def test_a_label_that_is_given_again_counts_once() -> None:
     assert found.confidence == pytest.approx(0.5 * 0.45)
 
 
-def test_labels_are_found_in_any_case_and_among_other_keys() -> None:
-    """Case does not matter, and a user's schema may hold more than labels."""
-    tokens = ['{"note": "[1, 2]", "results": [{"why": "a, b]", "topic": "', "food", '", "n": [1]}', "]}"]
-    answer = spelled(*[(text, 1.0, {text: 1.0}) for text in tokens])
-    found = extract_set(answer, ("Bills", "Food"), "results[].topic")
-    assert found.held.tolist() == [False, True]
-    assert found.confidence == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -410,14 +401,6 @@ def test_what_is_no_array_of_labels_has_no_evidence(text: str, field: str, messa
     answer = spelled((text, 1.0, {text: 1.0}))
     with pytest.raises(LogprobsUnavailableError, match=message):
         extract_set(answer, ("Bills", "Food"), field)
-
-
-def test_no_tokens_and_wrong_paths_are_said() -> None:
-    """Without log-probabilities nothing is read; a wrong path is a mistake in the call."""
-    with pytest.raises(LogprobsUnavailableError, match="logprobs=True"):
-        extract_set('{"topics": []}', LABELS, "topics")
-    with pytest.raises(ConfigurationError, match="field path"):
-        extract_set('{"topics": []}', LABELS, "topics..x")
 
 
 def test_impossible_tokens_leave_it_open_whether_an_array_goes_on() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.core._distribution import LogprobSpace
-from calibrant.logprobs._whole import whole_label_distribution
+from calibrant.logprobs._distribution import whole_label_distribution
 
 
 def test_probabilities_are_divided_by_their_sum() -> None:

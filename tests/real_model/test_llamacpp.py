@@ -190,12 +190,6 @@ def test_a_damaged_file_is_a_configuration_error(tmp_path: Any) -> None:
     found.close()
 
 
-def test_a_grammar_the_engine_rejects_is_a_configuration_error(client: Any) -> None:
-    """Every row would meet it."""
-    with pytest.raises(ConfigurationError, match="cannot enforce this schema"):
-        ask(client, request("x", None, grammar="root ::= ("))
-
-
 def test_stop_texts_and_limits_end_an_answer(client: Any) -> None:
     """With the reasons that OpenAI gives."""
     free = ask(client, request("Count from one to ten in words.", None, max_tokens=24))

@@ -8,9 +8,8 @@ from functools import lru_cache
 from math import fsum
 from typing import Any
 
-from calibrant.core._aspects import Aspect
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.feedback._composite import build_composite_feedback
 from calibrant.feedback._label import build_feedback

@@ -6,8 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from calibrant.clients._forms import name_forms
-from calibrant.clients._weights import local_models
+from calibrant.clients._weights import local_models, name_forms
 
 EMBEDDED = "embedded, no key needed"
 

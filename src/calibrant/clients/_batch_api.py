@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._draft import Drafts
 from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._openai_chat import Drafts
 from calibrant.clients._redact import redact, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import CompletionRequest
@@ -279,7 +279,7 @@ class BatchApi:
             after = last.id
 
     async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
-        async def send(session: aiohttp.ClientSession, root: str) -> Reply:
+        async def send(session: aiohttp.ClientSession) -> Reply:
             import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
             with path.open("rb") as file:
@@ -290,25 +290,25 @@ class BatchApi:
                 async with (
                     asyncio.timeout(seconds),
                     session.post(
-                        f"{root}/v1/files",
+                        f"{self._http.endpoint.root}/v1/files",
                         data=payload,
                         headers={"Content-Type": payload.content_type},
                         timeout=aiohttp.ClientTimeout(total=None),
                         allow_redirects=False,
                     ) as response,
                 ):
-                    return _reply(response, await response.read())
+                    return Reply.of(response, await response.read())
 
         return self._http.checked(await self._http.through(send))
 
     async def _download(self, file_id: str, target: Path) -> None:
         partial = target.with_name(target.name + ".part")
 
-        async def fetch(session: aiohttp.ClientSession, root: str) -> Reply | None:
+        async def fetch(session: aiohttp.ClientSession) -> Reply | None:
             import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
             async with session.get(
-                f"{root}/v1/files/{quote(file_id, safe='')}/content",
+                f"{self._http.endpoint.root}/v1/files/{quote(file_id, safe='')}/content",
                 headers={"Accept": "*/*"},
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=self._timeout, sock_read=self._timeout
@@ -316,7 +316,7 @@ class BatchApi:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    return _reply(response, await response.read())
+                    return Reply.of(response, await response.read())
                 with partial.open("wb") as file:
                     await self._copy(response.content, file.write)
                 return None
@@ -374,19 +374,6 @@ class BatchApi:
             provider=self.name,
             retryable=True,
         )
-
-
-def _reply(response: aiohttp.ClientResponse, content: bytes) -> Reply:
-    try:
-        data = json.loads(content)
-    except ValueError:
-        data = None
-    return Reply(
-        status=response.status,
-        headers=dict(response.headers),
-        data=data if isinstance(data, dict) else None,
-        content=content,
-    )
 
 
 def _address(model: str, api_base: str | None) -> str:

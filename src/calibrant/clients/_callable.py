@@ -50,8 +50,7 @@ class CallableClient:
             msg = f"Expected a function from messages to a response, got {function!r}."  # type: ignore[unreachable]
             raise ConfigurationError(msg)
         if max_workers < 1:
-            msg = f"max_workers must be at least 1, got {max_workers}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"max_workers must be at least 1, got {max_workers}.")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.space = parse_space(space)
         self._function = function

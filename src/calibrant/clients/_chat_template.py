@@ -61,11 +61,10 @@ class ChatTemplate:
         try:
             return self._template.render(variables)
         except Exception as error:
-            msg = (
+            raise ConfigurationError(
                 f"The chat_template cannot be rendered ({type(error).__name__}: {error}). Give the one of the "
                 "model's tokenizer_config.json, and messages it allows."
-            )
-            raise ConfigurationError(msg) from error
+            ) from error
 
 
 def _compiled(source: str) -> jinja2.Template:

@@ -119,12 +119,11 @@ def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | No
     for choice in choices.choices:
         size = sum(len(value.encode()) for value in choice.values)
         if size > MAX_ENUM_BYTES:
-            msg = (
+            raise ConfigurationError(
                 f"The label set has {len(choice.values):,} labels with {size:,} bytes. llama.cpp ignores a grammar "
                 f"it cannot hold without saying so, and was measured to obey up to {MAX_ENUM_BYTES:,} bytes. "
                 "Shorten the labels, or classify in two steps."
             )
-            raise ConfigurationError(msg)
     return choices
 
 

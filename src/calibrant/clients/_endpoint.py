@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from calibrant.clients._redact import identifying_address, public_address, redact, secret_texts
@@ -22,27 +22,22 @@ _NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-
 _LOG = logging.getLogger("calibrant")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ServerVariables:
+class _Variables(NamedTuple):
     """Environment variables for the address and key of a kind of server; litellm reads the same ones."""
 
     bases: tuple[str, ...] = ()
-    key: str | None = None
+    key: str = ""
     default: str | None = None
 
 
 _VARIABLES: Final = {
-    "openai/": _ServerVariables(
-        bases=("OPENAI_BASE_URL", "OPENAI_API_BASE"), key="OPENAI_API_KEY", default=_OPENAI
-    ),
-    "hosted_vllm/": _ServerVariables(bases=("HOSTED_VLLM_API_BASE",), key="HOSTED_VLLM_API_KEY"),
-    "llamafile/": _ServerVariables(
-        bases=("LLAMAFILE_API_BASE",), key="LLAMAFILE_API_KEY", default="http://127.0.0.1:8080/v1"
-    ),
-    "lm_studio/": _ServerVariables(bases=("LM_STUDIO_API_BASE",), key="LM_STUDIO_API_KEY"),
-    "text-completion-openai/": _ServerVariables(),
+    "openai/": _Variables(("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY", _OPENAI),
+    "hosted_vllm/": _Variables(("HOSTED_VLLM_API_BASE",), "HOSTED_VLLM_API_KEY"),
+    "llamafile/": _Variables(("LLAMAFILE_API_BASE",), "LLAMAFILE_API_KEY", "http://127.0.0.1:8080/v1"),
+    "lm_studio/": _Variables(("LM_STUDIO_API_BASE",), "LM_STUDIO_API_KEY"),
+    "text-completion-openai/": _Variables(),
     # A name without one of the prefixes, with an api_base.
-    "": _ServerVariables(key="OPENAI_API_KEY"),
+    "": _Variables(key="OPENAI_API_KEY"),
 }
 
 KNOWN_PREFIXES: Final = tuple(prefix for prefix in _VARIABLES if prefix)
@@ -118,7 +113,7 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
     query = f"?{parts.query}" if parts.query else ""
     host = parts.hostname or ""
     is_openai = host == "api.openai.com" or host.endswith(".api.openai.com")
-    key = (api_key or os.environ.get(variables.key or "", "")).strip()
+    key = (api_key or os.environ.get(variables.key, "")).strip()
     authorization, secrets = _authorization(parts, key)
     if is_openai and authorization is None:
         variable = variables.key or "OPENAI_API_KEY"
@@ -182,7 +177,7 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _from_environment(variables: _ServerVariables, prefix: str) -> str:
+def _from_environment(variables: _Variables, prefix: str) -> str:
     address = next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
     if address is not None:
         return address
@@ -190,19 +185,23 @@ def _from_environment(variables: _ServerVariables, prefix: str) -> str:
     raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
 
 
-def _parts(api_base: object) -> SplitResult:
-    address = api_base.strip() if isinstance(api_base, str) else ""
+def is_http_address(address: str) -> bool:
+    """Return True for an http or https address with a host and a legal port."""
     try:
         parts = urlsplit(address)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable:
+        return False
+
+
+def _parts(api_base: object) -> SplitResult:
+    address = api_base.strip() if isinstance(api_base, str) else ""
+    if not is_http_address(address):
         raise ConfigurationError(
             "Expected api_base to be an address such as http://localhost:8000/v1, got "
             f"{redact(public_address(repr(api_base)))}."
         )
-    return parts
+    return urlsplit(address)
 
 
 def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:

@@ -1,7 +1,8 @@
-"""Text generation with an embedded model: sampling of tokens, and grammars."""
+"""Text generation with an embedded model: sampling of tokens, grammars, and the search for the best value."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -12,19 +13,12 @@ from numpy.typing import NDArray
 from calibrant.clients._constraint import Constraint
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
+from calibrant.core._tokens import TokenContinuation, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NUMBERS: Final = {
-    "temperature": (0.0, float("inf"), 0.0),
-    "top_p": (0.0, 1.0, 1.0),
-    "min_p": (0.0, 1.0, 0.0),
-    "frequency_penalty": (-2.0, 2.0, 0.0),
-    "presence_penalty": (-2.0, 2.0, 0.0),
-}
-SAMPLING_OPTIONS: Final = frozenset({*_NUMBERS, "top_k", "seed"})
+SAMPLING_OPTIONS: Final = frozenset({"temperature", "top_p", "seed"})
 """Options of `Sampler`."""
 
 
@@ -34,8 +28,7 @@ class Sampler:
     Parameters
     ----------
     options : mapping
-        ``temperature`` (default 0: always the most probable token), ``top_p``, ``min_p``, ``top_k``,
-        ``frequency_penalty``, ``presence_penalty`` and ``seed``, as OpenAI and llama.cpp define them.
+        ``temperature`` (default 0: always the most probable token), ``top_p`` and ``seed``, as OpenAI defines them.
 
     Raises
     ------
@@ -44,19 +37,16 @@ class Sampler:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._values = {name: _number(name, options.get(name), *limits) for name, limits in _NUMBERS.items()}
-        self._top_k = int(_number("top_k", options.get("top_k"), 0, 1e9, 0))
+        self._temperature = _number("temperature", options.get("temperature", 0.0), most=float("inf"))
+        self._top_p = _number("top_p", options.get("top_p", 1.0), most=1.0)
         seed = options.get("seed")
         self._rng = np.random.default_rng(None if seed is None or int(seed) < 0 else int(seed))
-        self._seen: dict[int, int] = {}
         self._planned: deque[int] = deque()
 
     @property
-    def takes_the_best(self) -> bool:
-        """True for greedy decoding without penalties: each token depends on its logits alone."""
-        return not any(
-            self._values[name] for name in ("temperature", "frequency_penalty", "presence_penalty")
-        )
+    def is_greedy(self) -> bool:
+        """True where each token depends on its logits alone."""
+        return not self._temperature
 
     def plan(self, tokens: Sequence[int]) -> None:
         """Queue tokens that `draw` returns before any sampled one."""
@@ -67,35 +57,24 @@ class Sampler:
         if self._planned:
             return self._planned.popleft()
         scores = np.array(logits, dtype=np.float64)
-        for token, count in self._seen.items():
-            scores[token] -= count * self._values["frequency_penalty"] + self._values["presence_penalty"]
         if allowed is not None:
             scores[~allowed] = -np.inf
-        token = int(scores.argmax()) if not self._values["temperature"] else self._sampled(scores)
-        self._seen[token] = self._seen.get(token, 0) + 1
-        return token
-
-    def _sampled(self, logits: NDArray[np.float64]) -> int:
-        order = np.argsort(-logits, kind="stable")
-        if self._top_k:
-            order = order[: self._top_k]
-        weights = np.exp(logits[order] - logits[order[0]])
+        if self.is_greedy:
+            return int(scores.argmax())
+        order = np.argsort(-scores, kind="stable")
+        weights = np.exp(scores[order] - scores[order[0]])
         weights /= weights.sum()
         # The token whose probability takes the sum beyond top_p is the last one kept.
-        kept = (np.cumsum(weights) - weights < self._values["top_p"]) & (
-            weights >= self._values["min_p"] * weights[0]
-        )
+        kept = np.cumsum(weights) - weights < self._top_p
         kept[0] = True
         order = order[kept]
-        weights = np.exp((logits[order] - logits[order[0]]) / self._values["temperature"])
+        weights = np.exp((scores[order] - scores[order[0]]) / self._temperature)
         return int(self._rng.choice(order, p=weights / weights.sum()))
 
 
-def _number(name: str, value: object, least: float, most: float, default: float) -> float:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigurationError(f"Expected {name} between {least:g} and {most:g}, got {value!r:.40}.")
+def _number(name: str, value: object, *, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most:
+        raise ConfigurationError(f"Expected {name} between 0 and {most:g}, got {value!r:.40}.")
     return float(value)
 
 
@@ -146,22 +125,13 @@ class Grammars:
         Parameters
         ----------
         source : str
-            In llguidance's form of Lark, or in llama.cpp's GBNF.
+            In llguidance's form of Lark.
 
         Raises
         ------
         ConfigurationError
             It cannot be enforced.
         """
-        if not source.lstrip().startswith("%llguidance"):
-            from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415
-
-            try:
-                source = any_to_lark(source)
-            except Exception as error:
-                raise ConfigurationError(
-                    f"Expected a grammar, got one that cannot be read: {error}."
-                ) from error
         limits = self._library.LLParserLimits(max_items_in_row=200_000, max_grammar_size=20_000_000)
         matcher = self._library.LLMatcher(self._tokenizer, source, limits=limits, log_level=0)
         if matcher.is_error():
@@ -246,35 +216,30 @@ def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]
     }
 
 
-def chosen_record(found: TokenLogprobs, token: int, *, alternatives: int) -> dict[str, Any]:
-    """Return the record of a chosen token, with the most probable alternatives."""
-    top = found.most_probable(alternatives) if alternatives else ()
-    return token_record(found.vocabulary.pieces[token], float(found.at(np.array([token]))[0]), top)
+async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of the most probable value, closing quote included, behind the tokens `begun`.
 
+    A value's probability is the product of the probabilities of its tokens, as the tokeniser writes them in place. The
+    most probable beginning is expanded first, so the first complete value is the best one. Greedy decoding would not
+    find it: its most probable token may be the beginning of many improbable values.
 
-def completion_record(
-    model: str, text: str, reason: str, records: list[Any] | None, usage: dict[str, int]
-) -> dict[str, Any]:
-    """Return an OpenAI-shaped response."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": reason,
-        "logprobs": None if records is None else {"content": records},
-    }
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
-
-
-def complete_json(choice: Constraint, answer: dict[str, Any]) -> None:
-    """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
-    first = answer["choices"][0]
-    ended = first.get("finish_reason") != "length"
-    tail = choice.suffix[1:] if ended else ""
-    first["message"]["content"] += tail
-    reported = first.get("logprobs")
-    if reported and reported.get("content"):
-        reported["content"] = [
-            token_record(choice.prefix.encode(), 0.0),
-            *(token for token in reported["content"] if token["bytes"]),
-            *([token_record(tail.encode(), 0.0)] if tail else []),
-        ]
+    Empty where one token spans the value's beginning and the text before it.
+    """
+    spelled = [row.tokens(f'{choice.prefix}{value}"') for value in choice.values]
+    size = len(begun)
+    if any(tokens[:size] != tuple(begun) or len(tokens) == size for tokens in spelled):
+        return ()
+    paths = {tokens[size:] for tokens in spelled}
+    waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    while waiting:
+        cost, path = heapq.heappop(waiting)
+        if path in paths:
+            return path
+        steps = {one[len(path)] for one in paths if one[: len(path)] == path}
+        (logprobs,) = await row.next_logprobs([(*begun, *path)])
+        for step in steps:
+            longer = (*path, step)
+            tokens = row.vocabulary.closing(step) if longer in paths else np.array([step])
+            share = float(np.exp(logprobs.at(tokens)).sum())
+            heapq.heappush(waiting, (cost - np.log(max(share, np.finfo(float).tiny)), longer))
+    return ()

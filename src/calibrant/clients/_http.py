@@ -9,13 +9,13 @@ import json
 import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
-from calibrant.clients._open_files import calls_that_fit, say_that_calls_wait
+from calibrant.clients._gates import calls_that_fit, say_that_calls_wait
 from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError
@@ -44,6 +44,11 @@ _TOO_LONG: Final = (
     "available context size",
 )
 _T = TypeVar("_T")
+# aiohttp's exceptions for broken answers; the status of the second is made up, as the answer is no HTTP.
+_BROKEN_ANSWERS: Final = {
+    "ClientPayloadError": "The answer broke off: ",
+    "ClientResponseError": "The answer is broken: ",
+}
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -67,6 +72,16 @@ class Reply:
     headers: Mapping[str, str]
     data: dict[str, Any] | None
     content: bytes
+
+    @classmethod
+    def of(cls, response: aiohttp.ClientResponse, content: bytes) -> Reply:
+        """Return the reply of a response with this body."""
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
+            value = None
+        data = value if isinstance(value, dict) else None
+        return cls(status=response.status, headers=response.headers, data=data, content=content)
 
     @property
     def text(self) -> str:
@@ -131,7 +146,7 @@ class JsonHttp:
         most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.endpoint = endpoint
-        self._provider = provider
+        self.provider = provider
         self._secrets: frozenset[str] = frozenset()
         self.hide(endpoint.secrets)
         self._timeout = timeout
@@ -211,48 +226,42 @@ class JsonHttp:
         ProviderError
             A transport error: no answer, only a part of it, or one above the size limit.
         """
-        connections = self._connections.get(asyncio.get_running_loop()) or await self._connect()
-        if connections.scarce and connections.gate.locked():
-            say_that_calls_wait(connections.calls)
-        async with connections.gate:
-            try:
-                return await self._exchange(connections.session, url, data, headers, timeout)
-            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                failure = self._failure(error, self._timeout if timeout is None else timeout)
-        raise failure from None  # the cause may hold a key
 
-    async def _exchange(
-        self,
-        session: aiohttp.ClientSession,
-        url: str,
-        data: bytes | None,
-        headers: Mapping[str, str] | None,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> Reply:
-        method = "GET" if data is None else "POST"
-        options: dict[str, Any] = {"headers": headers} if headers else {}
-        if timeout is not None:
-            options["timeout"] = type(session.timeout)(total=timeout)
-        async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
-            content = await _content(response, self._most_bytes)
-            return Reply(
-                status=response.status, headers=response.headers, data=_object(content), content=content
-            )
+        async def exchange(session: aiohttp.ClientSession) -> Reply:
+            options: dict[str, Any] = {"headers": headers} if headers else {}
+            if timeout is not None:
+                options["timeout"] = type(session.timeout)(total=timeout)
+            method = "GET" if data is None else "POST"
+            async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
+                return Reply.of(response, await _content(response, self._most_bytes))
 
-    async def through(self, work: Callable[[aiohttp.ClientSession, str], Awaitable[_T]]) -> _T:
-        """Run `work` with the session and the server's address, for calls without JSON such as file transfers.
+        return await self.through(exchange, seconds=timeout)
+
+    async def through(
+        self, work: Callable[[aiohttp.ClientSession], Awaitable[_T]], *, seconds: float | None = None
+    ) -> _T:
+        """Run `work` with the session, for calls without JSON such as file transfers.
+
+        Parameters
+        ----------
+        work : coroutine function
+            Takes the session.
+        seconds : float, optional
+            Its time limit, for the message; by default the client's.
 
         Raises
         ------
         ProviderError
             `work` failed.
         """
-        connections = await self._connect()
+        connections = self._connections.get(asyncio.get_running_loop()) or await self._connect()
+        if connections.scarce and connections.gate.locked():
+            say_that_calls_wait(connections.calls)
         async with connections.gate:
             try:
-                return await work(connections.session, self.endpoint.root)
+                return await work(connections.session)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                failure = self._failure(error, self._timeout)
+                failure = self._failure(error, self._timeout if seconds is None else seconds)
         raise failure from None  # the cause may hold a key
 
     def checked(self, reply: Reply) -> dict[str, Any]:
@@ -269,15 +278,14 @@ class JsonHttp:
 
     def refused(self, reply: Reply) -> ProviderError:
         """Return the error for a refused or unreadable reply."""
-        return self._broken(reply) if reply.fine else self.refusal(HTTPStatusError(reply))
-
-    def _broken(self, reply: Reply) -> ProviderError:
+        if not reply.fine:
+            return self.refusal(HTTPStatusError(reply))
         kind = reply.headers.get("Content-Type", "no content type")
         begins = self.redacted(" ".join(reply.text[:200].split()))[:80]
         return ProviderError(
             f"Expected a JSON object, got something else ({kind}, it begins {begins!r}): the answer is broken or "
             "cut off.",
-            provider=self._provider,
+            provider=self.provider,
             retryable=True,
         )
 
@@ -293,28 +301,25 @@ class JsonHttp:
         if loop.is_closed():
             _forget(connections.session)
             return
-        here = _running_loop()
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
         if here is loop:
-            task = loop.create_task(_finish(connections.keeper))
+            task = loop.create_task(connections.finish())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         elif loop.is_running():
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_finish(connections.keeper), loop).result(_SECONDS_TO_CLOSE)
+                asyncio.run_coroutine_threadsafe(connections.finish(), loop).result(_SECONDS_TO_CLOSE)
         elif here is None:
-            loop.run_until_complete(_finish(connections.keeper))
+            loop.run_until_complete(connections.finish())
 
     async def _connect(self) -> _LoopConnections:
         loop = asyncio.get_running_loop()
-        with self._lock:
-            connections = self._connections.get(loop)
-        if connections is not None:
-            return connections
         session = self._session()
-        calls = calls_that_fit(self._calls, clients=len(_open_clients))
-        connections = _LoopConnections(
-            session=session, keeper=_keep(session), calls=calls, scarce=calls < self._calls
-        )
+        connections = _LoopConnections(session, calls_that_fit(self._calls, clients=len(_open_clients)))
+        connections.scarce = connections.calls < self._calls
         with self._lock:
             for other in [other for other in self._connections if other.is_closed()]:
                 _forget(self._connections.pop(other).session)
@@ -343,29 +348,26 @@ class JsonHttp:
         if isinstance(error, TimeoutError):
             return ProviderTimeoutError(
                 f"{self.shown} gave no complete answer within {seconds:g} seconds.",
-                provider=self._provider,
+                provider=self.provider,
                 retryable=True,
             )
         if isinstance(error, _TooLongError):
-            return ProviderError(str(error), provider=self._provider, retryable=True)
-        failure = translate(error, provider=self._provider, secrets=self._secrets)
-        message = str(failure).removeprefix(f"{self._provider}: ")
+            return ProviderError(str(error), provider=self.provider, retryable=True)
+        failure = translate(error, provider=self.provider, secrets=self._secrets)
         kind = type(error).__name__
-        if kind == "ClientPayloadError":
-            return ProviderError(f"The answer broke off: {message}", provider=self._provider, retryable=True)
-        if kind == "ClientResponseError":  # with a status made up by aiohttp: the answer is no HTTP
-            return ProviderError(f"The answer is broken: {message}", provider=self._provider, retryable=True)
-        if "Certificate" in kind:
-            return ProviderError(message, provider=self._provider)
+        begins = _BROKEN_ANSWERS.get(kind, "")
+        if begins or "Certificate" in kind:
+            message = begins + str(failure).removeprefix(f"{self.provider}: ")
+            return ProviderError(message, provider=self.provider, retryable=bool(begins))
         return failure
 
     def refusal(self, error: HTTPStatusError) -> ProviderError:
         """Return the error for a status that is not 2xx."""
-        failure = translate(error, provider=self._provider, secrets=self._secrets)
+        failure = translate(error, provider=self.provider, secrets=self._secrets)
         text = str(error).lower()
         if error.status in {400, 413, 422} and any(mark in text for mark in _TOO_LONG):
-            message = str(failure).removeprefix(f"{self._provider}: ")
-            return ContextLengthError(message, provider=self._provider, status=error.status, hint=_SHORTEN)
+            message = str(failure).removeprefix(f"{self.provider}: ")
+            return ContextLengthError(message, provider=self.provider, status=error.status, hint=_SHORTEN)
         return failure
 
 
@@ -407,7 +409,6 @@ class HTTPStatusError(Exception):
         super().__init__(f"{self.status} {message}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _LoopConnections:
     """Session and concurrency limit of one event loop.
 
@@ -425,14 +426,16 @@ class _LoopConnections:
         Bounds the concurrent calls.
     """
 
-    session: aiohttp.ClientSession
-    keeper: AsyncGenerator[None]
-    calls: int
-    scarce: bool
-    gate: asyncio.Semaphore = field(init=False)
+    def __init__(self, session: aiohttp.ClientSession, calls: int) -> None:
+        self.session = session
+        self.keeper = _keep(session)
+        self.calls = calls
+        self.scarce = False
+        self.gate = asyncio.Semaphore(calls)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", asyncio.Semaphore(self.calls))
+    async def finish(self) -> None:
+        """Close the session."""
+        await self.keeper.aclose()
 
 
 async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -443,42 +446,26 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
         await asyncio.sleep(0)  # the sockets are closed in the loop's next turn
 
 
-async def _finish(keeper: AsyncGenerator[None]) -> None:
-    await keeper.aclose()
-
-
 class _TooLongError(Exception):
     """Answer above the size limit."""
 
 
 async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
     """Return the body, up to the size limit; the length of a compressed body does not tell its size."""
-    length = response.content_length
-    if length is not None and length <= most and "Content-Encoding" not in response.headers:
-        return await response.read()
-    pieces, size = [], length or 0
-    if size <= most:
-        size = 0
+    pieces, size = [], 0
+    if (response.content_length or 0) <= most:
         async for piece in response.content.iter_any():
             pieces.append(piece)
             size += len(piece)
             if size > most:
                 break
-    if size > most:
-        response.close()
-        raise _TooLongError(
-            f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "
-            "tokens or log-probabilities, or look at what answers at this address."
-        )
-    return b"".join(pieces)
-
-
-def _object(content: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        else:
+            return b"".join(pieces)
+    response.close()
+    raise _TooLongError(
+        f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "
+        "tokens or log-probabilities, or look at what answers at this address."
+    )
 
 
 def _proxy(root: str) -> str | None:
@@ -487,13 +474,4 @@ def _proxy(root: str) -> str | None:
     if is_loopback(root) or urllib.request.proxy_bypass(parts.hostname or ""):
         return None
     proxy = urllib.request.getproxies().get(parts.scheme)
-    if proxy is None or "://" in proxy:
-        return proxy
-    return f"http://{proxy}"
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"

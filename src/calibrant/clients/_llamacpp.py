@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from calibrant.clients._constraint import (
     Constraint,
     constraint_for,
@@ -25,14 +27,7 @@ from calibrant.clients._engine import (
     open_engine,
     release_engine,
 )
-from calibrant.clients._generate import (
-    SAMPLING_OPTIONS,
-    Grammar,
-    Sampler,
-    chosen_record,
-    complete_json,
-    completion_record,
-)
+from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, best_value, token_record
 from calibrant.clients._llama import engine_module
 from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
 from calibrant.clients._weights import check_weights, locate_weights
@@ -48,7 +43,7 @@ _NEXT_TOKENS = 1000
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
 
-_OPTIONS = SAMPLING_OPTIONS | {"max_tokens", "stop", "grammar", "n"}
+_OPTIONS = SAMPLING_OPTIONS | {"max_tokens", "stop", "n"}
 
 
 class LlamaCppClient:
@@ -62,8 +57,7 @@ class LlamaCppClient:
     to six tokens. The response looks like OpenAI's all the same; the JSON the model did not write is one token with
     log-probability 0 and no alternatives at either end, so that the joined bytes of the tokens are the content.
     Answers are greedy (temperature 0) unless the request's options say otherwise: ``temperature``, ``top_p``,
-    ``top_k``, ``min_p``, ``frequency_penalty``, ``presence_penalty``, ``seed``, ``max_tokens`` (default 512), ``stop``
-    and ``grammar`` (llguidance's Lark or llama.cpp's GBNF).
+    ``seed``, ``max_tokens`` (default 512) and ``stop``.
 
     Parameters
     ----------
@@ -112,8 +106,7 @@ class LlamaCppClient:
         threads = default_threads() if n_threads is None else n_threads
         for key, value in (("n_ctx", n_ctx), ("n_parallel", n_parallel), ("n_threads", threads)):
             if value < 1:
-                msg = f"{key} must be at least 1, got {value}."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"{key} must be at least 1, got {value}.")
         if n_parallel > MOST_PLACES:
             msg = f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
             raise ConfigurationError(msg)
@@ -167,20 +160,7 @@ class LlamaCppClient:
         """
         decoding = _Decoding.of(request)
         async with self._row(request) as row:
-            answer = await self._decode(row, decoding)
-        if decoding.choice is not None:
-            complete_json(decoding.choice, answer)
-        return answer
-
-    def check_schema(self, response_format: Mapping[str, Any]) -> None:
-        """Check that the engine enforces a schema.
-
-        Raises
-        ------
-        ConfigurationError
-            The label set is larger than the measured limit of the engine.
-        """
-        constraint_for(response_format)
+            return await self._decode(row, decoding)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Check that the model's tokens spell the labels, and that the context can hold them.
@@ -196,18 +176,16 @@ class LlamaCppClient:
         if len(longest.encode()) >= self._settings.n_ctx:
             size = len(engine.tokenize(longest))
             if size >= self._settings.n_ctx:
-                msg = (
+                raise ConfigurationError(
                     f"The label {longest[:40]!r}... has {size:,} tokens, the context {self._settings.n_ctx:,}: "
                     "shorten it, or raise n_ctx."
                 )
-                raise ConfigurationError(msg)
         if not _is_spelled(engine, "\n".join(labels)):
             wrong = next((label for label in labels if not _is_spelled(engine, label)), longest)
-            msg = (
+            raise ConfigurationError(
                 f"The tokens of {self.name} do not spell the label {wrong!r:.80}: it holds a special token of the "
                 "model, or characters it does not know. Rename the label."
             )
-            raise ConfigurationError(msg)
 
     def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[TokenContinuation]:
         """Return a row's place in the engine, until the context ends."""
@@ -252,23 +230,35 @@ class LlamaCppClient:
         grammar = None
         if decoding.grammar is not None:
             grammar = await asyncio.to_thread(self._grammar, row.engine, decoding.grammar)
-        prefix = "" if decoding.choice is None else decoding.choice.prefix
+        choice = decoding.choice
+        prefix = "" if choice is None else choice.prefix
         begun = row.tokens(prefix)
         prompt_size = len(row.prompt.tokens) + len(begun)
         room = self._settings.n_ctx - prompt_size
         if room <= 0:
             raise self._failure(TooLongError(prompt_size))
-        sampler = await _sampler(row, decoding, begun)
-        text = _GeneratedText((row.begun + prefix).encode(), begun)
-        await _generate(row, decoding, sampler, grammar, text, limit=min(decoding.max_tokens, room))
-        usage = {"prompt_tokens": prompt_size, "completion_tokens": len(text.tokens) - len(begun)}
-        return completion_record(
-            self._settings.path.name,
-            text.data.decode("utf-8", "replace"),
-            text.reason,
-            text.records if decoding.alternatives else None,
-            {**usage, "total_tokens": sum(usage.values())},
-        )
+        sampler = Sampler(decoding.options)
+        if choice is not None and sampler.is_greedy:
+            sampler.plan(await best_value(row, choice, begun))
+        answer = _GeneratedAnswer((row.begun + prefix).encode(), begun)
+        await answer.generate(row, decoding, sampler, grammar, limit=min(decoding.max_tokens, room))
+        if choice is not None:
+            answer.complete(choice)
+        message = {"role": "assistant", "content": answer.data.decode("utf-8", "replace")}
+        logprobs = {"content": answer.records} if decoding.alternatives else None
+        completion_tokens = len(answer.tokens) - len(begun)
+        return {
+            "object": "chat.completion",
+            "model": self._settings.path.name,
+            "choices": [
+                {"index": 0, "message": message, "finish_reason": answer.reason, "logprobs": logprobs}
+            ],
+            "usage": {
+                "prompt_tokens": prompt_size,
+                "completion_tokens": completion_tokens,
+                "total_tokens": prompt_size + completion_tokens,
+            },
+        }
 
     def _grammar(self, engine: Engine, source: str) -> Grammar:
         try:
@@ -328,15 +318,12 @@ class _Decoding:
                 f"{', '.join(unknown) or 'n'}: leave it out."
             )
         is_begun = bool(request.messages) and request.messages[-1].get("role") == "assistant"
-        is_own = request.response_format is None or is_begun or "grammar" in options
-        choice = None if is_own else constraint_for(request.response_format)
-        grammar: str | None = options.get("grammar")
-        if not is_own:
-            grammar = json_grammar(request.response_format) if choice is None else choice.grammar()
+        schema = None if is_begun else request.response_format
+        choice = constraint_for(schema)
         stop = options.get("stop") or ()
         return cls(
             choice=choice,
-            grammar=grammar,
+            grammar=json_grammar(schema) if choice is None else choice.grammar(),
             alternatives=max(request.top_logprobs, _MIN_TOP_LOGPROBS) if request.top_logprobs > 0 else 0,
             max_tokens=int(options.get("max_tokens", _MAX_TOKENS)),
             stop=tuple(text.encode() for text in ((stop,) if isinstance(stop, str) else stop)),
@@ -418,56 +405,52 @@ class _EngineRow:
         return [TokenLogprobs(self.engine.vocabulary, logits) for logits in logits_by_text]
 
 
-async def _sampler(row: _EngineRow, decoding: _Decoding, begun: Sequence[int]) -> Sampler:
-    """Return the sampler of the tokens behind `begun`; for one choice without sampling it has the best value queued."""
-    sampler = Sampler(decoding.options)
-    if decoding.choice is not None and sampler.takes_the_best:
-        from calibrant.clients._best_value import best_value  # noqa: PLC0415 (few answers are one choice)
-
-        sampler.plan(await best_value(row, decoding.choice, begun))
-    return sampler
-
-
 @dataclass
-class _GeneratedText:
-    """Text under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
+class _GeneratedAnswer:
+    """Answer under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
 
     data: bytes
     tokens: tuple[int, ...]
     records: list[dict[str, Any]] = field(default_factory=list)
     reason: str = "length"
 
+    async def generate(
+        self, row: _EngineRow, decoding: _Decoding, sampler: Sampler, grammar: Grammar | None, *, limit: int
+    ) -> None:
+        """Extend the answer by at most `limit` tokens, until the model, the grammar or a stop text ends it."""
+        for _ in range(limit):
+            if grammar is not None and grammar.is_over:
+                self.reason = "stop"
+                return
+            allowed = None if grammar is None else grammar.allowed()
+            (logprobs,) = await row.next_logprobs([self.tokens])
+            token = sampler.draw(logprobs.logits, allowed)
+            if row.engine.is_end(token):
+                self.reason = "stop"
+                return
+            if grammar is not None:
+                grammar.accept(token)
+            piece = row.vocabulary.pieces[token]
+            self.tokens = (*self.tokens, token)
+            self.data += piece
+            if decoding.alternatives:
+                top = logprobs.most_probable(decoding.alternatives)
+                self.records.append(token_record(piece, float(logprobs.at(np.array([token]))[0]), top))
+            cut = decoding.stops_at(self.data)
+            if cut is not None:
+                self.data, self.reason = self.data[:cut], "stop"
+                return
 
-async def _generate(
-    row: _EngineRow,
-    decoding: _Decoding,
-    sampler: Sampler,
-    grammar: Grammar | None,
-    text: _GeneratedText,
-    *,
-    limit: int,
-) -> None:
-    """Extend a text by at most `limit` tokens, until the model, the grammar or a stop text ends it."""
-    for _ in range(limit):
-        if grammar is not None and grammar.is_over:
-            text.reason = "stop"
-            return
-        allowed = None if grammar is None else grammar.allowed()
-        (logprobs,) = await row.next_logprobs([text.tokens])
-        token = sampler.draw(logprobs.logits, allowed)
-        if row.engine.is_end(token):
-            text.reason = "stop"
-            return
-        if grammar is not None:
-            grammar.accept(token)
-        text.tokens = (*text.tokens, token)
-        text.data += row.vocabulary.pieces[token]
-        if decoding.alternatives:
-            text.records.append(chosen_record(logprobs, token, alternatives=decoding.alternatives))
-        cut = decoding.stops_at(text.data)
-        if cut is not None:
-            text.data, text.reason = text.data[:cut], "stop"
-            return
+    def complete(self, choice: Constraint) -> None:
+        """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
+        tail = b"" if self.reason == "length" else choice.suffix[1:].encode()
+        self.data += tail
+        if self.records:
+            self.records = [
+                token_record(choice.prefix.encode(), 0.0),
+                *(token for token in self.records if token["bytes"]),
+                *([token_record(tail, 0.0)] if tail else []),
+            ]
 
 
 async def _take_place(engine: Engine) -> EnginePlace:

@@ -11,11 +11,18 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._echo import Echoed, EchoError, NoEchoError, label_logprobs, read_echoes
-from calibrant.clients._first_call import FirstCall
+from calibrant.clients._gates import FirstCall
 from calibrant.clients._http import Reply
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._servers import CompletionsServer, LlamaCppServer, Server, smaller_count
+from calibrant.clients._servers import (
+    REPEATS,
+    CompletionsServer,
+    EchoError,
+    LlamaCppServer,
+    NoEchoError,
+    Server,
+    read_echoes,
+)
 from calibrant.core._completion import (
     CompletionRequest,
     Continuation,
@@ -24,15 +31,10 @@ from calibrant.core._completion import (
     NextTokens,
 )
 from calibrant.core._distribution import LogprobSpace
-from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
-from calibrant.core._prediction import Usage
+from calibrant.core._errors import ConfigurationError
 
-# Attempts of a call that returns without log-probabilities, as about 1 in 300 of llama.cpp's do.
-_REPEATS: Final = 3
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000
-# A short listing, where it will probably do: 800 more tokens cost as much time as computing half a token.
-_FEW_TOKENS: Final = 200
 _PROBE: Final = "Hello there"
 
 
@@ -92,7 +94,11 @@ class OpenAICompatibleClient(OpenAIChatClient):
         next_tokens: int | None = None,
         **options: Any,  # noqa: ANN401 (the server's own parameters)
     ) -> None:
-        _check_count(next_tokens)
+        is_number = isinstance(next_tokens, int) and not isinstance(next_tokens, bool)
+        if next_tokens is not None and not (is_number and next_tokens >= 1):
+            raise ConfigurationError(
+                f"Expected next_tokens to be a whole number of at least 1, got {next_tokens!r}."
+            )
         super().__init__(
             model,
             api_base="" if api_base is None else api_base,
@@ -105,13 +111,13 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._template_text = chat_template
         self._template = None if chat_template is None else ChatTemplate(chat_template)
         self._next_tokens = next_tokens
-        self._ceiling: int | None = None
         self._server: Server | None = None
         # Checking labels and scoring rows use different routes, so each has its own first call.
         self._first_check = FirstCall()
-        self._first_score = FirstCall()
-        self._checked_labels: set[tuple[str, ...]] = set()  # labels that were checked
-        self._states: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = WeakKeyDictionary()
+        self.first_score = FirstCall()
+        self._checked_labels: set[tuple[str, ...]] = set()
+        self._detections: dict[asyncio.AbstractEventLoop, asyncio.Task[Server]] = {}
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -162,10 +168,12 @@ class OpenAICompatibleClient(OpenAIChatClient):
     ) -> AsyncIterator[Continuation | LabelContinuation]:
         server = await self._detected_server()
         if isinstance(server, CompletionsServer):
-            yield _LabelRow(self, request, self._first_score, server)
+            yield _LabelRow(self, request, server, whole=self._template is None)
             return
-        async with self._loop_state().slots_of(server.slots).one() as slot:
-            yield _TokenRow(self, request, self._first_score, server, slot)
+        slots = self._slots.setdefault(asyncio.get_running_loop(), _Slots(server.slots))
+        count = request.top_logprobs or self._next_tokens or _MANY_TOKENS
+        async with slots.one() as slot:
+            yield _TokenRow(self, request, server, slot, count)
 
     async def render(self, request: CompletionRequest) -> str:
         """Return the prompt of a row, up to the beginning of its answer.
@@ -191,106 +199,17 @@ class OpenAICompatibleClient(OpenAIChatClient):
             )
         return prompt
 
-    async def next_tokens(
-        self, server: LlamaCppServer, request: CompletionRequest, prompt: str, slot: int, *, few: bool = False
-    ) -> NextTokens:
-        """Return the most probable next tokens after `prompt`, computed in `slot`."""
-        most = self._count(request.top_logprobs or self._next_tokens or _MANY_TOKENS)
-        count = min(most, _FEW_TOKENS) if few and not request.top_logprobs else most
-        for _ in range(_REPEATS):
-            reply = await self._ask(server, prompt, slot, count)
-            answer = self._http.checked(reply)
-            listing = server.listing(answer)
-            if listing is not None:
-                return NextTokens(
-                    top=listing, usage=server.usage(answer), model=_model_of(answer), short=count < most
-                )
-        raise ProviderError(
-            f"the server answered {_REPEATS} times without log-probabilities.",
-            provider=self.name,
-            retryable=True,
-            hint="Try again, or scoring='decode'.",
-        )
-
-    def _count(self, limit: int) -> int:
-        """Return the number of next tokens to request: `limit`, or the largest number the server accepts."""
-        return min(limit, self._ceiling or limit)
-
-    async def _ask(self, server: LlamaCppServer, prompt: str, slot: int | None, limit: int) -> Reply:
-        """Request the next tokens, with a smaller number after each refusal of the number."""
-        while True:
-            count = self._count(limit)
-            reply = await self._http.exchange(server.route, server.body(prompt, count=count, slot=slot))
-            lower = smaller_count(reply, count)
-            if lower is None:
-                return reply
-            self._ceiling = min(lower, self._ceiling or lower)
-
-    async def label_logprobs(
-        self, server: CompletionsServer, prompt: str, values: Sequence[str]
-    ) -> LabelLogprobs:
-        """Return the log-probability of each label with its closing quote behind `prompt`."""
-        batches = server.batches((prompt, *(f'{prompt}{value}"' for value in values)))
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._echoes(server, batch)) for batch in batches]
-            answers = [task.result() for task in tasks]
-            begun, *continued = (echo for _, echoes in answers for echo in echoes)
-            logprobs = label_logprobs(begun, continued)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        except EchoError as error:
-            raise self._unusable(error) from None
-        usages = [server.usage(answer) for answer, _ in answers]
-        return LabelLogprobs(
-            logprobs=logprobs,
-            usage=Usage(
-                prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-                completion_tokens=sum(usage.completion_tokens for usage in usages),
-            ),
-            model=_model_of(answers[0][0]),
-        )
-
-    async def _echoes(
-        self, server: CompletionsServer, prompts: Sequence[str]
-    ) -> tuple[dict[str, Any], list[Echoed]]:
-        body = server.body(prompts, whole=self._template is None)
-        answer = self._http.checked(await self._http.exchange(server.route, body))
-        try:
-            return answer, read_echoes(answer, prompts)
-        except EchoError as error:
-            raise self._unusable(error) from None
-
-    def _unusable(self, error: EchoError) -> ProviderError:
-        return ProviderError(
-            f"Expected the log-probabilities of the prompts' tokens, got {self._http.redacted(str(error))}.",
-            provider=self.name,
-            retryable=True,
-            hint="Try again, or scoring='decode'.",
-        )
-
-    def _loop_state(self) -> _LoopState:
-        return self._states.setdefault(asyncio.get_running_loop(), _LoopState())
-
     async def _detected_server(self) -> Server:
         """Return the server; one of several concurrent calls detects its kind, and they share a failure."""
-        if self._server is not None:
-            return self._server
-        state = self._loop_state()
-        searches_before = state.searches
-        async with state.lock:
-            if self._server is None:
-                if state.failure is not None and state.searches > searches_before:
-                    raise state.failure
-                state.failure = None
-                try:
-                    self._server = await self._detect()
-                except CalibrantError as error:
-                    state.failure = error
-                    raise
-                finally:
-                    state.searches += 1
-            return self._server
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            detection = self._detections.get(loop)
+            if detection is None:
+                detection = self._detections[loop] = loop.create_task(self._detect())
+                detection.add_done_callback(lambda _: self._detections.pop(loop))
+            await asyncio.wait([detection])  # a caller that is cancelled leaves it to the others
+            self._server = detection.result()
+        return self._server
 
     async def _detect(self) -> Server:
         props = await self._http.exchange("/props")
@@ -299,8 +218,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
         server = LlamaCppServer.recognised(self._http, props)
         if server is None:
             return await self._detect_completions()
-        for _ in range(_REPEATS):
-            reply = await self._ask(server, _PROBE, None, self._next_tokens or _MANY_TOKENS)
+        for _ in range(REPEATS):
+            reply = await server.ask(_PROBE, count=self._next_tokens or _MANY_TOKENS)
             await self._check_ability(server, reply)
             if server.listing(self._http.checked(reply)) is not None:
                 return server
@@ -308,11 +227,11 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     async def _detect_completions(self) -> CompletionsServer:
         server = CompletionsServer(http=self._http, model=self._model)
-        reply = await self._http.exchange(server.route, server.body((_PROBE,), whole=False))
+        reply = await server.ask((_PROBE,))
         words = reply.words.lower()
         if reply.status in {400, 422} and "logprobs" in words and "echo" not in words:
             server = replace(server, logprobs=0)  # vLLM with --max-logprobs 0
-            reply = await self._http.exchange(server.route, server.body((_PROBE,), whole=False))
+            reply = await server.ask((_PROBE,))
         await self._check_ability(server, reply)
         try:
             read_echoes(self._http.checked(reply), (_PROBE,))
@@ -322,7 +241,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
                 f"got {error}"
             ) from None
         except EchoError as error:
-            raise self._unusable(error) from None
+            raise server.unusable(error) from None
         return server
 
     async def _check_ability(self, server: Server, reply: Reply) -> None:
@@ -372,40 +291,11 @@ class _Slots:
 
 
 @dataclass
-class _LoopState:
-    """State shared by the calls of one event loop.
-
-    Attributes
-    ----------
-    lock : asyncio.Lock
-        Held by the call that detects the kind of server.
-    searches : int
-        Number of finished detections.
-    failure : CalibrantError or None
-        Error of the last detection.
-    slots : _Slots or None
-        The server's slots, once their number is known.
-    """
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    searches: int = 0
-    failure: CalibrantError | None = None
-    slots: _Slots | None = None
-
-    def slots_of(self, count: int) -> _Slots:
-        """Return the slots of a server that has `count` of them."""
-        if self.slots is None:
-            self.slots = _Slots(count)
-        return self.slots
-
-
-@dataclass
 class _ServerRow:
-    """Row of a server: its request, its prompt, and the gate for the first call of all rows."""
+    """Row of a server: its request and its prompt."""
 
     client: OpenAICompatibleClient
     request: CompletionRequest
-    first: FirstCall
     _prompt: str | None = field(default=None, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
@@ -423,15 +313,18 @@ class _TokenRow(_ServerRow):
 
     server: LlamaCppServer
     slot: int
+    count: int
     serial: bool = field(default=True, init=False)  # a slot computes one call after the other
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return the most probable next tokens after `text`."""
-        return await self.first.then(partial(self._next_tokens, text, few=few))
+        """Return the most probable next tokens after `text`; a number that the request names is never lowered."""
 
-    async def _next_tokens(self, text: str, *, few: bool) -> NextTokens:
-        prompt = await self.begun(text)
-        return await self.client.next_tokens(self.server, self.request, prompt, self.slot, few=few)
+        async def call() -> NextTokens:
+            is_short = few and not self.request.top_logprobs
+            prompt = await self.begun(text)
+            return await self.server.next_tokens(prompt, count=self.count, few=is_short, slot=self.slot)
+
+        return await self.client.first_score.then(call)
 
 
 @dataclass
@@ -439,18 +332,15 @@ class _LabelRow(_ServerRow):
     """Row of a server that echoes prompts."""
 
     server: CompletionsServer
+    whole: bool
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
         """Return the log-probability of each label after `text`."""
-        return await self.first.then(partial(self._label_logprobs, text, values))
 
-    async def _label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
-        return await self.client.label_logprobs(self.server, await self.begun(text), values)
+        async def call() -> LabelLogprobs:
+            return await self.server.label_logprobs(await self.begun(text), values, whole=self.whole)
 
-
-def _model_of(answer: Mapping[str, Any]) -> str | None:
-    model = answer.get("model")
-    return model if isinstance(model, str) else None
+        return await self.client.first_score.then(call)
 
 
 async def _misspelt(server: Server, labels: Sequence[str]) -> str:
@@ -458,12 +348,3 @@ async def _misspelt(server: Server, labels: Sequence[str]) -> str:
         if not await server.spells(label):
             return label
     return labels[0]
-
-
-def _check_count(next_tokens: object) -> None:
-    if next_tokens is None:
-        return
-    if isinstance(next_tokens, bool) or not isinstance(next_tokens, int) or next_tokens < 1:
-        raise ConfigurationError(
-            f"Expected next_tokens to be a whole number of at least 1, got {next_tokens!r}."
-        )

@@ -1,4 +1,4 @@
-"""Prices of calls: litellm's price list, read without importing litellm, and prices in options."""
+"""Prices of calls, and the choice between litellm and a direct call, from litellm's price list and the options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from calibrant.clients._endpoint import KNOWN_PREFIXES
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import bounded_count
 
 PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 """Options for the price of a token, in US dollars, under litellm's names."""
 
-_FILE: Final = "model_prices_and_context_window_backup.json"
+_MEMBER: Final = re.compile(r'^    [A-Z0-9_]+ = "([^"]+)"', re.MULTILINE)
 _FINE_TUNED: Final = re.compile(r"ft:[^:]+")
 
 
@@ -91,27 +92,26 @@ def listed_price(model: str) -> Price | None:
     return None
 
 
-def listed_provider(model: str) -> str | None:
-    """Return litellm's provider of a model name, or None for an unknown name."""
-    entry = _price_list().get(model)
-    return None if entry is None else entry[0]
-
-
 @functools.cache
 def _price_list() -> Mapping[str, tuple[str, Price | None]]:
     """Return provider and price by name; the file is large, so only these are kept."""
-    spec = find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return {}
-    try:
-        entries = json.loads((Path(spec.origin).parent / _FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
+    entries = json.loads(_litellm_file("model_prices_and_context_window_backup.json") or "{}")
     return {
         name: (str(entry.get("litellm_provider")), _price(entry))
         for name, entry in entries.items()
         if isinstance(entry, dict)
     }
+
+
+def _litellm_file(path: str) -> bytes:
+    """Return a file of litellm's package, which is not imported; empty where there is none."""
+    spec = find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return b""
+    try:
+        return (Path(spec.origin).parent / path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _price(entry: Mapping[str, Any]) -> Price | None:
@@ -127,3 +127,67 @@ def _count(value: object) -> int | None:
     """Return a number of tokens, bounded; None for anything else."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return bounded_count(value) if is_count else None
+
+
+_COMPLETIONS: Final = "text-completion-openai/"
+# litellm's own options: it acts on them, and a server would refuse them.
+_LITELLM_OPTIONS: Final = frozenset(
+    """
+    additional_drop_params allowed_openai_params api_version base_model cache caching client
+    context_window_fallback_dict custom_llm_provider custom_prompt_dict default_headers deployment_id
+    enable_json_schema_validation ensure_alternating_roles extra_query fallbacks guardrails
+    merge_reasoning_content_in_choices metadata model_info model_list prompt_id prompt_variables
+    provider_specific_header shared_session ssl_verify stream_timeout supports_system_message tags
+    use_litellm_proxy
+    """.split()  # noqa: SIM905
+)
+_LITELLM_BEGINNINGS: Final = (
+    "aws_",
+    "azure_",
+    "cache_creation_",
+    "cache_read_",
+    "input_cost_per_",
+    "litellm_",
+    "mock_",
+    "output_cost_per_",
+    "vertex_",
+)
+
+
+def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
+    """Return True if calls of `model` must go through litellm, which takes milliseconds of CPU for each.
+
+    Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
+    ``api_base`` every name that litellm would not take for another provider's, are asked directly.
+
+    Parameters
+    ----------
+    model : str
+        The model's name.
+    options : mapping
+        Its options; some are litellm's own.
+    """
+    if any(_is_litellms(name) for name, value in options.items() if value is not None):
+        return True
+    if model.startswith(KNOWN_PREFIXES):
+        return model.startswith(_COMPLETIONS)
+    if not options.get("api_base"):
+        return True
+    provider, slash, _ = model.partition("/")
+    if slash:  # any other word before a slash belongs to the model's name
+        return provider in _litellm_providers()
+    entry = _price_list().get(model)
+    return entry is not None and entry[0] != "openai"
+
+
+@functools.cache
+def _litellm_providers() -> frozenset[str]:
+    """Return the providers that litellm knows, read from its files: to import it takes two seconds."""
+    source = _litellm_file("types/utils.py").decode()
+    members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
+    listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")
+    return frozenset([*_MEMBER.findall(members), *listed])
+
+
+def _is_litellms(name: str) -> bool:
+    return name in _LITELLM_OPTIONS or (name.startswith(_LITELLM_BEGINNINGS) and name not in PRICE_OPTIONS)

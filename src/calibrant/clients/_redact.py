@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
 _HIDDEN: Final = "[redacted]"
 # Parameters of an address whose value may be shown.
@@ -21,29 +21,13 @@ _HARMLESS_PARAMETERS: Final = frozenset(
 )
 # Options of OpenAI, vLLM, llama.cpp, OpenRouter and litellm whose texts describe the request, not the account.
 _HARMLESS_OPTIONS: Final = frozenset(
-    {
-        "model",
-        "models",
-        "stop",
-        "user",
-        "response_format",
-        "json_schema",
-        "tool_choice",
-        "modalities",
-    }
-    | {"reasoning", "reasoning_effort", "reasoning_format", "thinking", "effort", "verbosity", "service_tier"}
-    | {
-        "truncation",
-        "guided_choice",
-        "guided_json",
-        "guided_regex",
-        "guided_grammar",
-        "guided_decoding_backend",
-    }
-    | {"guided_whitespace_pattern", "structured_outputs", "grammar", "chat_template", "chat_template_kwargs"}
-    | {"chat_template_content_format", "bad_words", "samplers", "dry_sequence_breakers", "logit_bias", "lora"}
-    | {"custom_llm_provider", "api_type", "api_version", "aws_region_name", "region_name", "vertex_location"}
-    | {"provider", "route", "transforms"}
+    """
+    model models stop user response_format json_schema tool_choice modalities reasoning reasoning_effort
+    reasoning_format thinking effort verbosity service_tier truncation guided_choice guided_json guided_regex
+    guided_grammar guided_decoding_backend guided_whitespace_pattern structured_outputs grammar chat_template
+    chat_template_kwargs chat_template_content_format bad_words samplers dry_sequence_breakers logit_bias lora
+    custom_llm_provider api_type api_version aws_region_name region_name vertex_location provider route transforms
+    """.split()  # noqa: SIM905 (a list would take a line per name)
 )
 # Short texts, numbers, dates and switches are no tokens under any name.
 _HARMLESS_TEXT: Final = re.compile(
@@ -115,6 +99,21 @@ def spellings(secret: str) -> Iterator[str]:
             yield from (quote(text, safe=safe), quote_plus(text, safe=safe))
 
 
+def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
+    """Return the parts and the parameters of a URL; None for any other text."""
+    try:
+        parts = urlsplit(address.strip())
+        return parts, parse_qsl(parts.query)
+    except ValueError:
+        return None
+
+
+def _place(parts: SplitResult) -> str:
+    """Return a URL without credentials, parameters and a slash at its end."""
+    host = parts.netloc.rpartition("@")[2]
+    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+
+
 def public_address(address: str) -> str:
     """Return a URL without user, password and a slash at its end, and with harmless parameters only.
 
@@ -123,24 +122,20 @@ def public_address(address: str) -> str:
     address : str
         A URL; any other text is returned redacted.
     """
-    try:
-        parts = urlsplit(address.strip())
-        query = [pair for pair in parse_qsl(parts.query) if _is_harmless_parameter(*pair)]
-    except ValueError:
+    split = _split(address)
+    if split is None:
         return redact(address)
-    host = parts.netloc.rpartition("@")[2]
-    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), urlencode(query), "")))
+    query = urlencode([pair for pair in split[1] if _is_harmless_parameter(*pair)])
+    return _place(split[0]) + (f"?{query}" if query else "")
 
 
 def hidden_in_address(address: str) -> list[str]:
     """Return the names of the parts that `public_address` leaves out of a URL: parameters, and ``password``."""
-    try:
-        parts = urlsplit(address.strip())
-        pairs = parse_qsl(parts.query)
-    except ValueError:
+    split = _split(address)
+    if split is None:
         return []
-    names = [name for name, value in pairs if not _is_harmless_parameter(name, value)]
-    return [*(["password"] if "@" in parts.netloc else []), *dict.fromkeys(names)]
+    names = [name for name, value in split[1] if not _is_harmless_parameter(name, value)]
+    return [*(["password"] if "@" in split[0].netloc else []), *dict.fromkeys(names)]
 
 
 def identifying_address(address: str) -> str:
@@ -148,18 +143,17 @@ def identifying_address(address: str) -> str:
 
     Parameters that hold a credential by their name are left out: with another key it is the same endpoint.
     """
-    try:
-        parts = urlsplit(address.strip())
-        query = [
+    split = _split(address)
+    if split is None:
+        return redact(address)
+    query = urlencode(
+        [
             (name, value if _is_harmless_parameter(name, value) else digest_of(value))
-            for name, value in parse_qsl(parts.query)
+            for name, value in split[1]
             if not _SECRET_PARAMETER.search(name)
         ]
-    except ValueError:
-        return redact(address)
-    host = parts.netloc.rpartition("@")[2]
-    path = redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
-    return path + (f"?{urlencode(query)}" if query else "")
+    )
+    return _place(split[0]) + (f"?{query}" if query else "")
 
 
 def is_harmless(name: str, text: str) -> bool:
@@ -223,12 +217,12 @@ def _is_harmless_parameter(name: str, value: str) -> bool:
 
 def _secrets_of(address: str) -> list[str]:
     """Return the password and the parameters of an address that are not known to be harmless."""
-    try:
-        parts = urlsplit(address)
-        values = [value for name, value in parse_qsl(parts.query) if not _is_harmless_parameter(name, value)]
-    except ValueError:
+    split = _split(address)
+    if split is None:
         return [address]
-    return values if parts.password is None else [*values, parts.password, unquote(parts.password)]
+    values = [value for name, value in split[1] if not _is_harmless_parameter(name, value)]
+    password = split[0].password
+    return values if password is None else [*values, password, unquote(password)]
 
 
 def _without_parameters(url: str) -> str:

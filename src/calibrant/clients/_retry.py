@@ -56,12 +56,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            msg = f"attempts must be at least 1, got {self.attempts}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"attempts must be at least 1, got {self.attempts}.")
         for name in ("initial_seconds", "maximum_seconds", "maximum_retry_after_seconds"):
             if not getattr(self, name) >= 0:
-                msg = f"{name} must be 0 or more, got {getattr(self, name)}."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}.")
 
     def wait_seconds(self, failures: int, error: BaseException | None = None) -> float:
         """Return the wait after the given number of failures, in seconds."""

@@ -1,14 +1,17 @@
-"""Protocols of the two kinds of servers that score labels: bodies of requests, readers of answers."""
+"""The two kinds of servers that score labels: requests, and readers of their answers."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from calibrant.clients._http import JsonHttp, Reply
-from calibrant.core._completion import Message
+from calibrant.core._completion import LabelLogprobs, Message, NextTokens
+from calibrant.core._errors import ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._reported import bounded_count
 
@@ -20,6 +23,12 @@ _MOST_PROMPTS: Final = 128
 # token, which holds about four letters.
 _MOST_ANSWERED: Final = 12 * 2**20
 _ANSWERED_PER_BYTE: Final = 80
+# Next tokens of a short listing, where it will probably do: 800 more cost as much time as computing half a token.
+_FEW_TOKENS: Final = 200
+REPEATS: Final = 3
+"""Attempts of a call that returns without log-probabilities, as about 1 in 300 of llama.cpp's do."""
+
+_HINT: Final = "Try again, or scoring='decode'."
 # A bias that makes llama.cpp generate a quote. The generated token is of no interest, but where it ends the turn or
 # is part of a character, the server holds back the log-probabilities with it. Those are reported before any bias.
 _WRITABLE: Final = [['"', 100.0]]
@@ -35,7 +44,7 @@ class Size(NamedTuple):
     limit: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LlamaCppServer:
     """Protocol of llama.cpp's server, by its own routes.
 
@@ -47,11 +56,14 @@ class LlamaCppServer:
         Prompts it computes side by side; each slot caches the last one.
     context : int or None
         Longest prompt with its answer, in tokens.
+    most : int or None
+        Largest number of next tokens it accepts, once it has refused a larger one.
     """
 
     http: JsonHttp
     slots: int
     context: int | None
+    most: int | None = None
 
     route: ClassVar[str] = "/completion"
     template_routes: ClassVar[str] = "/apply-template"
@@ -68,17 +80,48 @@ class LlamaCppServer:
             http=http, slots=_positive_int(data.get("total_slots")) or 1, context=_positive_int(context)
         )
 
-    def body(self, prompt: str, *, count: int, slot: int | None) -> dict[str, Any]:
-        """Return the request for the `count` most probable tokens after `prompt`, in any slot if `slot` is None."""
-        body: dict[str, Any] = {
-            "prompt": prompt,
-            "n_predict": 1,
-            "n_probs": count,
-            "temperature": 0,
-            "cache_prompt": True,
-            "logit_bias": _WRITABLE,
-        }
-        return body if slot is None else {**body, "id_slot": slot}
+    async def ask(self, prompt: str, *, count: int, slot: int | None = None) -> Reply:
+        """Request the `count` most probable tokens after `prompt`; after a refusal of the number, fewer."""
+        while True:
+            count = min(count, self.most or count)
+            body: dict[str, Any] = {
+                "prompt": prompt,
+                "n_predict": 1,
+                "n_probs": count,
+                "temperature": 0,
+                "cache_prompt": True,
+                "logit_bias": _WRITABLE,
+            }
+            if slot is not None:
+                body["id_slot"] = slot
+            reply = await self.http.exchange(self.route, body)
+            lower = _smaller_count(reply, count)
+            if lower is None:
+                return reply
+            self.most = min(lower, self.most or lower)
+
+    async def next_tokens(self, prompt: str, *, count: int, few: bool, slot: int) -> NextTokens:
+        """Return the most probable next tokens after `prompt`, computed in `slot`.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or brought no log-probabilities.
+        """
+        most = min(count, self.most or count)
+        asked = min(most, _FEW_TOKENS) if few else most
+        for _ in range(REPEATS):
+            answer = self.http.checked(await self.ask(prompt, count=asked, slot=slot))
+            listing = self.listing(answer)
+            if listing is not None:
+                model, usage = _text(answer, "model"), self.usage(answer)
+                return NextTokens(top=listing, usage=usage, model=model, short=asked < most)
+        raise ProviderError(
+            f"the server answered {REPEATS} times without log-probabilities.",
+            provider=self.http.provider,
+            retryable=True,
+            hint=_HINT,
+        )
 
     def listing(self, answer: Mapping[str, Any]) -> Listing | None:
         """Return the tokens listed in an answer, or None without any."""
@@ -144,8 +187,8 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    def body(self, prompts: Sequence[str], *, whole: bool) -> dict[str, Any]:
-        """Return the request for the log-probabilities of the prompts' tokens.
+    async def ask(self, prompts: Sequence[str], *, whole: bool = False) -> Reply:
+        """Request the log-probabilities of the prompts' tokens.
 
         One token is generated behind each prompt: older servers refuse to generate none, and newer ones compute
         it anyway. `whole` prompts hold every special token already, so the server must not add any.
@@ -158,7 +201,50 @@ class CompletionsServer:
             "max_tokens": 1,
             "temperature": 0,
         }
-        return {**body, "add_special_tokens": False} if whole else body
+        special = {"add_special_tokens": False} if whole else {}
+        return await self.http.exchange(self.route, body | special)
+
+    async def label_logprobs(self, prompt: str, values: Sequence[str], *, whole: bool) -> LabelLogprobs:
+        """Return the log-probability of each label with its closing quote behind `prompt`.
+
+        Raises
+        ------
+        ProviderError
+            A call failed, or brought no usable log-probabilities.
+        """
+        batches = self.batches((prompt, *(f'{prompt}{value}"' for value in values)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.ask(batch, whole=whole)) for batch in batches]
+            answers = [self.http.checked(task.result()) for task in tasks]
+            begun, *continued = (
+                echo
+                for answer, batch in zip(answers, batches, strict=True)
+                for echo in read_echoes(answer, batch)
+            )
+            logprobs = label_logprobs(begun, continued)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        except EchoError as error:
+            raise self.unusable(error) from None
+        usages = [self.usage(answer) for answer in answers]
+        return LabelLogprobs(
+            logprobs=logprobs,
+            usage=Usage(
+                prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+                completion_tokens=sum(usage.completion_tokens for usage in usages),
+            ),
+            model=_text(answers[0], "model"),
+        )
+
+    def unusable(self, error: EchoError) -> ProviderError:
+        """Return the error for an answer without usable log-probabilities."""
+        return ProviderError(
+            f"Expected the log-probabilities of the prompts' tokens, got {self.http.redacted(str(error))}.",
+            provider=self.http.provider,
+            retryable=True,
+            hint=_HINT,
+        )
 
     def batches(self, prompts: Sequence[str]) -> list[Sequence[str]]:
         """Return the prompts in batches that keep each request and its answer below the size limits."""
@@ -221,7 +307,7 @@ class CompletionsServer:
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
-def smaller_count(reply: Reply, count: int) -> int | None:
+def _smaller_count(reply: Reply, count: int) -> int | None:
     """Return a smaller number of next tokens if `count` was refused as too large, else None."""
     words = reply.words.lower()
     if reply.status not in {400, 422} or "n_probs" not in words:
@@ -244,3 +330,155 @@ def _text(answer: Mapping[str, Any], name: str) -> str | None:
 
 def _positive_int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+_ROUNDING: Final = 1e-6
+# vLLM writes -9999 for impossible tokens.
+_LEAST: Final = -1e9
+
+
+class EchoError(Exception):
+    """Unusable answer; the message describes it."""
+
+
+class NoEchoError(EchoError):
+    """Answer without the log-probabilities of its prompts' tokens; the message describes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    """Tokens of one prompt with their log-probabilities.
+
+    Attributes
+    ----------
+    tokens : tuple of str
+        Its tokens as the server shows them; different ones may look the same.
+    logprobs : tuple of float
+        Natural logarithms of their probabilities; 0 for the first token, which has no context.
+    """
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+
+
+def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoed]:
+    """Return the echoed prompts of a request, without a token that the server may have generated behind each.
+
+    Parameters
+    ----------
+    answer : mapping
+        The server's answer.
+    prompts : sequence of str, length P
+        The prompts that were sent.
+
+    Raises
+    ------
+    NoEchoError
+        The answer holds no log-probabilities, or not those of the prompts' tokens.
+    EchoError
+        Choices are missing, or a log-probability is invalid.
+    """
+    lists = [_lists(choice) for choice in _choices(answer, len(prompts))]
+    added = _tokens_added([tokens for tokens, _ in lists], prompts, answer)
+    return [
+        Echoed(tuple(tokens[: len(tokens) - added]), _valid_logprobs(logprobs[: len(tokens) - added]))
+        for tokens, logprobs in lists
+    ]
+
+
+def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
+    """Return the log-probability of each continuation of a beginning.
+
+    Log-probabilities are added up from the first token that differs between any prompt and the beginning; the tokens
+    before it are the same for all. Mostly that is the end of the beginning. Where a token spans that end, the sums are
+    divided by the probability of the end in all tokenisations seen, which is at most its probability in all of them.
+
+    Parameters
+    ----------
+    begun : Echoed
+        The beginning.
+    continued : sequence of Echoed, length L
+        The beginning with each continuation.
+
+    Returns
+    -------
+    tuple of float, length L
+        Natural logarithms of the probabilities, at most 0.
+
+    Raises
+    ------
+    EchoError
+        A prompt has no tokens of its own, or shares no token with the beginning.
+    """
+    lists = [begun.tokens, *(one.tokens for one in continued)]
+    columns = zip(*lists, strict=False)
+    start = next(
+        (place for place, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists))
+    )
+    if start == 0 or any(len(one.tokens) <= start for one in continued):
+        raise EchoError("prompts whose tokens do not go on from a common beginning")
+    sums = [math.fsum(one.logprobs[start:]) for one in continued]
+    ways = [math.fsum(begun.logprobs[start:])]
+    ways += [
+        total
+        for one, total in zip(continued, sums, strict=True)
+        if one.tokens[: len(begun.tokens)] != begun.tokens
+    ]
+    most = max(ways)
+    scale = most + math.log(math.fsum(math.exp(way - most) for way in ways))
+    return tuple(min(total - scale, 0.0) for total in sums)
+
+
+def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """Return the choices in the order of the prompts."""
+    entries = answer.get("choices")
+    choices = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    places = [one.get("index", place) for place, one in enumerate(choices)]
+    if any(not isinstance(place, int) for place in places) or sorted(places) != list(range(count)):
+        raise EchoError(f"{len(choices)} choices for {count} prompts")
+    by_place = dict(zip(places, choices, strict=True))
+    return [by_place[place] for place in range(count)]
+
+
+def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
+    reported = choice.get("logprobs")
+    reported = reported if isinstance(reported, Mapping) else {}
+    tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
+    if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
+        raise NoEchoError("none")
+    if len(tokens) != len(logprobs) or not all(isinstance(token, str) for token in tokens):
+        raise EchoError(f"{len(logprobs)} log-probabilities for {len(tokens)} tokens")
+    return tokens, logprobs
+
+
+def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
+    """Return the number of tokens generated behind each prompt: 1, or 0 where the server generates none.
+
+    It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.
+    """
+    usage = answer.get("usage")
+    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    total = sum(map(len, lists))
+    for added in (1, 0):
+        if isinstance(counted, int):
+            if total - counted == added * len(lists):
+                return added
+        elif all(
+            "".join(tokens[: len(tokens) - added]).endswith(prompt)
+            for tokens, prompt in zip(lists, prompts, strict=True)
+        ):
+            return added
+    expected = f"{bounded_count(counted)} tokens" if isinstance(counted, int) else f"{len(prompts)} prompts"
+    raise NoEchoError(f"{total} for {expected}")
+
+
+def _valid_logprobs(logprobs: Sequence[object]) -> tuple[float, ...]:
+    valid: list[float] = []
+    for place, value in enumerate(logprobs):
+        if place == 0 and value is None:
+            valid.append(0.0)
+        elif isinstance(value, int | float) and _LEAST <= value <= _ROUNDING:  # never true of NaN
+            valid.append(min(float(value), 0.0))
+        else:
+            raise EchoError(f"{str(value)[:40]} for a log-probability")
+    return tuple(valid)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from calibrant.clients._endpoint import Endpoint
+from calibrant.clients._endpoint import Endpoint, is_http_address
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._redact import identifying_address, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
@@ -123,20 +122,15 @@ def _checked(url: object, name: str) -> str:
     expected = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"{expected}, got {url!r}.")
-    if any(character.isspace() or not character.isprintable() for character in url):
-        raise ConfigurationError(
-            f"{expected}, got one with white space or control characters: leave them out."
-        )
-    if "@" in url:  # not shown: it may hold a password
-        raise ConfigurationError(f"{expected}, got one with credentials: leave them out.")
-    if "?" in url or "#" in url:  # not shown either: queries hold keys
-        raise ConfigurationError(f"{expected}, got one with a query or a fragment: leave it out.")
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    refused = {  # the address is not shown with them: queries hold keys, too
+        "white space or control characters": any(one.isspace() or not one.isprintable() for one in url),
+        "credentials": "@" in url,
+        "a query or a fragment": "?" in url or "#" in url,
+    }
+    for part, is_there in refused.items():
+        if is_there:
+            raise ConfigurationError(f"{expected}, got one with {part}: leave them out.")
+    if not is_http_address(url):
         raise ConfigurationError(f"{expected} (http or https, a host, a port from 1 to 65535), got {url!r}.")
     return url
 

@@ -1,14 +1,16 @@
-"""Weights of the embedded models: location and verification."""
+"""Models that can be named: embedded ones with their weights, and forms of names with what they need."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import importlib.util
+import os
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from calibrant.clients._endpoint import resolve_endpoint
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 
@@ -110,22 +112,19 @@ def locate_weights(model: str) -> Path:
     """
     package = _PACKAGES.get(model)
     if package is None:
-        msg = (
+        raise ConfigurationError(
             f"Unknown embedded model {model!r}: expected one of {', '.join(_PACKAGES)}, or llamacpp:PATH.gguf"
         )
-        raise ConfigurationError(msg)
     path = _weights_path(package)
     if path is None:
-        msg = f"The weights of {model} are not installed. Run: {package.command}"
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"The weights of {model} are not installed. Run: {package.command}")
     stat = path.stat()
     digest = _sha256(path, stat.st_size, stat.st_mtime_ns)
     if digest != package.sha256:
-        msg = (
+        raise ConfigurationError(
             f"{path}: expected SHA-256 {package.sha256}, got {digest}: the file is damaged or another. "
             f"Run: {package.command} --force-reinstall"
         )
-        raise ConfigurationError(msg)
     return path
 
 
@@ -162,3 +161,67 @@ def _weights_path(package: _Package) -> Path | None:
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 (they are the cache key)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_KEY = "_API_KEY"
+_OPENAI_KEY = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameForm:
+    """Form of model names.
+
+    Attributes
+    ----------
+    name : str
+        The form, with its variable part in capitals: ``openai/NAME``.
+    description : str
+        The kind of model.
+    needs : str
+        The missing requirement; empty if there is none.
+    ready : str
+        The fulfilled requirements, shown where none is missing.
+    """
+
+    name: str
+    description: str
+    needs: str
+    ready: str
+
+
+def name_forms() -> list[NameForm]:
+    """Return the forms of names besides those of `local_models`, without loading a model or calling a server."""
+    has_engine = importlib.util.find_spec("xllamacpp") is not None
+    keys = sorted(name for name, value in os.environ.items() if name.endswith(_KEY) and value.strip())
+    others = [name for name in keys if name != _OPENAI_KEY]
+    return [
+        NameForm(
+            name="llamacpp:PATH.gguf",
+            description="any GGUF file, embedded",
+            needs="" if has_engine else install_command("local"),
+            ready="the engine is installed",
+        ),
+        NameForm(
+            name="openai/NAME",
+            description="OpenAI, or an OpenAI-compatible server",
+            needs=""
+            if _has_openai()
+            else f"{_OPENAI_KEY} in the environment, or api_base under [model] in the task file",
+            ready="the environment names a key or a server; others need api_base under [model] in the task file",
+        ),
+        NameForm(
+            name="PROVIDER/NAME",
+            description="any provider litellm knows",
+            needs="" if others else f"the provider's key in the environment, such as ANTHROPIC{_KEY}",
+            ready=f"in the environment: {', '.join(others)}; another provider needs its own key",
+        ),
+    ]
+
+
+def _has_openai() -> bool:
+    """Return whether the environment names a key for OpenAI, or another server."""
+    try:
+        resolve_endpoint("openai/NAME")
+    except ConfigurationError:
+        return False
+    return True

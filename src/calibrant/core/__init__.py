@@ -7,7 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.core._completion import Client, Completion, CompletionRequest, Token
     from calibrant.core._composite import Field, FieldLabels, MultiLabels
-    from calibrant.core._distribution import LabelDistribution
+    from calibrant.core._distribution import Interval, LabelDistribution
     from calibrant.core._errors import (
         CalibrantError,
         ConfigurationError,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         RateLimitError,
         StateError,
     )
-    from calibrant.core._interval import Interval
     from calibrant.core._labels import LabelSet, OpenLabels
     from calibrant.core._limits import Limits
     from calibrant.core._prediction import Outcome, Prediction, Usage
@@ -38,13 +37,12 @@ else:
         {
             "._completion": "Client Completion CompletionRequest Token",
             "._composite": "Field FieldLabels MultiLabels",
-            "._distribution": "LabelDistribution",
+            "._distribution": "Interval LabelDistribution",
             "._errors": (
                 "CalibrantError ConfigurationError ContextLengthError DataError LimitReachedError "
                 "LogprobsUnavailableError LogprobsUnsupportedError NotFittedError ProviderError "
                 "ProviderTimeoutError RateLimitError StateError"
             ),
-            "._interval": "Interval",
             "._labels": "LabelSet OpenLabels",
             "._limits": "Limits",
             "._prediction": "Outcome Prediction Usage",

@@ -1,4 +1,4 @@
-"""True answers as data files spell them, and what is wrong with those that are none."""
+"""True answers as data files spell them, and messages about illegal ones."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
     value : object
         A cell: JSON text, a native array or object, or labels with `separator` between them.
     separator : str or None
-        What stands between the labels of a text that is no JSON array; None where only JSON is read.
+        The text between the labels of an answer that is no JSON array; None where only JSON is read.
     """
     if isinstance(value, str):
         text = value.strip()
-        if separator is None or not text or text.startswith("["):
-            _refuse_doubles(text)
-            return text or None
-        return json.dumps([label.strip() for label in text.split(separator)], ensure_ascii=False)
+        if separator is not None and text and not text.startswith("["):
+            return json.dumps([label.strip() for label in text.split(separator)], ensure_ascii=False)
+        try:
+            json.loads(text, object_pairs_hook=without_doubles)
+        except (json.JSONDecodeError, RecursionError):
+            pass  # other checks refuse text that is no JSON
+        except ValueError as error:
+            raise DataError(f"expected each field once, but {error}: leave one out.") from error
+        return text or None
     if isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, bytes)):
         try:
             return json.dumps(value, ensure_ascii=False)
@@ -39,25 +44,8 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
     return None
 
 
-def _refuse_doubles(text: str) -> None:
-    """Refuse an object that names a field twice; what is no JSON is somebody else's to refuse."""
-    try:
-        json.loads(text, object_pairs_hook=without_doubles)
-    except (json.JSONDecodeError, RecursionError):
-        return
-    except ValueError as error:
-        raise DataError(f"expected each field once, but {error}: leave one out.") from error
-
-
-def not_text(answer: object) -> str:
-    """Return what to write instead of an answer that is no text."""
-    if isinstance(answer, list | tuple | dict):
-        return f"Expected an answer as text, got {answer!r:.80}: write its JSON text, as json.dumps does."
-    return f"Expected an answer as text, got {answer!r:.80}."
-
-
 def unknown_answer(answer: str, labels: LabelSet) -> str:
-    """Return what is wrong with an answer that `labels` does not hold, and what to do.
+    """Return a message about an answer that `labels` does not hold, with the remedy.
 
     Parameters
     ----------
@@ -67,52 +55,45 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):
-        n, known = len(labels), _names(labels)
-        return (
-            f"answer {answer!r:.80} is not one of the {n} labels ({known}): correct the row or add the label."
-        )
+        return f"answer {answer!r:.80} is not one of the {_shown(labels)}: {_REMEDY}."
     try:
-        found = json.loads(answer)
+        value = json.loads(answer)
     except (ValueError, RecursionError):
-        found = answer
-    problems = list(
-        _wrong_fields(found, labels) if isinstance(labels, FieldLabels) else _wrong_set(found, labels)
+        value = answer
+    problems = (
+        _field_problems(value, labels) if isinstance(labels, FieldLabels) else _set_problems(value, labels)
     )
-    what = "; ".join(problems) or "does not fit the label set"
-    return f"answer {answer!r:.80} {what}."
+    return f"answer {answer!r:.80} {'; '.join(problems) or 'does not fit the label set'}."
 
 
-def _known(labels: LabelSet) -> str:
-    return f"{len(labels)} labels ({_names(labels)})"
+def _shown(labels: LabelSet) -> str:
+    more = ", ..." if len(labels) > _SHOWN else ""
+    return f"{len(labels)} labels ({', '.join(labels.labels[:_SHOWN])}{more})"
 
 
-def _names(labels: LabelSet) -> str:
-    return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
-
-
-def _wrong_set(found: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
-    if not isinstance(found, list):
+def _set_problems(value: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
+    if not isinstance(value, list):
         example = json.dumps(list(labels.labels[:2]), ensure_ascii=False)
         yield f"is no list of labels: write {example}, and [] where there is none"
         return
-    known = LabelSet(labels.labels)
-    wrong = [label for label in found if not isinstance(label, str) or known.canonical(label) is None]
+    plain = LabelSet(labels.labels)
+    wrong = [label for label in value if not isinstance(label, str) or plain.canonical(label) is None]
     if wrong:
-        yield f"holds {wrong[0]!r:.40}, which is not one of the {_known(labels)}: {_REMEDY}"
+        yield f"holds {wrong[0]!r:.40}, which is not one of the {_shown(labels)}: {_REMEDY}"
 
 
-def _wrong_fields(found: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
+def _field_problems(value: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
     names = [field.name for field in labels.fields]
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         example = json.dumps({field.name: field.labels[0] for field in labels.fields}, ensure_ascii=False)
         yield f"is no object of fields: write {example}, or give every field a column"
         return
-    extra = [name for name in found if name not in names]
+    extra = [name for name in value if name not in names]
     if extra:
         yield f"has the field {extra[0]!r:.40}, expected {', '.join(names)}: correct its name or leave it out"
     for field in labels.fields:
-        value = found.get(field.name)
-        if field.name not in found:
+        label = value.get(field.name)
+        if field.name not in value:
             yield f"lacks the field {field.name!r}: add it"
-        elif not isinstance(value, str) or field.labels.canonical(value) is None:
-            yield f"has {value!r:.40} in {field.name!r}, which is not one of the {_known(field.labels)}: {_REMEDY}"
+        elif not isinstance(label, str) or field.labels.canonical(label) is None:
+            yield f"has {label!r:.40} in {field.name!r}, which is not one of the {_shown(field.labels)}: {_REMEDY}"

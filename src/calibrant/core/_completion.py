@@ -47,7 +47,7 @@ class Client(Protocol):
     name : str
         The model's name, as the user gave it.
     space : LogprobSpace
-        What this model's log-probabilities are probabilities of; ``mixed`` where it answers with a `Completion` that
+        Log-probability space of the model; ``mixed`` where it answers with a `Completion` that
         says so itself.
     """
 
@@ -65,7 +65,7 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the client holds; it is not used afterwards."""
+        """Close connections and free memory; the client is not used afterwards."""
         ...
 
 
@@ -110,7 +110,7 @@ class Completion:
     usage : Usage
         Tokens and cost.
     space : LogprobSpace or None
-        What the log-probabilities are probabilities of, where the client's space is ``mixed``; else None.
+        Log-probability space, where the client's space is ``mixed``; else None.
     """
 
     text: str
@@ -125,7 +125,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class NextTokens:
-    """What a model may write next.
+    """Most probable next tokens of a model.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class NextTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLogprobs:
-    """How probable it is that an answer goes on with each of several labels.
+    """Log-probabilities of several labels as continuations of an answer.
 
     Attributes
     ----------
@@ -169,11 +169,11 @@ class Continuation(Protocol):
 
     @property
     def serial(self) -> bool:
-        """Whether the row's calls wait for each other in one slot, which keeps the text of the last one."""
+        """True if the row's calls wait for each other in one slot, which caches the text of the last one."""
         ...
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return what the model may write after its answer began with `text`.
+        """Return the most probable tokens after the beginning `text` of the answer.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class LabelContinuation(Protocol):
     """One row's place in a server that tells how probable whole labels are."""
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
-        """Return how probable each label is after the row's answer began with `text`.
+        """Return the log-probability of each label after the beginning `text` of the answer.
 
         Each label is scored as the model's tokeniser writes it. Where a token holds the end of `text` and the
         beginning of a label, the ratios of the probabilities are exact, and they are too large by one factor at

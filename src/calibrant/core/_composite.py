@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from calibrant.core._aspects import Aspect
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Part, Prediction
 
 YES: Final = "yes"
@@ -44,14 +43,14 @@ class CompositeLabels(LabelSet, ABC):
 
     @abstractmethod
     def decisions(self, answer: str) -> frozenset[str]:
-        """Return which of the names of this sequence hold for a canonical answer."""
+        """Return the names of this sequence that hold for a canonical answer."""
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return the aspects of all parts that matter; those of a part are what its own labels make of it."""
         predicted, expected = self.values(prediction.label or ""), self.values(answer)
         known = {part.name: part for part in prediction.parts}
         found: list[Aspect] = []
-        for name in self._that_matter(predicted, expected):
+        for name in self._graded_parts(predicted, expected):
             part = known.get(name) or Part(name=name, label=predicted[name])
             alone = Prediction(label=part.label, confidence=part.confidence, distribution=part.distribution)
             own = self.labels_of(name).aspects(alone, expected[name])
@@ -65,7 +64,7 @@ class CompositeLabels(LabelSet, ABC):
             ]
         return tuple(found)
 
-    def _that_matter(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
+    def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
         """Return the names of the parts that are graded."""
         return tuple(dict.fromkeys((*expected, *predicted)))
 
@@ -228,7 +227,7 @@ class MultiLabels(CompositeLabels):
         """Return the labels of the set."""
         return frozenset(json.loads(answer))
 
-    def _that_matter(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
+    def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
         # As in the Jaccard index: that hundreds of labels are rightly left out would drown everything else.
         named = tuple(label for label in self if YES in (predicted[label], expected[label]))
         return named or tuple(self)

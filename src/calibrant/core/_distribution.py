@@ -1,4 +1,4 @@
-"""A probability distribution over the labels of a task, and where it came from."""
+"""A probability distribution over the labels of a task, and the confidence interval of an estimate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ validation rows of AG News and Rotten Tomatoes under eight prompts each, those w
 
 
 class LogprobSpace(StrEnum):
-    """What the reported log-probabilities are probabilities of.
+    """Kind of the reported log-probabilities.
 
     ``masked``
         The engine applied the grammar before reporting: mass on illegal tokens is zero.
@@ -55,7 +55,7 @@ class LogprobSpace(StrEnum):
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
-    """Return whether the model would rather have written something else than any label.
+    """Return True if the model preferred texts that are no label.
 
     Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
 
@@ -146,7 +146,7 @@ class LabelDistribution:
 
     @property
     def is_label_mass_low(self) -> bool:
-        """Whether the model would rather have written something else than any label; see `is_label_mass_low`."""
+        """True if the model preferred texts that are no label; see `is_label_mass_low`."""
         return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
@@ -212,3 +212,26 @@ class LabelDistribution:
             if self.measured[i] and self.labels[i] != exclude
         ]
         return found[:limit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A confidence interval.
+
+    Attributes
+    ----------
+    lower, upper : float
+        The ends, in the unit of the estimate.
+    level : float
+        Confidence level in (0, 1).
+    estimate : float
+        The point estimate.
+    median : float or None
+        Median of the resampling distribution, where one was used.
+    """
+
+    lower: float
+    upper: float
+    level: float
+    estimate: float
+    median: float | None = None

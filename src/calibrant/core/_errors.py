@@ -125,7 +125,7 @@ class ProviderError(CalibrantError):
 
     @property
     def systemic(self) -> bool:
-        """Whether every other call would fail the same way (bad key, unknown model)."""
+        """True if every other call would fail the same way (bad key, unknown model)."""
         return self._systemic or self.status in _SYSTEMIC_STATUS
 
     @property
@@ -163,18 +163,18 @@ class LogprobsUnsupportedError(ProviderError):
 
     def under(self, section: str, *, provider: str | None = None) -> Self:
         """Return the same error for another section of a task file, and for another name of the model."""
-        found = type(self)(
+        copy = type(self)(
             self.summary.removeprefix(f"{self.provider}: "),
             provider=provider or self.provider,
             status=self.status,
             section=section,
         )
-        found.attempts = self.attempts
-        return found
+        copy.attempts = self.attempts
+        return copy
 
     @staticmethod
     def remedy(section: str = "[model]") -> str:
-        """Return what the user can do, with the lines to write under `section` of the task file."""
+        """Return advice to the user, with the lines to write under `section` of the task file."""
         return (
             "This model gives no token log-probabilities through this provider. Take the agreement of several answers "
             "for the confidence: write in the task file (in Python: Classifier(scoring='sampled'))\n\n"

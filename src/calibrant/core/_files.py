@@ -236,7 +236,7 @@ def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, vers
 def read_record(
     path: str | Path, *, kind: str, version: int, make: str, earlier: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Return what `write_record` wrote.
+    """Return the record in a file of `write_record`.
 
     Parameters
     ----------

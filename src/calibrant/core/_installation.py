@@ -1,4 +1,4 @@
-"""How calibrant was installed, so that a hint names a command that works."""
+"""The command that installs extras, from the place that calibrant itself was installed from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def install_command(*extras: str) -> str:
 
 
 def _record(origin: str | None) -> dict[str, Any] | None:
-    """Return where the distribution came from (PEP 610); None if from an index, or if the record is unreadable."""
+    """Return the origin of the distribution (PEP 610); None if it is an index, or if the record is unreadable."""
     try:
         record = json.loads(origin or "null")
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Any
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._structures import record_of_structure, structure_of_record
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, structured_labels
 
 
 def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
@@ -19,25 +19,31 @@ def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
     labels : LabelSet
         The legal answers of a task.
     """
+    names = list(labels.labels)
     if isinstance(labels, FieldLabels):
-        fields = [
-            {"name": field.name, "labels": labels_to_record(field.labels), "path": field.path}
-            for field in labels.fields
-        ]
-        return {"fields": fields}
+        return {
+            "fields": [
+                {"name": field.name, "labels": labels_to_record(field.labels), "path": field.path}
+                for field in labels.fields
+            ]
+        }
     if isinstance(labels, MultiLabels):
-        return {"multi_label": True, "labels": list(labels.labels)}
-    return record_of_structure(labels)
+        return {"multi_label": True, "labels": names}
+    if isinstance(labels, HierarchicalLabels):
+        return {"structure": labels.structure, "separator": labels.separator, "labels": names}
+    if isinstance(labels, OrdinalLabels):
+        return {"structure": labels.structure, "labels": names}
+    return names
 
 
 def described_labels(labels: LabelSet) -> dict[str, Any]:
-    """Return what a run says of its label set beside the names: ``label_set``; nothing where labels are plain."""
+    """Return the record of a label set under ``label_set``, or nothing for plain labels, whose names suffice."""
     record = labels_to_record(labels)
     return {} if isinstance(record, list) else {"label_set": record}
 
 
 def labels_from_record(record: object) -> LabelSet:
-    """Return what `labels_to_record` wrote.
+    """Return the label set written by `labels_to_record`.
 
     Parameters
     ----------
@@ -49,21 +55,22 @@ def labels_from_record(record: object) -> LabelSet:
     ConfigurationError
         They are something else, or no legal label set.
     """
-    if not isinstance(record, Mapping) or not {"multi_label", "fields"} & set(record):
-        return structure_of_record(record)
-    if set(record) == {"multi_label", "labels"} and record["multi_label"] is True:
-        return MultiLabels(_list(record["labels"]))
-    if set(record) == {"fields"}:
-        return FieldLabels([_field(entry) for entry in _list(record["fields"])])
+    if isinstance(record, list | tuple):
+        return LabelSet(record)
+    match record:
+        case {"fields": [*fields], **others} if not others:
+            return FieldLabels([_field(field) for field in fields])
+        case {"multi_label": True, "labels": [*names], **others} if not others:
+            return MultiLabels(names)
+        case {"structure": "hierarchical", "separator": separator, "labels": [*names], **others} if (
+            not others
+        ):
+            return structured_labels(names, structure="hierarchical", separator=separator)
+        case {"structure": "ordinal", "labels": [*names], **others} if not others:
+            return OrdinalLabels(names)
     raise ConfigurationError(
-        f"Expected a list of labels, or what says how answers are built, got {record!r:.80}."
+        f"Expected a list of labels, or an object that says how answers are built, got {record!r:.80}."
     )
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list | tuple):
-        raise ConfigurationError(f"Expected a list of labels or fields, got {value!r:.80}.")
-    return list(value)
 
 
 def _field(record: object) -> Field:

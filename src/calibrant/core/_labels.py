@@ -1,20 +1,58 @@
-"""The closed set of labels a task chooses from."""
+"""The closed set of labels a task chooses from, and the questions that an answer settles."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import fsum
-from typing import ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, overload
 
-from calibrant.core._aspects import Aspect
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
+
+if TYPE_CHECKING:
+    from calibrant.core._distribution import LabelDistribution
 
 
 def normalise_label(text: str) -> str:
     """Return `text` without surrounding space and case-folded: the form labels compare in."""
     return text.strip().casefold()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aspect:
+    """One question that an answer settles: the label itself, a level of it, a field, one of many labels.
+
+    Attributes
+    ----------
+    name : str
+        What is asked; unique among the aspects of an answer.
+    predicted, expected : str
+        The value that was answered, and the true one.
+    confidence : float or None
+        Confidence in `predicted`, in [0, 1]; None where it is unknown.
+    distribution : LabelDistribution or None
+        Over the values of this question; None where it is unknown.
+    weight : float
+        What it counts for in a mean over the aspects of an answer, above 0.
+    """
+
+    name: str
+    predicted: str
+    expected: str
+    confidence: float | None = None
+    distribution: LabelDistribution | None = None
+    weight: float = 1.0
+
+    @property
+    def is_correct(self) -> bool:
+        """True if the true value was answered."""
+        return self.predicted == self.expected
+
+    @property
+    def log_confidence(self) -> float | None:
+        """Natural logarithm of `confidence`, <= 0; None where it is unknown."""
+        return None if self.confidence is None else math.log(max(min(self.confidence, 1.0), 1e-300))
 
 
 @dataclass(frozen=True)
@@ -76,7 +114,7 @@ class LabelSet(Sequence[str]):
         )
 
     def credit(self, prediction: Prediction, answer: str) -> float:
-        """Return which part of an answer is right, in [0, 1]: its aspects by their weight, whatever the confidence.
+        """Return the share of an answer that is right, in [0, 1]: its aspects by their weight, whatever the confidence.
 
         Parameters
         ----------
@@ -88,8 +126,8 @@ class LabelSet(Sequence[str]):
         if prediction.outcome is not Outcome.OK:
             return 0.0
         aspects = self.aspects(prediction, answer)
-        right = fsum(aspect.weight for aspect in aspects if aspect.is_correct)
-        return right / fsum(aspect.weight for aspect in aspects)
+        right = math.fsum(aspect.weight for aspect in aspects if aspect.is_correct)
+        return right / math.fsum(aspect.weight for aspect in aspects)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -140,8 +178,7 @@ class OpenLabels(LabelSet):
 
 def _index(labels: tuple[object, ...]) -> dict[str, str]:
     if len(labels) < 2:
-        msg = f"Expected at least two labels, got {len(labels)}: {list(labels)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected at least two labels, got {len(labels)}: {list(labels)}.")
     found: dict[str, str] = {}
     for label in labels:
         if not isinstance(label, str):
@@ -153,7 +190,6 @@ def _index(labels: tuple[object, ...]) -> dict[str, str]:
             raise ConfigurationError(msg)
         if key in found:
             same = "twice" if found[key] == label else f"and {found[key]!r}, equal up to case and spaces"
-            msg = f"Expected distinct labels, got {label!r} {same}: keep one of them."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"Expected distinct labels, got {label!r} {same}: keep one of them.")
         found[key] = label
     return found

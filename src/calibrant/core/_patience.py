@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 
 class Patience:
-    """Whether the current task may go on waiting between its calls.
+    """Permission of the current task to wait between its calls.
 
     Use it inside a task. `end` cancels the task if it waits between calls, then or later, itself or in a task that it
     started; calls under way are left alone.

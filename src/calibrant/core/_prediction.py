@@ -1,4 +1,4 @@
-"""What a classifier returns for one text."""
+"""The answer of a classifier to one text, and the steps of a cascade."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
-    """How one row ended.
+    """End of a row.
 
     ``ok``
         A legal label.
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What became of one model's answer in a cascade.
+    """Fate of one model's answer in a cascade.
 
     ``accepted``
         Sure enough: the cascade's answer.
@@ -88,14 +88,14 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one model of a cascade contributed to a row.
+    """Contribution of one model of a cascade to a row.
 
     Attributes
     ----------
     model : str
         The model, as the user named it.
     verdict : Verdict
-        What became of its answer.
+        Fate of its answer.
     label : str or None
         Its answer; None where it has none.
     confidence : float or None
@@ -220,8 +220,8 @@ class Prediction:
 
     @property
     def has_low_label_mass(self) -> bool:
-        """Whether the model would rather have written something else than the answer, or than one of its parts."""
-        return any(found.is_label_mass_low for found in self.distributions)
+        """True if the model preferred other texts to the answer, or to one of its parts."""
+        return any(distribution.is_label_mass_low for distribution in self.distributions)
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy that took so many calls, or so many seconds.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -14,7 +13,13 @@ from calibrant.core._completion import Token
 from calibrant.core._distribution import LabelDistribution, LogprobSpace, is_label_mass_low
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import Outcome, Part, Prediction, Step, Usage, Verdict
-from calibrant.core._reported import MOST_TOKENS, bounded_count
+from calibrant.core._reported import MOST_TOKENS
+
+_Record = dict[str, Any]
+# Keys of every prediction, in the order of the files. The other fields are written where they hold something.
+_KEYS: Final = (
+    "label confidence outcome reason text distribution usage model attempts latency_seconds".split()  # noqa: SIM905
+)
 
 
 class Journal(Protocol):
@@ -29,28 +34,19 @@ class Journal(Protocol):
         ...
 
 
-def prediction_to_record(prediction: Prediction) -> dict[str, Any]:
+def prediction_to_record(prediction: Prediction) -> _Record:
     """Return `prediction` as JSON values; floats keep their full precision."""
-    distribution = prediction.distribution
-    record: dict[str, Any] = {
-        "label": prediction.label,
-        "confidence": prediction.confidence,
-        "outcome": prediction.outcome.value,
-        "reason": prediction.reason,
-        "text": prediction.text,
-        "distribution": None if distribution is None else _distribution_to_record(distribution),
-        "usage": _usage_to_record(prediction.usage),
-        "model": prediction.model,
-        "attempts": prediction.attempts,
-        "latency_seconds": prediction.latency_seconds,
-    }
+    values = _encoded(prediction)
+    record = {key: values[key] for key in _KEYS}
     if prediction.tokens is not None:
         record["tokens"] = [_token_to_record(token) for token in prediction.tokens]
     if prediction.steps:
-        record["steps"] = [step_to_record(step) for step in prediction.steps]
-        record["accepted"] = prediction.accepted
+        record |= {
+            "steps": [step_to_record(step) for step in prediction.steps],
+            "accepted": values["accepted"],
+        }
     if prediction.parts:
-        record["parts"] = [_part_to_record(part) for part in prediction.parts]
+        record["parts"] = [_encoded(part) for part in prediction.parts]
     if prediction.features is not None:
         record["features"] = b64encode(prediction.features.astype("<f2").tobytes()).decode()
     return record
@@ -65,101 +61,91 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         The record is not one.
     """
     try:
-        distribution, tokens, features = record["distribution"], record.get("tokens"), record.get("features")
-        parts = [_part_from_record(part) for part in record.get("parts", ())]
-        return Prediction(
-            label=record["label"],
-            confidence=_confidence_from_record(record, parts),
-            outcome=Outcome(record["outcome"]),
-            reason=record["reason"],
-            text=record["text"],
-            distribution=None if distribution is None else _distribution_from_record(distribution),
-            usage=_usage_from_record(record["usage"]),
-            model=record["model"],
-            attempts=record["attempts"],
-            latency_seconds=record["latency_seconds"],
-            tokens=None if tokens is None else tuple(map(_token_from_record, tokens)),
-            steps=tuple(map(_step_from_record, record.get("steps", ()))),
-            accepted=record.get("accepted"),
-            parts=tuple(parts),
-            features=None
-            if features is None
-            else np.frombuffer(b64decode(features, validate=True), dtype="<f2"),
+        values = {key: record[key] for key in _KEYS} | _decoded(record)
+        values["accepted"] = record.get("accepted")
+        if record.get("tokens") is not None:
+            values["tokens"] = tuple(map(_token_from_record, record["tokens"]))
+        values["steps"] = tuple(
+            Step(**{**step, **_decoded(step), "verdict": Verdict(step["verdict"])})
+            for step in record.get("steps", ())
         )
+        values["parts"] = tuple(Part(**{**part, **_decoded(part)}) for part in record.get("parts", ()))
+        for part, stored in zip(values["parts"], record.get("parts", ()), strict=True):
+            if (
+                None not in (values["confidence"], part.confidence)
+                and part.confidence != stored["confidence"]
+            ):
+                values["confidence"] *= part.confidence / stored["confidence"]  # a product over the parts
+        if record.get("features") is not None:
+            data = b64decode(record["features"], validate=True)
+            values["features"] = np.frombuffer(data, dtype="<f2")
+        return Prediction(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
 
 
-def step_to_record(step: Step) -> dict[str, Any]:
+def step_to_record(step: Step) -> _Record:
     """Return `step` as JSON values."""
-    return {
-        "model": step.model,
-        "verdict": step.verdict.value,
-        "label": step.label,
-        "confidence": step.confidence,
-        "native": step.native,
-        "outcome": step.outcome.value,
-        "reason": step.reason,
-        "usage": _usage_to_record(step.usage),
-        "attempts": step.attempts,
+    return _encoded(step) | {"verdict": step.verdict.value}
+
+
+def _encoded(item: Prediction | Step | Part) -> _Record:
+    """Return the fields of an object, with its outcome, usage and distribution as JSON values."""
+    record = dict(vars(item))
+    if not isinstance(item, Part):
+        record |= {"outcome": item.outcome.value, "usage": dict(vars(item.usage))}
+    distribution = record.get("distribution")
+    if distribution is not None:
+        record["distribution"] = {
+            **vars(distribution),
+            "labels": list(distribution.labels),
+            "logprobs": distribution.logprobs.tolist(),
+            "measured": distribution.measured.tolist(),
+            "space": distribution.space.value,
+        }
+    return record
+
+
+def _decoded(record: Mapping[str, Any]) -> _Record:
+    """Return the outcome, the usage, the distribution and the confidence of a record, those that it has."""
+    values: _Record = {}
+    if "outcome" in record:
+        counts = {
+            name: min(record["usage"][name], MOST_TOKENS) for name in ("prompt_tokens", "completion_tokens")
+        }
+        values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**{**record["usage"], **counts})}
+    if record.get("distribution") is not None:
+        values["distribution"] = _distribution_from_record(record["distribution"])
+        values["confidence"] = _confidence(record, values["distribution"])
+    return values
+
+
+def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
+    arrays = {
+        "labels": tuple(record["labels"]),
+        "logprobs": np.array(record["logprobs"], dtype=np.float64),
+        "measured": np.array(record["measured"], dtype=np.bool_),
+        "space": LogprobSpace(record["space"]),
     }
+    return LabelDistribution(**{**record, **arrays})
 
 
-def _step_from_record(record: Mapping[str, Any]) -> Step:
-    read = {
-        "verdict": Verdict(record["verdict"]),
-        "outcome": Outcome(record["outcome"]),
-        "usage": _usage_from_record(record["usage"]),
-    }
-    return Step(**{**record, **read})
-
-
-def _part_to_record(part: Part) -> dict[str, Any]:
-    distribution = part.distribution
-    return {
-        "name": part.name,
-        "label": part.label,
-        "confidence": part.confidence,
-        "distribution": None if distribution is None else _distribution_to_record(distribution),
-    }
-
-
-def _part_from_record(record: Mapping[str, Any]) -> Part:
-    distribution = record["distribution"]
-    return Part(
-        name=record["name"],
-        label=record["label"],
-        confidence=_own_confidence(record),
-        distribution=None if distribution is None else _distribution_from_record(distribution),
-    )
-
-
-def _confidence_from_record(record: Mapping[str, Any], parts: Sequence[Part]) -> float | None:
-    """Return the confidence of a record, whose parts are `parts`."""
-    confidence = _own_confidence(record)
-    for part, was in zip(parts, record.get("parts", ()), strict=True):
-        if confidence is not None and part.confidence is not None and part.confidence != was["confidence"]:
-            confidence *= part.confidence / was["confidence"]  # the whole is a product over its parts
-    return confidence
-
-
-def _own_confidence(record: Mapping[str, Any]) -> float | None:
+def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:
     """Return the confidence of a prediction or a part, as its distribution has it where that says more.
 
     Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
     """
     confidence: float | None = record["confidence"]
-    label, distribution = record["label"], record["distribution"]
-    if confidence is None or distribution is None or "closing_logprob" in distribution:
+    label, joint = record["label"], distribution.joint_logprob
+    if confidence is None or joint is None or "closing_logprob" in record["distribution"]:
         return confidence
-    joint = distribution["joint_logprob"]
-    if joint is None or label not in distribution["labels"] or confidence != math.exp(min(joint, 0.0)):
+    if label not in distribution.labels or confidence != math.exp(min(joint, 0.0)):
         return confidence
-    return _distribution_from_record(distribution).confidence(label)
+    return distribution.confidence(label)
 
 
 def has_low_label_mass(record: Mapping[str, Any]) -> bool:
-    """Return whether the model of a stored row would rather have written something else than any label.
+    """Return True if the model of a stored row preferred texts that are no label.
 
     Parameters
     ----------
@@ -171,41 +157,20 @@ def has_low_label_mass(record: Mapping[str, Any]) -> bool:
     TypeError, ValueError
         What it says is no number, or no space.
     """
-    own = record.get("distribution") or record
     parts = record.get("parts")
-    # In Parquet they are one text; the row itself then has the least label mass of them.
-    found = (
-        [own, *(part.get("distribution") or {} for part in parts if isinstance(parts, list))]
-        if parts
-        else [own]
-    )
+    masses = [record.get("distribution") or record]
+    if isinstance(
+        parts, list
+    ):  # in Parquet they are one text; the row itself then has their least label mass
+        masses += [part.get("distribution") or {} for part in parts]
     return any(
         is_label_mass_low(
             float(one["label_mass"]),
             float(one.get("unresolved_mass") or 0.0),  # earlier versions left it out
             LogprobSpace(one["space"]),
         )
-        for one in found
+        for one in masses
         if one.get("label_mass") is not None and one.get("space") is not None
-    )
-
-
-def _usage_to_record(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost": usage.cost,
-    }
-
-
-def _usage_from_record(record: Mapping[str, Any]) -> Usage:
-    usage = Usage(**record)
-    if max(usage.prompt_tokens, usage.completion_tokens) <= MOST_TOKENS:
-        return usage
-    return replace(
-        usage,
-        prompt_tokens=bounded_count(usage.prompt_tokens),
-        completion_tokens=bounded_count(usage.completion_tokens),
     )
 
 
@@ -218,33 +183,3 @@ def _token_to_record(token: Token) -> list[Any]:
 def _token_from_record(record: Sequence[Any]) -> Token:
     data, logprob, top = record
     return Token(data.encode("latin-1"), logprob, tuple((text.encode("latin-1"), lp) for text, lp in top))
-
-
-def _distribution_to_record(distribution: LabelDistribution) -> dict[str, Any]:
-    return {
-        "labels": list(distribution.labels),
-        "logprobs": distribution.logprobs.tolist(),
-        "measured": distribution.measured.tolist(),
-        "joint_logprob": distribution.joint_logprob,
-        "label_mass": distribution.label_mass,
-        "unresolved_mass": distribution.unresolved_mass,
-        "space": distribution.space.value,
-        "emitted": distribution.emitted,
-        "error_bound": distribution.error_bound,
-        "closing_logprob": distribution.closing_logprob,
-    }
-
-
-def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
-    return LabelDistribution(
-        labels=tuple(record["labels"]),
-        logprobs=np.array(record["logprobs"], dtype=np.float64),
-        measured=np.array(record["measured"], dtype=np.bool_),
-        joint_logprob=record["joint_logprob"],
-        label_mass=record["label_mass"],
-        unresolved_mass=record["unresolved_mass"],
-        space=LogprobSpace(record["space"]),
-        emitted=record.get("emitted"),  # older records lack it, and those below
-        error_bound=record.get("error_bound"),
-        closing_logprob=record.get("closing_logprob"),
-    )

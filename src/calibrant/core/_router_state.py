@@ -1,4 +1,4 @@
-"""Where what routers learn is kept, for one process or many."""
+"""Storage of routers' experience, for one process or many."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RouterState(Protocol):
     def update(
         self, strategy: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Replace a strategy's record by what `change` makes of it, as one step that nobody comes between.
+        """Replace a strategy's record by what `change` makes of it, in one transaction.
 
         A record that is damaged, or that `change` refuses with a `StateError`, is set aside with a
         warning, and `change` is called with None.
@@ -55,7 +55,7 @@ class RouterState(Protocol):
         ...
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Forget a strategy's record, or all; returns whose were there.
+        """Forget a strategy's record, or all; return the strategies that had one.
 
         Raises
         ------
@@ -85,5 +85,5 @@ class RouterState(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what is open; it is not used afterwards."""
+        """Close the storage; it is not used afterwards."""
         ...

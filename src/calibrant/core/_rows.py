@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
-from calibrant.core._answers import not_text, spelled_answer
+from calibrant.core._answers import spelled_answer
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import without_doubles
 
@@ -81,12 +81,16 @@ class Example:
     def __post_init__(self) -> None:
         if not isinstance(self.input, str):
             raise DataError(f"Expected the input of an example as text, got {self.input!r:.80}.")
-        if not isinstance(self.answer, str):
-            raise DataError(not_text(self.answer))
+        answer: object = self.answer
+        if not isinstance(answer, str):
+            remedy = (
+                ": write its JSON text, as json.dumps does" if isinstance(answer, list | tuple | dict) else ""
+            )
+            raise DataError(f"Expected an answer as text, got {answer!r:.80}{remedy}.")
 
     @property
     def text(self) -> str | TextWithContext:
-        """What a classifier is asked: the input, with its context where there is one."""
+        """The input, with its context where there is one: the text that a classifier is asked about."""
         return self.input if self.context is None else TextWithContext(self.input, self.context)
 
 
@@ -126,6 +130,17 @@ class Row:
     values: Mapping[str, Any]
     path: Path
     line: int
+
+    def error(self, message: str) -> DataError:
+        """Return an error that names the file and the line."""
+        return DataError(message, path=self.path, line=self.line)
+
+    def expected(self, what: str, column: str) -> DataError:
+        """Return the error for a column whose value is not what was expected."""
+        value = self.values.get(column)
+        shown = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
+        known = ", ".join(map(str, self.values)) or "none"
+        return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}).")
 
 
 def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Row]:
@@ -261,31 +276,18 @@ def _read_parquet(path: Path, most: int) -> Iterator[Row]:
     except ImportError as error:
         from calibrant.core._installation import install_command  # noqa: PLC0415 (only when it is missing)
 
-        msg = f"{path}: Parquet files need pyarrow: {install_command('data')}."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"{path}: Parquet files need pyarrow: {install_command('data')}.") from error
     try:
         file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        batches = iter(file.iter_batches(batch_size=1024))
-    except Exception as error:
-        raise _damaged(path, error) from error
-    _check_columns(names, path, None)
-    line = 0
-    while True:
-        try:
-            rows = next(batches).to_pylist()
-        except StopIteration:
-            return
-        except Exception as error:
-            raise _damaged(path, error) from error
-        for values in rows:
-            line += 1
+        _check_columns(file.schema_arrow.names, path, None)
+        rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
+        for line, values in enumerate(rows, 1):
             _check_size(sum(len(v) for v in values.values() if isinstance(v, str)), most, path, line)
             yield Row(values=values, path=path, line=line)
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"not a readable Parquet file ({error}): write it again.", path=path)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"not a readable Parquet file ({error}): write it again.", path=path) from error
 
 
 def read_examples(
@@ -328,7 +330,7 @@ def iter_examples(
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Where labelled rows are.
+    """Place of labelled rows.
 
     Attributes
     ----------
@@ -386,16 +388,9 @@ def _with_context(row: Row, columns: Columns) -> str | TextWithContext:
 
 def _text(row: Row, column: str) -> str:
     value = row.values.get(column)
-    if isinstance(value, str) and value.strip():
-        _check_characters(value, row)
-        return value
-    known = ", ".join(map(str, row.values)) or "none"
-    msg = f"expected text in {column!r}, got {_shown(value)} (columns here: {known:.200})."
-    raise DataError(msg, path=row.path, line=row.line)
-
-
-def _shown(value: object) -> str:
-    return "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
+    if not isinstance(value, str) or not value.strip():
+        raise row.expected("text", column)
+    return _encodable(value, row)
 
 
 def _answer(row: Row, columns: Columns) -> str:
@@ -406,35 +401,27 @@ def _answer(row: Row, columns: Columns) -> str:
     whole = columns.answer in row.values and columns.answer not in own.values()
     if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
         return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
-    value = row.values.get(columns.answer)
+    separator = columns.separator if columns.multi_label else None
     try:
-        found = spelled_answer(value, separator=columns.separator if columns.multi_label else None)
+        answer = spelled_answer(row.values.get(columns.answer), separator=separator)
     except DataError as error:
-        raise DataError(f"{columns.answer!r}: {error}", path=row.path, line=row.line) from error
-    if found is None:
-        return _missing(row, columns, value)
-    _check_characters(found, row)
-    return found
-
-
-def _missing(row: Row, columns: Columns, value: object) -> NoReturn:
-    wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
-    known = ", ".join(map(str, row.values)) or "none"
-    msg = f"expected {wanted} in {columns.answer!r}, got {_shown(value)} (columns here: {known:.200})."
-    raise DataError(msg, path=row.path, line=row.line)
+        raise row.error(f"{columns.answer!r}: {error}") from error
+    if answer is None:
+        wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
+        raise row.expected(wanted, columns.answer)
+    return _encodable(answer, row)
 
 
 def _split(row: Row, column: str) -> str:
     value = _text(row, column)
     split = _SPLITS.get(value.strip().lower())
     if split is None:
-        msg = f"expected {column!r} to be one of {', '.join(_SPLITS)}, got {value!r:.40}."
-        raise DataError(msg, path=row.path, line=row.line)
+        raise row.error(f"expected {column!r} to be one of {', '.join(_SPLITS)}, got {value!r:.40}.")
     return split
 
 
 def _context(row: Row, column: str | None) -> str | None:
-    """Return what the answer to a row has to rest on; a row may have nothing there, but not lack the column."""
+    """Return the context that the answer rests on; the column has to be there, but a row may leave it empty."""
     if column is None or (column in row.values and row.values[column] in (None, "")):
         return None
     return _text(row, column)
@@ -446,19 +433,17 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
         return _EMPTY
     if isinstance(value, str):
         value = {"context": value}
-    if isinstance(value, Mapping):
-        found = {str(key): str(item) for key, item in value.items()}
-        for text in (*found, *found.values()):
-            _check_characters(text, row)
-        return found
-    msg = f"expected {column!r} to be text or an object, got {type(value).__name__}."
-    raise DataError(msg, path=row.path, line=row.line)
+    if not isinstance(value, Mapping):
+        raise row.error(f"expected {column!r} to be text or an object, got {type(value).__name__}.")
+    return {_encodable(str(key), row): _encodable(str(item), row) for key, item in value.items()}
 
 
-def _check_characters(text: str, row: Row) -> None:
+def _encodable(text: str, row: Row) -> str:
     """Refuse half of a surrogate pair, which JSON can spell and no file or request can carry."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        msg = f"expected characters, got \\u{ord(text[error.start]):04x}, half of a surrogate pair: correct the text."
-        raise DataError(msg, path=row.path, line=row.line) from error
+        raise row.error(
+            f"expected characters, got \\u{ord(text[error.start]):04x}, half of a surrogate pair: correct the text."
+        ) from error
+    return text

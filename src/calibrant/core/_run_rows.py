@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -120,35 +121,28 @@ def _text(values: Mapping[str, Any], name: str) -> str | None:
     raise ValueError(f"expected {name} to be text, got {type(value).__name__}")
 
 
+def _number(values: Mapping[str, Any], name: str, expected: str, *, least: float, most: float) -> float:
+    """Return a number of a row, NaN where it has none; texts of numbers count, as in a CSV file."""
+    value = values.get(name)
+    if value is None or value == "":
+        return math.nan
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        raise ValueError(f"expected {name} to be {expected} or null, got {value!r:.40}")
+    return number
+
+
 def _confidence(values: Mapping[str, Any]) -> float:
-    number = _number(values, "confidence")
-    if not (number is None or -_ROUNDING <= number <= 1.0 + _ROUNDING):
-        raise _no_number(values, "confidence", "a probability in [0, 1]")
-    return math.nan if number is None else min(max(number, 0.0), 1.0)
+    expected = "a probability in [0, 1]"
+    number = _number(values, "confidence", expected, least=-_ROUNDING, most=1.0 + _ROUNDING)
+    return number if math.isnan(number) else min(max(number, 0.0), 1.0)
 
 
 def _amount(values: Mapping[str, Any], name: str) -> float:
-    number = _number(values, name)
-    if not (number is None or 0.0 <= number < math.inf):
-        raise _no_number(values, name, "a number of at least 0")
-    return math.nan if number is None else number
-
-
-def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """Return a number of a row: None where it has none, NaN where it has something else."""
-    value = values.get(name)
-    if type(value) is float:
-        return value
-    if value is None or value == "":
-        return None
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _no_number(values: Mapping[str, Any], name: str, expected: str) -> ValueError:
-    return ValueError(f"expected {name} to be {expected} or null, got {values[name]!r:.40}")
+    return _number(values, name, "a number of at least 0", least=0.0, most=sys.float_info.max)
 
 
 def _correct(values: Mapping[str, Any]) -> int:

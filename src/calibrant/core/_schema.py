@@ -59,7 +59,7 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
 
 @dataclass(frozen=True)
 class SchemaNode:
-    """What a schema allows at one place of an answer.
+    """Values that a schema allows at one place of an answer.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Sections of a configuration file: what they may hold, and where a mistake is."""
+"""Sections of a configuration file: types of values, messages about mistakes, and their lines."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
 
 
 def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
-    """Return what a validator raises; `message` is a template over `values`."""
+    """Return the error of a validator; `message` is a template over `values`."""
     return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
 
 
 def wrong_at(
     section: type[Section], problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
 ) -> pydantic.ValidationError:
-    """Return what a validator of a whole section raises.
+    """Return the error of a validator of a whole section.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def wrong_at(
 
 
 def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel], *, prefix: str = "") -> str:
-    """Return what is wrong with a key, and what to do.
+    """Return a message about a wrong key, with the remedy.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sections of a task file: the model, how predictions are scored, and what is done to distributions."""
+"""Sections of a task file: model, scoring, calibration, demonstrations and head."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ScoringSettings(Section):
 
 
 class CalibrationSettings(Section):
-    """The ``[calibration]`` section: what is done to distributions before they are used.
+    """The ``[calibration]`` section: corrections of distributions before they are used.
 
     Attributes
     ----------

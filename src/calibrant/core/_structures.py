@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from calibrant.core._aspects import Aspect
 from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._labels import Aspect, LabelSet, normalise_label
 from calibrant.core._prediction import Prediction
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class OrdinalLabels(LabelSet):
         return {label: rank for rank, label in enumerate(self.labels)}
 
     def rank(self, label: str) -> int:
-        """Return how many labels stand below `label`, which is spelled as in the label set.
+        """Return the number of labels below `label`, which is spelled as in the label set.
 
         Raises
         ------
@@ -68,7 +67,7 @@ class OrdinalLabels(LabelSet):
         return self._ranks[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return, for every label but the highest, whether the answer stands above it: ``yes`` or ``no``."""
+        """Return one question for every label but the highest: ``yes`` if the answer stands above it, else ``no``."""
         predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
         return tuple(
             Aspect(
@@ -183,7 +182,7 @@ class HierarchicalLabels(LabelSet):
         return max(len(self.path(label)) for label in self.labels)
 
     def beginning(self, label: str, level: int) -> str:
-        """Return how a label begins, up to a level in [1, `depth`]; the label itself where it ends before.
+        """Return the beginning of a label up to a level in [1, `depth`]; the whole label where it ends before.
 
         Raises
         ------
@@ -198,7 +197,7 @@ class HierarchicalLabels(LabelSet):
         return self._levels[level - 1].members
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return how the path begins, level by level; the last is the label itself."""
+        """Return the beginnings of the path, level by level; the last is the label itself."""
         predicted, expected = self._places[prediction.label or ""], self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):
@@ -319,39 +318,4 @@ def structured_labels(
         return LabelSet(labels)
     raise ConfigurationError(
         f"Expected structure 'flat', 'ordinal' or 'hierarchical', got {structure!r:.80}."
-    )
-
-
-def record_of_structure(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
-    """Return single labels as JSON values: a list, or an object where they have a structure."""
-    if isinstance(labels, HierarchicalLabels):
-        return {
-            "structure": labels.structure,
-            "separator": labels.separator,
-            "labels": list(labels.labels),
-        }
-    if isinstance(labels, OrdinalLabels):
-        return {"structure": labels.structure, "labels": list(labels.labels)}
-    return list(labels.labels)
-
-
-def structure_of_record(record: object) -> LabelSet:
-    """Return what `record_of_structure` wrote.
-
-    Raises
-    ------
-    ConfigurationError
-        It is something else.
-    """
-    if isinstance(record, list | tuple):
-        return LabelSet(record)
-    known = {"ordinal": {"structure", "labels"}, "hierarchical": {"structure", "separator", "labels"}}
-    if not isinstance(record, Mapping) or set(record) != known.get(str(record.get("structure"))):
-        raise ConfigurationError(
-            f"Expected a list of labels, or an object with structure and labels, got {record!r:.80}."
-        )
-    if not isinstance(record["labels"], list | tuple):
-        raise ConfigurationError(f"Expected labels to be a list, got {record['labels']!r:.80}.")
-    return structured_labels(
-        record["labels"], structure=record["structure"], separator=record.get("separator")
     )

@@ -1,4 +1,4 @@
-"""What a model would write next, over its whole vocabulary."""
+"""Log-probabilities of the next token, over a model's whole vocabulary."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from calibrant.core._completion import Continuation
 from calibrant.core._prediction import Usage
 
 _FEATURES: Final = 1024
+# Characters that may stand behind a label's closing quote in the same token.
+_STRUCTURE: Final = b" \t\r\n,}]"
 _LEAST_FEATURE: Final = np.float32(100.0)
 
 
@@ -36,6 +38,13 @@ class Vocabulary:
     def beginning_with(self, data: bytes) -> tuple[int, ...]:
         """Return the tokens that begin with `data`."""
         return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
+
+    def closing(self, last: int) -> NDArray[np.int64]:
+        """Return the tokens that spell the token `last`, optionally followed by JSON structure, shape (n,)."""
+        piece = self.pieces[last]
+        spellings = self.beginning_with(piece)
+        tokens = [token for token in spellings if not self.pieces[token][len(piece) :].strip(_STRUCTURE)]
+        return np.array(tokens, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +74,7 @@ class TokenLogprobs:
         return found
 
     def features(self) -> NDArray[np.float16]:
-        """Return what the model made of the text: logits of 1,024 tokens, less their mean, shape (1024,) or (V,).
+        """Return features of the text for a regression: logits of 1,024 tokens, less their mean, shape (1024,) or (V,).
 
         They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
         for a regression, and cost nothing.
@@ -100,7 +109,7 @@ class TokenContinuation(Continuation, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What the row took so far: its prompt once, and a token for every text that was asked about."""
+        """Usage of the row so far: its prompt once, and a token for every text that was asked about."""
         ...
 
     @property
@@ -113,7 +122,7 @@ class TokenContinuation(Continuation, Protocol):
         ...
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
-        """Return what the model may write after its answer began with each of `texts`, given as tokens.
+        """Return the next-token log-probabilities after each of `texts`, beginnings of the answer given as tokens.
 
         Raises
         ------

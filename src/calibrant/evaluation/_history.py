@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._interval import Interval
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval

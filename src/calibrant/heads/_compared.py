@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core._interval import Interval
+from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._rows import Example
 from calibrant.heads._baseline import TextBaseline

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.clients._litellm_embedder import LiteLLMEmbedder, embedding_matrix
+from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.heads._embedding import EmbeddingModel

@@ -184,7 +184,7 @@ class LabelScorer:
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
         calls.add(found)
-        from calibrant.logprobs._whole import whole_label_distribution  # noqa: PLC0415 (only of some servers)
+        from calibrant.logprobs._distribution import whole_label_distribution  # noqa: PLC0415 (only of some servers)
 
         return whole_label_distribution(self.labels, found.logprobs)
 

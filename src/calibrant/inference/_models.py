@@ -118,7 +118,7 @@ def _open_remote(
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
-    from calibrant.clients._providers import needs_litellm  # noqa: PLC0415 (loaded when it is used)
+    from calibrant.clients._prices import needs_litellm  # noqa: PLC0415 (loaded when it is used)
 
     if not served and needs_litellm(model, options):
         from calibrant.clients._litellm import LiteLLMClient  # noqa: PLC0415 (loaded when it is used)

@@ -154,18 +154,16 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
     try:
         value = answer_value(body, path, name)
     except UnparsedError as error:
-        msg = f"The tokens of {name!r} cannot be found: {error}"
-        raise LogprobsUnavailableError(msg) from error
+        raise LogprobsUnavailableError(f"The tokens of {name!r} cannot be found: {error}") from error
     stream = b"".join([token.data for token in completion.tokens])
     quote = isinstance(value, str)
     locate = _cached_span if quote and len(stream) <= _SHORT else _span
     span = locate(stream, body, path, value)
     if span is None:
-        msg = (
+        raise LogprobsUnavailableError(
             f"The tokens do not spell the answer, so {name!r} cannot be aligned: "
             f"tokens {stream[:80]!r}, answer {body[:80]!r}."
         )
-        raise LogprobsUnavailableError(msg)
     ends = list(accumulate([len(token.data) for token in completion.tokens]))
     return AlignedField(value, completion.tokens, ends, stream, span[0] + quote, span[1] - quote)
 

@@ -112,8 +112,7 @@ def read_completion(response: object) -> Completion:
         return _read_google(body)
     error = _get(body, "error")
     got = f"the error {_message(str(error))}" if error else _shape(body)
-    msg = f"Expected an answer with 'choices' (OpenAI) or 'candidates' (Google), got {got}."
-    raise DataError(msg)
+    raise DataError(f"Expected an answer with 'choices' (OpenAI) or 'candidates' (Google), got {got}.")
 
 
 def _cleaned(completion: Completion) -> Completion:
@@ -152,8 +151,7 @@ def _unwrap(response: object) -> object:
         return inner
     status = inner.get("status_code", 200)
     if status != 200:
-        msg = f"Expected a batch line with status 200, got {status}: {str(inner['body'])[:200]}"
-        raise DataError(msg)
+        raise DataError(f"Expected a batch line with status 200, got {status}: {str(inner['body'])[:200]}")
     return inner["body"]
 
 

@@ -15,15 +15,12 @@ FieldPath = tuple[str | int, ...]
 _PATH_PART = re.compile(r"([^.\[\]]*)((?:\[\d*\])*)")
 _INDEX = re.compile(r"\[(\d*)\]")
 _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
-_SPACE = re.compile(rb"[ \t\r\n]*")
-_STRING_PATTERN = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_STRING = re.compile(_STRING_PATTERN, re.DOTALL)
-_STRUCTURE = re.compile(_STRING_PATTERN + rb"|[\[\]{}]", re.DOTALL)
-_SCALAR = re.compile(rb"[^\s,\]}]+")
-_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+_DECODER: Final = json.JSONDecoder(strict=False)
 # Longer answers are not cached.
 _SHORT: Final = 512
-_COMMA = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 
 
 class UnparsedError(CalibrantError):
@@ -57,11 +54,10 @@ def parse_path(field_path: str) -> FieldPath:
         match = _PATH_PART.fullmatch(part)
         # Only the root may be an array without a name: `[].category`, never `results.[]`.
         if match is None or not part or (not match[1] and number):
-            msg = (
+            raise ConfigurationError(
                 f"Expected a field path such as 'category', 'result.category' or 'results[].category', "
                 f"got {field_path!r}: name the keys, separated by dots."
             )
-            raise ConfigurationError(msg)
         if match[1]:
             parts.append(match[1])
         parts.extend(int(index or 0) for index in _INDEX.findall(match[2]))
@@ -243,69 +239,53 @@ def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
     LookupError
         The path does not exist, or `data` is not JSON where it was read.
     """
-    begin = _skip_space(data, start)
-    if not path:
-        return begin, _skip_value(data, begin)
+    text = data.decode("latin-1")  # one character a byte, so that offsets stay those of bytes
+    begin = _behind(_SPACE, text, start)
     end = begin
+    if not path:
+        return begin, _value_end(text, begin)
     for part in path:
-        begin, end = _in_object(data, begin, part) if isinstance(part, str) else _in_array(data, begin, part)
+        begin, end = _in_object(text, begin, part) if isinstance(part, str) else _in_array(text, begin, part)
     return begin, end
 
 
-def _skip_space(data: bytes, position: int) -> int:
-    match = _SPACE.match(data, position)
+def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
     return position if match is None else match.end()
 
 
-def _skip_value(data: bytes, position: int) -> int:
-    """Return the offset behind the value at `position`, without recursion."""
-    first = data[position : position + 1]
-    if first not in (b"{", b"["):
-        match = (_STRING if first == b'"' else _SCALAR).match(data, position)
-        if match is None:
-            raise LookupError
-        return match.end()
-    depth = 0
-    for match in _STRUCTURE.finditer(data, position):
-        mark = match[0]
-        if mark in (b"{", b"["):
-            depth += 1
-        elif mark in (b"}", b"]"):
-            depth -= 1
-            if not depth:
-                return match.end()
-    raise LookupError
+def _value_end(text: str, position: int) -> int:
+    """Return the offset behind the value at `position`."""
+    try:
+        return _DECODER.raw_decode(text, position)[1]
+    except (ValueError, RecursionError) as error:
+        raise LookupError from error
 
 
-def _in_object(data: bytes, position: int, key: str) -> tuple[int, int]:
-    if data[position : position + 1] != b"{":
+def _in_object(text: str, position: int, key: str) -> tuple[int, int]:
+    if text[position : position + 1] != "{":
         raise LookupError
-    position = _skip_space(data, position + 1)
-    while data[position : position + 1] == b'"':
-        name_end = _skip_value(data, position)
-        colon = _COLON.match(data, name_end)
+    position = _behind(_SPACE, text, position + 1)
+    while text[position : position + 1] == '"':
+        name_end = _value_end(text, position)
+        colon = _COLON.match(text, name_end)
         if colon is None:
             raise LookupError
-        value_end = _skip_value(data, colon.end())
-        if json.loads(data[position:name_end]) == key:
+        value_end = _value_end(text, colon.end())
+        if json.loads(text[position:name_end].encode("latin-1")) == key:
             return colon.end(), value_end
-        position = _behind_comma(data, value_end)
+        position = _behind(_COMMA, text, value_end)
     raise LookupError
 
 
-def _in_array(data: bytes, position: int, index: int) -> tuple[int, int]:
-    if data[position : position + 1] != b"[":
+def _in_array(text: str, position: int, index: int) -> tuple[int, int]:
+    if text[position : position + 1] != "[":
         raise LookupError
-    position = _skip_space(data, position + 1)
-    while data[position : position + 1] not in (b"]", b""):
-        end = _skip_value(data, position)
+    position = _behind(_SPACE, text, position + 1)
+    while text[position : position + 1] not in ("]", ""):
+        end = _value_end(text, position)
         if not index:
             return position, end
         index -= 1
-        position = _behind_comma(data, end)
+        position = _behind(_COMMA, text, end)
     raise LookupError
-
-
-def _behind_comma(data: bytes, position: int) -> int:
-    match = _COMMA.match(data, position)
-    return position if match is None else match.end()

@@ -126,11 +126,10 @@ def _joined(one: _Node, other: _Node, path: str) -> _Node:
     """Merge the schemas of two fields into that of one answer; messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
-        msg = (
+        raise ConfigurationError(
             f"Expected fields whose paths fit into one answer, got {path!r}, where another field's path says "
             f"otherwise what is there ({kind} and {other['type']}): give one of them another path."
         )
-        raise ConfigurationError(msg)
     if kind == "array":
         return {**one, "items": _joined(one["items"], other["items"], path)}
     properties = dict(one["properties"])

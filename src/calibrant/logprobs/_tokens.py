@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +38,6 @@ from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._walk import check_tolerance
-
-# Characters that may stand behind a label's closing quote in the same token.
-_STRUCTURE: Final = b" \t\r\n,}]"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,7 +104,7 @@ class TokenTrie:
             for label in ends:
                 last = paths[label][depth]
                 if last not in closing:
-                    closing[last] = _closing(vocabulary, last)
+                    closing[last] = vocabulary.closing(last)
                 asked.append(closing[last])
             nodes.append(
                 _Node(
@@ -121,17 +117,6 @@ class TokenTrie:
                 )
             )
         self.nodes = tuple(nodes)
-
-
-def _closing(vocabulary: Vocabulary, last: int) -> NDArray[np.int64]:
-    """Return the tokens that spell `last`, optionally followed by JSON structure."""
-    piece = vocabulary.pieces[last]
-    tokens = (
-        token
-        for token in vocabulary.beginning_with(piece)
-        if not vocabulary.pieces[token][len(piece) :].strip(_STRUCTURE)
-    )
-    return np.fromiter(tokens, dtype=np.int64)
 
 
 class TokenWalk:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
-from calibrant.core._interval import Interval
+from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
 from calibrant.metrics._classification import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.core._distribution import Interval
 from calibrant.core._files import write_atomically
-from calibrant.core._interval import Interval
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction

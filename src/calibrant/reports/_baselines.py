@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant.core._distribution import Interval
 from calibrant.core._errors import StateError
-from calibrant.core._interval import Interval
 
 _Record = Mapping[str, Any]
 

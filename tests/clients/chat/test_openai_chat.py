@@ -12,22 +12,18 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import _first_call, _llamacpp
+from calibrant.clients import _gates, _llamacpp
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._rates import rate_state
 from calibrant.core import (
-    Client,
     CompletionRequest,
     ConfigurationError,
-    Outcome,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._completion import ContinuingClient
-from calibrant.inference import Classifier
 from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
@@ -166,29 +162,13 @@ class TestFaults:
         assert error.systemic
         assert '[model]\nscoring = "sampled"' in str(error)
 
-    def test_a_token_without_a_number_costs_the_confidence_and_not_the_label(
-        self, server: Any, make: Make
-    ) -> None:
-        """Evidence with holes is none."""
-        answer = fake_response("Food", ["Food", "Rent"])
-        answer["choices"][0]["logprobs"]["content"][0]["logprob"] = None
-        server.default = answer
-        found = Classifier(model=make(), labels=["Food", "Rent"], field="category").classify("x")
-        assert (found.outcome, found.label, found.confidence) == (Outcome.OK, "Food", None)
-
 
 class TestCalls:
-    def test_satisfies_the_client_protocol(self, make: Make) -> None:
-        """It is no client of next-token probabilities."""
-        client = make()
-        assert isinstance(client, Client)
-        assert not isinstance(client, ContinuingClient)
-
     def test_a_fault_that_every_call_meets_costs_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others wait for the first one, and each gets an error of its own."""
-        monkeypatch.setattr(_first_call, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
+        monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
 

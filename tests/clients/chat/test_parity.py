@@ -14,7 +14,7 @@ import pytest
 
 from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._providers import needs_litellm
+from calibrant.clients._prices import needs_litellm
 from calibrant.clients._rates import rate_state
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy, open_client

@@ -31,8 +31,8 @@ from calibrant.inference.doctor._task import (
 )
 from calibrant.inference.doctor._units import unit_fault
 from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._walk import LabelWalk
-from calibrant.logprobs._whole import whole_label_distribution
 
 _FIRST: Final = 5
 _MORE: Final = (20, 100, 1000)
