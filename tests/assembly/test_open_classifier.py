@@ -21,8 +21,8 @@ from calibrant.cascade import (
     Margin,
     SelfVerify,
 )
+from calibrant.cascade._methods import METHOD_NAMES, METHODS
 from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._named import METHOD_NAMES, METHODS
 from calibrant.core import ConfigurationError, Limits, StateError, Task
 from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier

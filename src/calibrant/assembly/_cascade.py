@@ -11,8 +11,8 @@ from calibrant.assembly._looper import read_looper
 from calibrant.assembly._routing import checked, routed_client
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._methods import method_named
 from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._named import method_named
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
 from calibrant.cascade.methods._learned import LearnedScorer

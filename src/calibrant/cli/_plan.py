@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.cascade._named import METHOD_NAMES
+from calibrant.cascade._methods import METHOD_NAMES
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._planner import plan_cascade
 from calibrant.cascade.planning._recorded import recorded_run

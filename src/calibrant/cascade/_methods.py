@@ -1,14 +1,19 @@
-"""Refuses models whose answers a confidence method can never judge: before they are asked, or at their first answer."""
+"""Confidence methods by name, and the models that each of them can judge."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
 
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED
+from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._self_verify import SelfVerify
+from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._distribution import LogprobSpace
@@ -18,15 +23,68 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Decoding
 from calibrant.inference.routed._client import RoutedClient
 
+METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
+    kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)
+}
 
-def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers have no tokens that a method could read.
+METHOD_NAMES: Final = tuple(METHODS)
+"""Names that `method_named` knows."""
+
+
+def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
+    """Return the confidence method of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `METHOD_NAMES`.
+    **options
+        Of the method's class.
 
     Raises
     ------
     ConfigurationError
-        As said.
+        The name is unknown, or the method does not take these options or needs others.
     """
+    if name not in METHODS:
+        fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
+        raise ConfigurationError(
+            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
+        )
+    kind = METHODS[name]
+    try:
+        signature(kind).bind(**options)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"The options of the confidence method {name!r} do not fit: {error}. {kind.__name__} says what it takes."
+        ) from error
+    return kind(**options)
+
+
+def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse models that cannot stand for one another, or whose answers have no tokens for a method that reads them.
+
+    Raises
+    ------
+    ConfigurationError
+        As said, or the method is none.
+    """
+    if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
+        hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
+        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}{hint}.")
+    labels = models[0].classifier.labels
+    for model in models:
+        own = model.classifier.labels
+        if own != labels:
+            raise ConfigurationError(
+                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
+                f"{list(own.labels)} for {model.label!r}."
+            )
+        if method.needs_tokens:
+            _check_tokens(model, method)
+
+
+def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
     classifier = model.classifier
     if not isinstance(classifier.method, Decoding):
         raise ConfigurationError(
@@ -48,7 +106,7 @@ def check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
 
 
 def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers the method can never judge: it would be asked in vain.
+    """Refuse a model whose answers the method can never judge: every row would ask it in vain.
 
     Raises
     ------
@@ -74,8 +132,8 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
             )
 
 
-def check_answer(classifier: Classifier, method: ConfidenceMethod, found: Prediction) -> None:
-    """Refuse a model that has never given log-probabilities, at its first answer that lacks what `method` reads.
+def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Prediction) -> None:
+    """Refuse a model that has never given log-probabilities, at its first answer without those that `method` reads.
 
     Where only some answers come without them, nothing is refused.
 
@@ -85,7 +143,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, found: Predic
         As said.
     """
     asked = classifier.method
-    if found.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
+    if answer.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
         return
     client = classifier.client
     providers = len(client.providers) if isinstance(client, RoutedClient) else 1
