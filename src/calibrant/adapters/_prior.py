@@ -8,8 +8,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._distribution import correct_prediction
-from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet

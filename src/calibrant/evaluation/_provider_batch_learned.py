@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.calibration._distribution import correct_prediction
-from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import StateError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._prediction import Prediction

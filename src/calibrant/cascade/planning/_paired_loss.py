@@ -22,7 +22,7 @@ _COARSE = 12  # of so many populations one is looked at to find where to begin
 
 
 def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _Floats:
-    """Return how far below `epsilon` the loss is, in standard errors; the lower, the surer.
+    """Return the distance of the loss from `epsilon`, in standard errors; the lower, the surer it is below.
 
     Tango's score statistic for paired proportions (Tango 1998, Statistics in Medicine 17:891-908):
     ``(worse - better - n epsilon) / sqrt(n (2 q + epsilon - epsilon^2))``, where q is the likeliest
