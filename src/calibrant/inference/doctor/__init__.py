@@ -1,1 +1,1 @@
-"""What a model's log-probabilities mean, found out before anyone trusts them."""
+"""Examinations of models: whether their log-probabilities can be trusted, and how to read them."""

@@ -1,1 +1,1 @@
-"""Several providers as one client: a strategy says who is asked first, and learns from what came."""
+"""Client of several providers: a strategy orders them, and learns from their answers."""
