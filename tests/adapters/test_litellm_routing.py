@@ -34,7 +34,7 @@ from calibrant.routing import (
     RoutingRequest,
     ThompsonRouter,
 )
-from calibrant.routing._protocol import Standing
+from calibrant.routing._protocol import ProviderStanding
 from calibrant.store._router_open import open_router_state
 from fault_server import FaultServer
 
@@ -304,7 +304,7 @@ def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
     told(strategy, 7, groups=("g", "h"))
     assert counts(strategy) == {"a": 3, "b": 0}
     assert counts(strategy, "h") == {"c": 4}
-    assert {type(one) for one in strategy.standings()["g"]} == {Standing}
+    assert {type(one) for one in strategy.standings()["g"]} == {ProviderStanding}
 
 
 def test_the_judged_quality_and_the_embedding_reach_the_strategy(servers: Any, attach: Attach) -> None:

@@ -32,7 +32,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.routing._fixed import TaskRouter
+from calibrant.routing._base import TaskRouter
 from calibrant.store._router_open import open_router_state
 from calibrant.testing import FakeClient, MemoryJournal
 

@@ -32,7 +32,7 @@ from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing._ema import unexplored
-from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
+from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.store._router_open import open_router_state
 
 # Importing litellm downloads a price list unless told not to.
@@ -217,7 +217,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         for group in groups.values():
             _close(group.policy)
 
-    def standings(self) -> dict[str, tuple[Standing, ...]]:
+    def standings(self) -> dict[str, tuple[ProviderStanding, ...]]:
         """Return the standings of every deployment, by model group."""
         with self._lock:
             return {name: group.policy.standings() for name, group in self._groups.items()}

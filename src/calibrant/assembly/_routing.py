@@ -25,11 +25,10 @@ from calibrant.inference.doctor._records import refuse_misleading
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
 from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._base import FixedRouter, TaskRouter
 from calibrant.routing._cascade import CascadeRouter
-from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._ema import EMARouter
-from calibrant.routing._fixed import FixedRouter, TaskRouter
-from calibrant.routing._gate import QualityGate
 from calibrant.routing._protocol import Router
 from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
 from calibrant.routing._thompson import ThompsonRouter

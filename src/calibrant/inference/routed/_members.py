@@ -1,18 +1,25 @@
-"""A provider at work: its free places, its health, its calls."""
+"""Providers at work: free places, health and calls; the way of a request through them; the error where all fail."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from calibrant.clients._rates import rate_state
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._distribution import LogprobSpace
-from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
+from calibrant.core._errors import (
+    CalibrantError,
+    ContextLengthError,
+    LogprobsUnsupportedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
 from calibrant.inference._calls import in_time
@@ -21,36 +28,38 @@ from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs._completion import read_completion
 
+_KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
+# Routed providers take how they are scored from a cascade, of which they may be the only model.
+_SECTION: Final = '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]\nname = "routed"'
 # An answer without text that ended so is the model's doing, not the server's.
 _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", "function_call"})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Place:
-    """A provider's leave to be asked now; `Member.ask` gives it back.
+class Place(NamedTuple):
+    """A provider's leave to be asked now; `RoutedProvider.ask` gives it back.
 
     Attributes
     ----------
-    member : Member
+    member : RoutedProvider
         The provider.
     epoch : int or None
-        What its gate is to be told.
+        Epoch of its gate when the call began.
     turn : Turn
-        What its breaker is to be told.
+        Turn of its breaker.
     """
 
-    member: Member
+    member: RoutedProvider
     epoch: int | None
     turn: Turn
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
+class ProviderAnswer:
     """A whole answer.
 
     Attributes
     ----------
-    member : Member
+    member : RoutedProvider
         Who answered.
     response : object
         As it came.
@@ -67,7 +76,7 @@ class Answer:
         Whether the provider says that its rate limit is used up for a while.
     """
 
-    member: Member
+    member: RoutedProvider
     response: object
     completion: Completion
     added: bool
@@ -77,12 +86,12 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Failure:
+class ProviderFailure:
     """A call that brought no answer.
 
     Attributes
     ----------
-    member : Member
+    member : RoutedProvider
         Who was asked.
     error : ProviderError
         Why.
@@ -90,12 +99,12 @@ class Failure:
         What the call took.
     """
 
-    member: Member
+    member: RoutedProvider
     error: ProviderError
     latency_seconds: float = 0.0
 
 
-class Member:
+class RoutedProvider:
     """One provider of a routed client.
 
     Parameters
@@ -164,7 +173,7 @@ class Member:
 
     async def ask(
         self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
-    ) -> Answer | Failure:
+    ) -> ProviderAnswer | ProviderFailure:
         """Make one call and give the place back.
 
         Exceptions that are no `ProviderError`, cancellation among them, pass; nothing is learnt from them.
@@ -196,7 +205,7 @@ class Member:
         self._count("escalations")
 
     def stats(self) -> ProviderStats:
-        """Return what became of its calls."""
+        """Return the counts of its calls."""
         with self._lock:
             counts, paid, seconds = dict(self._counts), self._paid, self._seconds
         answers = counts.pop("answers", 0)
@@ -234,14 +243,16 @@ class Member:
             return completion
         return replace(completion, usage=usage, space=space)
 
-    def _answered(self, turn: Turn, response: object, completion: Completion, seconds: float) -> Answer:
+    def _answered(
+        self, turn: Turn, response: object, completion: Completion, seconds: float
+    ) -> ProviderAnswer:
         recovered = self.breaker.succeeded(turn)
         state = rate_state(response)
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
         whole = self._completed(completion)
-        answer = Answer(
+        answer = ProviderAnswer(
             member=self,
             response=response,
             completion=whole,
@@ -257,14 +268,14 @@ class Member:
             self._seconds += seconds
         return answer
 
-    def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> Failure:
+    def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> ProviderFailure:
         if isinstance(error, ContextLengthError):
             self.breaker.released(turn)
             self._count("calls", "too_long")
         else:
             self.breaker.failed(turn, error)
             self._count("calls", "failures", *(["rate_limits"] if is_rate_limit(error) else []))
-        return Failure(member=self, error=error, latency_seconds=seconds)
+        return ProviderFailure(member=self, error=error, latency_seconds=seconds)
 
     def _since(self, start: float) -> float:
         return max(0.0, self._clock() - start)
@@ -281,3 +292,159 @@ def _is_empty(completion: Completion) -> bool:
         and not completion.refusal
         and completion.finish_reason not in _EMPTY_ON_PURPOSE
     )
+
+
+class Course:
+    """Way of one request from provider to provider.
+
+    Parameters
+    ----------
+    members : iterable of RoutedProvider
+        All providers, in the order in which they are to be asked.
+    learning : bool
+        True if the order is learnt, not declared by the user. Then a provider that
+        was left out long enough comes first, once, to find out whether it is back; and one whose places
+        are all taken is passed over while others have a free one. Otherwise it is waited for.
+
+    Attributes
+    ----------
+    passed : list of RoutedProvider
+        Those that were not asked because they are left out.
+    """
+
+    def __init__(self, members: Iterable[RoutedProvider], *, learning: bool) -> None:
+        waiting = list(members)
+        due = next((member for member in waiting if member.breaker.due), None) if learning else None
+        if due is not None:
+            waiting.sort(key=lambda member: member is not due)  # stable
+        self._waiting = deque(waiting)
+        self._full: deque[RoutedProvider] = deque()
+        self._learning = learning
+        self._has_place = False
+        self.passed: list[RoutedProvider] = []
+
+    @property
+    def is_over(self) -> bool:
+        """True if no provider is left to ask."""
+        return not self._waiting and not self._full
+
+    async def next(self) -> Place | None:
+        """Return the next provider's place; None where none is left.
+
+        Where all are left out, the one whose time ends first is asked all the same, unless it has itself
+        named the time.
+        """
+        place = await self._next_admitted()
+        if place is None and not self._has_place and self.passed:
+            first = min(self.passed, key=lambda member: member.breaker.remaining)
+            if first.breaker.named_seconds is None:
+                place = await first.enter(forced=True)
+                if place is not None:
+                    self.passed.remove(first)
+        self._has_place = self._has_place or place is not None
+        return place
+
+    async def _next_admitted(self) -> Place | None:
+        while self._waiting:
+            member = self._waiting.popleft()
+            if not member.breaker.admits:
+                self.passed.append(member)
+                continue
+            place = member.try_enter()
+            if place is None and self._learning:
+                self._full.append(member)
+            elif (place := place or await self._wait(member)) is not None:
+                return place
+        while self._full:
+            place = await self._wait(self._full.popleft())
+            if place is not None:
+                return place
+        return None
+
+    async def _wait(self, member: RoutedProvider) -> Place | None:
+        place = await member.enter()
+        if place is None:
+            self.passed.append(member)
+        return place
+
+
+def all_failed(
+    failures: Sequence[ProviderFailure], passed: Sequence[RoutedProvider], *, provider: str
+) -> ProviderError:
+    """Return the error for a request that no provider answered.
+
+    It may be retried if any provider may succeed a moment later, and every call would meet it only if
+    that is so of every provider. A kind of failure that all share is kept.
+
+    Parameters
+    ----------
+    failures : sequence of ProviderFailure
+        Of those that were asked, at least one.
+    passed : sequence of RoutedProvider
+        Those that were not asked because they are left out; what left them out counts for them.
+    provider : str
+        Who raises, for the message.
+    """
+    errors = [(failure.member.name, failure.error) for failure in failures]
+    parts = [_named_words(name, error) for name, error in errors]
+    for member in passed:
+        last = member.breaker.last_failure
+        if last is not None:
+            errors.append((member.name, last))
+        parts.append(_left_out(member))
+    causes = [error for _, error in errors]
+    unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
+    if len(parts) == 1:
+        return unsupported[0].under(_SECTION) if unsupported else causes[0]
+    message = f"no provider answered: {'; '.join(sorted(parts))}."
+    if len(unsupported) == len(parts):
+        return LogprobsUnsupportedError(message, provider=provider, section=_SECTION)
+    kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in causes)), ProviderError)
+    paused = len(errors) < len(parts)  # somebody is left out who has not failed
+    if paused and kind is ContextLengthError:
+        kind = ProviderError
+    statuses = {error.status for error in causes}
+    systemic = not paused and all(error.systemic for error in causes)
+    return kind(
+        message,
+        provider=provider,
+        status=statuses.pop() if len(statuses) == 1 and not paused else None,
+        retryable=paused or any(error.retryable for error in causes),
+        retry_after=_soonest(causes),
+        hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
+        systemic=systemic,
+    )
+
+
+def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
+    """Return the error where every provider is left out until a time that it named."""
+    return RateLimitError(
+        f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
+        provider=provider,
+        retryable=True,
+        retry_after=seconds,
+    )
+
+
+def _soonest(errors: Sequence[ProviderError]) -> float | None:
+    """Return the least wait of those worth asking again; None where one of them named none."""
+    waits = [error.retry_after for error in errors if error.retryable]
+    named = [wait for wait in waits if wait is not None]
+    return min(named) if named and len(named) == len(waits) else None
+
+
+def _named_words(name: str, error: ProviderError) -> str:
+    words = _words(error)
+    return words if name == error.provider else f"{name}: {words}"
+
+
+def _left_out(member: RoutedProvider) -> str:
+    last = member.breaker.last_failure
+    why = "its allowance is used up" if last is None else _words(last)
+    return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"
+
+
+def _words(error: ProviderError) -> str:
+    """Return the words of an error in a list of several: the lines for the task file stand once, behind the list."""
+    words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
+    return words.removesuffix(".")
