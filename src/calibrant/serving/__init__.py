@@ -10,11 +10,10 @@ from calibrant.core._installation import install_command
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app
-    from calibrant.serving._limits import ConnectionLimits
     from calibrant.serving._litellm_provider import BundleProvider
     from calibrant.serving._logs import json_logs
     from calibrant.serving._server import serve_app
-    from calibrant.serving._settings import ServiceSettings
+    from calibrant.serving._settings import ConnectionLimits, ServiceSettings
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [
@@ -29,7 +28,7 @@ __all__ = [
 
 _HOMES = {
     "BundleProvider": "_litellm_provider",
-    "ConnectionLimits": "_limits",
+    "ConnectionLimits": "_settings",
     "ServiceSettings": "_settings",
     "create_classifier_app": "_classifier_app",
     "create_verifier_app": "_verifier_app",
