@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly._bundle_load import load
 from calibrant.cli._options import parse_option
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
@@ -60,7 +60,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         log_texts=given.log_texts,
     )
     bundle = read_bundle(path)
-    classifier = open_bundle(
+    classifier = load(
         bundle,
         options=dict(map(parse_option, given.option)),
         limits=Limits(concurrency=given.max_concurrency),
