@@ -18,7 +18,7 @@ from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, with_interval
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.reports._trade import TradePoint, write_trade
-from calibrant.runs._origin import unfinished
+from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.cascade.planning._plan import PlanCertificate

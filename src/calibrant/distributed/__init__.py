@@ -1,6 +1,5 @@
 """Evaluations that several workers share, on Ray Data; needs the extra ``ray``."""
 
-from calibrant.distributed._evaluate import Opening, evaluate
-from calibrant.distributed._settings import Cluster
+from calibrant.distributed._evaluate import Cluster, Opening, evaluate
 
 __all__ = ["Cluster", "Opening", "evaluate"]
