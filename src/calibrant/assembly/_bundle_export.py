@@ -33,7 +33,7 @@ from calibrant.evaluation._saved import load_predictions
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity, public_description
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._origin import unfinished
+from calibrant.runs._directory import unfinished
 
 _HISTORY: Final = 1000  # confidences that are kept
 _LEARNED: Final = "learned.json"

@@ -18,8 +18,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._history import EvaluationHistory
-from calibrant.evaluation._history_answers import AnswerRecorder
-from calibrant.evaluation._history_run import RunScope
+from calibrant.evaluation._history_run import AnswerRecorder, RunScope
 from calibrant.serving._classifier_app import create_classifier_app
 from calibrant.serving._logs import json_logs
 from calibrant.serving._server import serve_app

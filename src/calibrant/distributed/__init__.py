@@ -2,5 +2,6 @@
 
 from calibrant.distributed._evaluate import evaluate
 from calibrant.distributed._settings import Cluster
+from calibrant.distributed._evaluate import Cluster, Opening, evaluate
 
 __all__ = ["Cluster", "evaluate"]
