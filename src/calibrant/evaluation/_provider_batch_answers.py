@@ -17,7 +17,7 @@ from calibrant.core._errors import ContextLengthError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
-from calibrant.inference._batch_api import BatchApi
+from calibrant.inference._models import BatchApi
 from calibrant.inference._reader import AnswerReader
 
 _AGAIN: Final = "submit again (calibrant batch retry)"

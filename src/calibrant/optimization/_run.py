@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row, query_of
-from calibrant.adapters._thresholds import Thresholds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
@@ -27,7 +27,7 @@ from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._heads import apply_head
-from calibrant.inference._predictor import ask
+from calibrant.inference._loop import ask
 from calibrant.optimization._choice import Choice, ValidationLog, is_worse
 from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
 from calibrant.optimization._final import embedding_model, final_score

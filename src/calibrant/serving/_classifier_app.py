@@ -22,7 +22,7 @@ from calibrant.assembly._bundle import Bundle
 from calibrant.core._errors import CalibrantError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.inference._predictor import ask_async
+from calibrant.inference._loop import ask_async
 from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
 from calibrant.serving._bodies import Stopping, bounded_body, while_connected
 from calibrant.serving._metrics import ServiceMetrics, decision_name
