@@ -25,9 +25,9 @@ from calibrant.core._limits import Limits
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate
 from calibrant.inference._predictor import BasePredictor
-from calibrant.inference._runner import Runner
 
 _V = TypeVar("_V")
 
@@ -191,7 +191,7 @@ class Cascade(BasePredictor):
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
         walk.purse = Purse(limits, [member.classifier.meter for member in walk.members])
         self._walk = walk
-        self._runner = Runner(model=walk, gate=walk.purse, journal=journal)
+        self._runner = Runner(gate=walk.purse, journal=journal)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -247,7 +247,8 @@ class Cascade(BasePredictor):
         stop: Stop | None = None,
     ) -> str:
         """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
-        return await self._runner.feed(queries, deliver, on_prediction=on_prediction, stop=stop)
+        feed = Feed(self._walk, self._runner, deliver, on_prediction=on_prediction, stop=stop)
+        return await feed.run(queries)
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy that asks every model under another prompt; it shares clients and journals.

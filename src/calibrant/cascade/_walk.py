@@ -117,7 +117,7 @@ class _RowState:
 
 @dataclass(kw_only=True)
 class Walk:
-    """Asks the members of a cascade in order; the `calibrant.inference.RowModel` of its runner.
+    """Asks the members of a cascade in order; the model of its runs over rows.
 
     Attributes
     ----------

@@ -34,10 +34,10 @@ from calibrant.evaluation._provider_batch_state import (
     custom_id,
 )
 from calibrant.inference import RetryPolicy
-from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
+from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.runs._folder import differing_keys
 from calibrant.runs._records import row_line
 

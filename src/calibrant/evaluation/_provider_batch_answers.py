@@ -31,6 +31,8 @@ from calibrant.evaluation._provider_batch_state import (
 from calibrant.heads._head import Head
 from calibrant.inference._batch_api import BatchApi
 from calibrant.inference._heads import apply_head, opened_head
+from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
+from calibrant.inference._models import BatchApi
 from calibrant.inference._reader import AnswerReader
 
 _AGAIN: Final = "submit again (calibrant batch retry)"

@@ -1,4 +1,4 @@
-"""Heads on a classifier: what labelled rows teach, and its use on every row."""
+"""Heads on a classifier: learned from labelled rows, applied to every row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.inference._methods import Method, keeps_features
 
 
 def check_one_distribution(labels: LabelSet) -> None:
-    """Refuse a label-prior correction where answers hold several labels.
+    """Check that a label-prior correction can apply: answers hold one label each.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def check_one_distribution(labels: LabelSet) -> None:
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
-    """Refuse a head that cannot be used on a classifier.
+    """Check that a head can be used on a classifier.
 
     Raises
     ------
@@ -136,15 +136,6 @@ def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str
             )
         found.append(label)
     return found
-
-
-def finished(
-    prediction: Prediction, text: str, *, prior_correction: LabelPriorCorrection | None, head: Head | None
-) -> Prediction:
-    """Return the prediction of a text as it is given to the user."""
-    if prior_correction is not None:
-        prediction = correct_prediction(prediction, prior_correction)
-    return prediction if head is None else apply_head(head, prediction, text)
 
 
 def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:

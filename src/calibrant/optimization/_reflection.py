@@ -16,6 +16,7 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.inference._calls import Calls
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
 from calibrant.optimization._exemplar import PromptRecord
 
@@ -189,7 +190,7 @@ class _NamedModel:
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._client: Client = open_client(model, options=options)
-        self._calls = Calls()
+        self._calls = ModelCalls()
         # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
         own: dict[str, Any] = {} if is_in_process(self._client) else {"temperature": None}
         self._options = {**own, **call_options(options)}

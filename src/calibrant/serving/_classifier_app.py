@@ -34,6 +34,10 @@ from calibrant.serving._answers import (
     parse_asked,
 )
 from calibrant.serving._metrics import ServiceMetrics
+from calibrant.inference._loop import ask_async
+from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
+from calibrant.serving._bodies import Stopping, bounded_body, while_connected
+from calibrant.serving._metrics import ServiceMetrics, decision_name
 from calibrant.serving._readiness import Readiness
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ServiceSettings

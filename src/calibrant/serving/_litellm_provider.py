@@ -15,8 +15,7 @@ from calibrant.assembly._bundle_load import load
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.inference._loop import run_sync
-from calibrant.inference._predictor import ask_async
+from calibrant.inference._loop import ask_async, run_sync
 from calibrant.serving._answers import answer_record
 
 # Importing litellm downloads a price list unless told not to.

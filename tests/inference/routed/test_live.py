@@ -15,9 +15,9 @@ import pytest
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, RateLimitError
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._calls import Calls
 from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
 from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import (
     BanditRouter,
@@ -100,7 +100,7 @@ def text_of(response: Any) -> str:
 def answerers(client: RoutedClient, texts: Sequence[str], **options: Any) -> list[str]:
     """Ask one after the other, again where nobody answered; returns who answered each, by calls that did not fail."""
     found = []
-    calls = Calls(policy=RetryPolicy(initial_seconds=0.001))
+    calls = ModelCalls(policy=RetryPolicy(initial_seconds=0.001))
     for text in texts:
         before = client.stats()
         run_sync(calls.complete(client, asking(text, **options)))

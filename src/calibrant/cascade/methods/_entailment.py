@@ -15,7 +15,7 @@ from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import bounded_count
 from calibrant.inference import RetryPolicy
-from calibrant.inference._batch_api import JsonService
+from calibrant.inference._models import JsonService
 
 _LOG = logging.getLogger("calibrant")
 _ROUTE: Final = "/verify"

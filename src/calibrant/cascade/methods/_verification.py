@@ -16,13 +16,12 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
-from calibrant.inference._calls import Calls
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
-from calibrant.inference._methods import Decoding
+from calibrant.inference._methods import Decoding, ModelCalls
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._several import Answers, ask_together
+from calibrant.inference._sampling import RowAnswers, ask_together
 from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
 
@@ -34,7 +33,7 @@ _UNREADABLE: Final = "unreadable"
 _VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
 # A context that nearly every model has room for, in characters: all samples are asked at once.
 _FITS: Final = 4_000
-_NOTHING: Final = Answers(given=(), failures=())
+_NOTHING: Final = RowAnswers(given=(), failures=())
 _WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
@@ -164,7 +163,7 @@ class Verifier:
         self._method = Decoding(
             client=self.client,
             reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
-            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
         )
 
     @property
@@ -214,7 +213,7 @@ class Verifier:
         answers, kept = await self._samples(question, answer, context or "")
         return self._counted(answers, context_cut=len(context or "") - len(kept))
 
-    async def _samples(self, question: str, answer: str, context: str) -> tuple[Answers, str]:
+    async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
         """Return all samples, and the context as far as the model had room for it."""
         answers = _NOTHING
         # Of a long context a single call finds out whether it fits.
@@ -243,7 +242,7 @@ class Verifier:
         }
         return fill_slots(self.prompt, texts)
 
-    async def _ask(self, text: str, numbers: range) -> Answers:
+    async def _ask(self, text: str, numbers: range) -> RowAnswers:
         return await ask_together(self._method.predict(self._request(text, number)) for number in numbers)
 
     def _request(self, text: str, number: int) -> CompletionRequest:
@@ -259,7 +258,7 @@ class Verifier:
             options=options,
         )
 
-    def _counted(self, answers: Answers, *, context_cut: int) -> Verification:
+    def _counted(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
         verified, total = samples.count(_CORRECT), len(samples)
         problem = self._problem(answers, samples)
@@ -275,7 +274,7 @@ class Verifier:
             reason=problem or self._remark(answers, samples),
         )
 
-    def _problem(self, answers: Answers, samples: tuple[str, ...]) -> str:
+    def _problem(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
         """Return the reason for which there is no verdict; an empty text where there is one."""
         if 2 * len(samples) < self.k:
             return (
@@ -292,7 +291,7 @@ class Verifier:
             "needs more max_tokens."
         )
 
-    def _remark(self, answers: Answers, samples: tuple[str, ...]) -> str:
+    def _remark(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
         remarks = []
         failures = [one for one in answers.failures if not isinstance(one, ContextLengthError)]
         if failures:
@@ -304,7 +303,7 @@ class Verifier:
             )
         return "; ".join(remarks)
 
-    def _unread(self, answers: Answers) -> str:
+    def _unread(self, answers: RowAnswers) -> str:
         first = next(sample for sample in answers.given if self._vote(sample) == _UNREADABLE)
         return first.reason or repr(first.text[:80])
 
@@ -379,15 +378,15 @@ def _last_verdict(sample: Prediction) -> str:
     return _INCORRECT if negated or wrong else _CORRECT
 
 
-def _joined(one: Answers, other: Answers) -> Answers:
-    return Answers(given=one.given + other.given, failures=one.failures + other.failures)
+def _joined(one: RowAnswers, other: RowAnswers) -> RowAnswers:
+    return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
 
 
-def _too_long(answers: Answers) -> bool:
+def _too_long(answers: RowAnswers) -> bool:
     return not answers.given and any(isinstance(one, ContextLengthError) for one in answers.failures)
 
 
-def _refusal(answers: Answers) -> ContextLengthError:
+def _refusal(answers: RowAnswers) -> ContextLengthError:
     first = next(one for one in answers.failures if isinstance(one, ContextLengthError))
     first.attempts = answers.attempts
     return first

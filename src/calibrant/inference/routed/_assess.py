@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.inference._calls import in_time
+from calibrant.inference._methods import call_deadline
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
@@ -103,7 +103,8 @@ class Helper:
             return None
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
-            response = await in_time(lambda: self.client.complete(request), self._seconds, self.client.name)
+            async with call_deadline(self._seconds, self.client.name):
+                response = await self.client.complete(request)
             completion = read_completion(response)
         except CalibrantError as error:  # a schema that the model cannot obey is no reason to fail either
             if not isinstance(error, ProviderError):

@@ -15,9 +15,9 @@ from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.inference._calls import total_usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
+from calibrant.inference._methods import total_usage
 from calibrant.inference.routed._assess import (
     Assessor,
     DriftWatch,

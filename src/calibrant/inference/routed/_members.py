@@ -22,8 +22,8 @@ from calibrant.core._errors import (
 )
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
-from calibrant.inference._calls import in_time
 from calibrant.inference._limits import Gate
+from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs._completion import read_completion
@@ -221,9 +221,8 @@ class RoutedProvider:
 
     async def _call(self, request: CompletionRequest) -> object:
         client = self.provider.client
-        if self._call_seconds is None:
+        async with call_deadline(self._call_seconds, client.name):
             return await client.complete(request)
-        return await in_time(lambda: client.complete(request), self._call_seconds, client.name)
 
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
         name = self.provider.client.name
