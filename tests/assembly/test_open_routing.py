@@ -32,8 +32,6 @@ from calibrant.routing import (
     TriageRouter,
 )
 from calibrant.routing._base import TaskRouter
-from calibrant.store._router_open import open_router_state
-from calibrant.routing._fixed import TaskRouter
 from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]

@@ -17,8 +17,6 @@ from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import measure_drift
 from calibrant.evaluation._history import SCORE_TYPES, default_history
 from calibrant.store._scores import Scope
-from calibrant.evaluation._history import SCORE_TYPES
-from calibrant.store._score_records import Scope
 
 SCOPE: Mapping[str, Any] = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
 

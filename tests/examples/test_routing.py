@@ -83,7 +83,9 @@ def test_the_example_of_litellm_s_router_runs() -> None:
 def test_the_snippet_of_the_page_is_answered_by_both_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them gives no log-probabilities, so it must not stand there under the default scoring."""
     page = (Path(__file__).parents[2] / "docs" / "tasks" / "cascade.md").read_text(encoding="utf-8")
-    (snippet,) = (found for found in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "RoutedClient" in found)
+    (snippet,) = (
+        found for found in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "RoutedClient" in found
+    )
     claude = AnthropicServer("negative", field="sentiment")
     monkeypatch.setenv("ANTHROPIC_API_BASE", claude.root)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)

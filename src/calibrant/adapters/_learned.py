@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.calibration._distribution import correct_prediction
-from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError

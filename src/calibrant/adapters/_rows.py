@@ -13,11 +13,10 @@ from gepa.core.adapter import EvaluationBatch
 
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 from calibrant.core._answers import unknown_answer
-from calibrant.core._aspects import Aspect
 from calibrant.core._completion import Completion
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import Aspect, LabelSet, OpenLabels
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example

@@ -35,7 +35,7 @@ from calibrant.evaluation._data import Dataset
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.inference._classifier import Classifier
 from calibrant.reports._trade import TradePoint, write_trade
-from calibrant.runs._origin import unfinished
+from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.cascade.planning._planner import CertifyOn

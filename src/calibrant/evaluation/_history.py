@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._interval import Interval
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval

@@ -12,8 +12,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._distribution import correct_prediction
-from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ContextLengthError, StateError
@@ -29,9 +28,7 @@ from calibrant.evaluation._provider_batch_state import (
     row_of,
 )
 from calibrant.heads._head import Head
-from calibrant.inference._batch_api import BatchApi
 from calibrant.inference._heads import apply_head, opened_head
-from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
 from calibrant.inference._models import BatchApi
 from calibrant.inference._reader import AnswerReader
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from calibrant.clients._batch_api import BatchApi, RemoteBatch
+from calibrant.clients._retry import RetryPolicy
+from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
@@ -15,6 +18,8 @@ from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
+
+__all__ = ["BatchApi", "JsonService", "RemoteBatch"]  # for layers that open no clients themselves
 
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 SERVER_SETTINGS = ("chat_template", "next_tokens")
@@ -232,10 +237,6 @@ def _names_secret(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_names_secret, value))
 
 
-from calibrant.clients._batch_api import BatchApi
-from calibrant.clients._retry import RetryPolicy
-
-
 def open_batch_api(
     model: str, *, options: Mapping[str, Any] | None = None, retry: RetryPolicy | None = None
 ) -> BatchApi:
@@ -257,6 +258,4 @@ def open_batch_api(
     """
     given = options or {}
     found = {name: given[name] for name in ("api_base", "api_key", "timeout") if name in given}
-    from calibrant.clients._batch_api import BatchApi  # noqa: PLC0415 (loaded when it is used)
-
     return BatchApi(model, retry=retry, **found)

@@ -365,7 +365,7 @@ class ModelPredictor(BasePredictor):
         own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
         if not own or (self.prior_correction is None and self.head is None):
             return prediction
-        from calibrant.calibration._distribution import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
+        from calibrant.calibration._prior import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
         from calibrant.inference._heads import apply_head  # noqa: PLC0415
 
         if self.prior_correction is not None:

@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_confidence_correct, normal_quantile
-from calibrant.core._interval import Interval
 from calibrant.metrics._validation import check_confidence_correct, check_number, normal_quantile
 
 _HALVINGS = 60  # of [0, 1]: to the last bit of a float

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.adapters._calls import SearchSize
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._prior import PriorCorrection
-from calibrant.adapters._rows import example_row, query_of
-from calibrant.adapters._thresholds import THRESHOLD_ROWS, Thresholds
 from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresholds
+from calibrant.adapters._rows import example_row, query_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet, normalise_label

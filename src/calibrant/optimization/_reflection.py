@@ -13,7 +13,6 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.inference._calls import Calls
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import ModelCalls

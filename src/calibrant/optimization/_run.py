@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._rows import example_row
-from calibrant.adapters._thresholds import Thresholds
 from calibrant.adapters._learned import Thresholds
-from calibrant.adapters._rows import example_row, query_of
-from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.adapters._rows import example_row
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import make_rescue_folder
@@ -27,12 +23,6 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.optimization._choice import ValidationLog
 from calibrant.optimization._heads import HeadStage, embedding_model
-from calibrant.inference._heads import apply_head
-from calibrant.inference._loop import ask
-from calibrant.optimization._choice import Choice, ValidationLog, is_worse
-from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
-from calibrant.optimization._final import embedding_model, final_score
-from calibrant.optimization._heads import HeadStage
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,

@@ -16,7 +16,7 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head
-from calibrant.inference._predictor import ask
+from calibrant.inference._loop import ask
 from calibrant.optimization._choice import Choice, is_worse
 from calibrant.optimization._plan import DEMONSTRATED, USER_TEMPLATE, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT

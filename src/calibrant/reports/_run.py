@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
-from calibrant.core._interval import Interval
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._search_verdicts import changed_prompt, search_verdict

@@ -23,7 +23,7 @@ from calibrant.assembly._bundle import Bundle
 from calibrant.core._errors import CalibrantError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.inference._predictor import ask_async
+from calibrant.inference._loop import ask_async
 from calibrant.serving._answers import (
     Answers,
     Failure,
@@ -34,10 +34,6 @@ from calibrant.serving._answers import (
     parse_asked,
 )
 from calibrant.serving._metrics import ServiceMetrics
-from calibrant.inference._loop import ask_async
-from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
-from calibrant.serving._bodies import Stopping, bounded_body, while_connected
-from calibrant.serving._metrics import ServiceMetrics, decision_name
 from calibrant.serving._readiness import Readiness
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ServiceSettings

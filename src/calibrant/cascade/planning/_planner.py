@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from calibrant.cascade._named import METHOD_NAMES
+from calibrant.cascade._methods import METHOD_NAMES
 from calibrant.cascade._ties import DEFAULT_KEY, check_key
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows
 from calibrant.cascade.planning._paired_loss import loss_p_value

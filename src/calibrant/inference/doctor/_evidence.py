@@ -24,8 +24,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsU
 from calibrant.inference.doctor import _readings as task
 from calibrant.inference.doctor._readings import TopicReading, read_topic, unit_fault
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import whole_label_distribution
-from calibrant.logprobs._distribution import OpeningMasses
+from calibrant.logprobs._distribution import OpeningMasses, whole_label_distribution
 from calibrant.logprobs._walk import LabelWalk
 
 _T = TypeVar("_T")

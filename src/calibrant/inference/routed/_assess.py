@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.inference._methods import call_deadline
 from calibrant.inference._embeddings import CachedEmbedder
+from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
 from calibrant.logprobs._completion import read_completion
