@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import LabelSet
-from calibrant.optimization._race import Standing, race, standing
+from calibrant.optimization._race import PromptStanding, race, standing
 from calibrant.scoring import LinearBlendScoring
 
 TASKS = ("ag_news", "emotion", "rotten_tomatoes")
@@ -78,7 +78,7 @@ def raced(task: Recorded, names: Sequence[str], rows: NDArray[np.intp]) -> tuple
     """Return the prompt that the race ends with, and its calls; the seed comes first in `names`."""
     asked: Counter[int] = Counter()
 
-    def stand(place: int, n: int) -> Standing:
+    def stand(place: int, n: int) -> PromptStanding:
         asked[place] = max(asked[place], n)
         some = rows[:n]
         return standing(

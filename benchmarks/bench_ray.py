@@ -164,7 +164,7 @@ def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, 
     tally = Tally(given.labels)
     for number in range(len(blocks)):
         for line in blocks[number].splitlines():
-            tally.add_record(json.loads(line))
+            tally.add(json.loads(line))
     tally.metrics(expected=rows, stopped="", seconds=1.0, session_rows=rows)
     sizes["memory"] = tracemalloc.get_traced_memory()[1] / rows
     tracemalloc.stop()

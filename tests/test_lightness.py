@@ -31,7 +31,7 @@ HEAVY = {
 HELP = """
 from calibrant.cli._app import app
 for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
-                ["compare"], ["calibrate"], ["export"], ["diff"], ["serve"],
+                ["compare"], ["calibrate"], ["export"], ["serve"],
                 ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
                 ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"]):
     try:

@@ -67,13 +67,13 @@ class EpsilonGreedy(CountingRouter):
         super().__init__(providers)
         self._epsilon = check_real("epsilon", epsilon, high=1.0)
         self._rng = np.random.default_rng(rng)
-        self._answers = [0] * len(self._providers)
+        self._answers = dict.fromkeys(self._providers, 0)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers by their share of answers; now and then a random one first."""
         share = [
-            answers / count if count else 1.0
-            for answers, count in zip(self._answers, self._counts, strict=True)
+            self._answers[name] / tally.observations if tally.observations else 1.0
+            for name, tally in zip(self._providers, self._tallies, strict=True)
         ]
         numbers = sorted(range(len(share)), key=share.__getitem__, reverse=True)
         if self._rng.random() < self._epsilon:
@@ -89,4 +89,5 @@ class EpsilonGreedy(CountingRouter):
         ConfigurationError
             The provider is unknown.
         """
-        self._answers[self._count(observation)] += observation.success
+        super().record(observation)
+        self._answers[observation.provider] += observation.success

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._prior import PRIOR_ROWS
+from calibrant.adapters._learned import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
 from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._objectives import OBJECTIVES
+from calibrant.adapters._rows import OBJECTIVES
 from calibrant.core import (
     ConfigurationError,
     HierarchicalLabels,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._thresholds import THRESHOLD_ROWS
+from calibrant.adapters._learned import THRESHOLD_ROWS
 from calibrant.core import ConfigurationError, DataError, LabelSet
 from calibrant.logprobs._schema import enum_schema
 from calibrant.scoring import BrierScoring, LinearBlendScoring

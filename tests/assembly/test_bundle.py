@@ -363,7 +363,6 @@ def test_no_credential_enters_a_run_or_a_bundle(evaluated: Path, tmp_path: Path)
             assert KEY.encode() not in file.read_bytes(), file
     bundle = read_bundle(tmp_path / "bundle")
     assert bundle.tasks[0].left_out == {"openai/animal": ("api_key",)}
-    assert "`api_key` of `openai/animal`" in bundle.card
 
 
 def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
@@ -427,7 +426,6 @@ def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -
     names = {figure.name for figure in bundle.figures}
     assert names > {figure.name for figure in plain.figures}
     assert "ECE, calibrated, held out" in names
-    assert "Certified: answers with a confidence from" in bundle.card
 
 
 def stepped() -> IsotonicCalibrator:
@@ -443,7 +441,7 @@ def stepped() -> IsotonicCalibrator:
 def test_with_a_calibrator_a_suggestion_is_compared_on_its_scale(
     evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
 ) -> None:
-    """By the number that stands beside the decision; the rows accepted are those of the card's figures."""
+    """By the number that stands beside the decision; the rows accepted are those of the figures."""
     bundle = export(evaluated, tmp_path / "bundle")
     bundle = replace(
         bundle,
@@ -475,7 +473,6 @@ def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, t
     bundle = export(evaluated, tmp_path / "bundle")
     assert bundle.rule == ("certified", None)
     assert bundle.decide(prediction(1.0)).accepted is False
-    assert "Nothing is certified" in bundle.card
 
 
 def prediction(
@@ -486,14 +483,13 @@ def prediction(
 
 
 def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
-    """With their intervals, in the file, the object and the card."""
+    """With their intervals."""
     bundle = export(evaluated, tmp_path / "bundle")
     metrics = json.loads((evaluated / "metrics.json").read_text())
     figure = next(figure for figure in bundle.figures if figure.name == "accuracy, all rows")
     own = metrics["accuracy"]
     assert (figure.estimate, figure.lower, figure.upper) == (own["estimate"], own["lower"], own["upper"])
     assert figure.rows == len(ROWS)
-    assert f"{own['estimate']:.4f} (95 % interval {own['lower']:.4f} to {own['upper']:.4f})" in bundle.card
     assert bundle.history.rows == len(ROWS)
     assert sum(bundle.history.labels.values()) == len(ROWS)
     assert list(bundle.history.confidence) == sorted(row["confidence"] for row in lines(evaluated))
@@ -566,7 +562,7 @@ def test_what_is_no_finished_run_is_refused(evaluated: Path, tmp_path: Path) -> 
     with pytest.raises(StateError, match=r"label_prior\.json: damaged"):
         export(evaluated, out)
     (evaluated / "task.json").write_text('{"kind": "settings of a run", "version": 1, "tasks": [{}]}')
-    with pytest.raises(StateError, match="damaged: expected plan and prompt_for_all"):
+    with pytest.raises(StateError, match="damaged: missing key 'plan'"):
         export(evaluated, out)
     (evaluated / "metrics.json").write_text('{"complete": true}')
     with pytest.raises(StateError, match="damaged"):

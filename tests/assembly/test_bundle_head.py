@@ -7,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, read_bundle
-from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.core import StateError
-from calibrant.heads import Head, fit_head
+from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 
@@ -67,36 +65,15 @@ def test_a_bundle_answers_as_the_run_did(
     first = next(figure for figure in bundle.figures if "accuracy" in figure.name)
     assert first.estimate == 1.0
     better = "with the head" if kind == "searched" else "the model"
-    assert f"accuracy, {better} minus TF-IDF" in bundle.card
-    assert "macro F1, TF-IDF" in bundle.card
-    assert "The model adds +" in bundle.card
+    names = " ".join(figure.name for figure in bundle.figures)
+    assert f"accuracy, {better} minus TF-IDF" in names
+    assert "macro F1, TF-IDF" in names
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert isinstance(loaded, Classifier)
         found = loaded.classify_many(TEXTS)
     expected = classifier.classify_many(TEXTS)
     assert [(one.label, one.confidence) for one in found] == [(one.label, one.confidence) for one in expected]
     assert [one.label for one in found] == [LABELS[place(text)] for text in TEXTS]
-
-
-def test_the_card_names_the_head(searched: Path, tmp_path: Path) -> None:
-    """Its rung and its rows; words only where it holds some."""
-    bundle = export(searched, tmp_path / "bundle")
-    assert bundle.head is not None
-    said = f"A head (`head.json`, {bundle.head.rung}) learned from {bundle.head.n_rows} labelled rows"
-    assert said in bundle.card
-    assert "It holds words of their texts" not in bundle.card
-    classifier = with_head(searched)
-    texts = [f"{('meow', 'woof')[n % 2]} {n}" for n in range(60)]
-    wordy = fit_head(
-        np.full((60, 2), np.log(0.5)),
-        np.arange(60) % 2,
-        labels=LABELS,
-        texts=texts,
-        candidates=["text alone"],
-    )
-    assert wordy.uses_text
-    wordy.save(searched / "head.json", fingerprint=classifier.fingerprint())
-    assert "It holds words of their texts" in export(searched, tmp_path / "again").card
 
 
 def test_a_head_that_is_not_as_it_was_written_is_refused(searched: Path, tmp_path: Path) -> None:
@@ -124,15 +101,3 @@ def test_a_run_that_lost_its_head_is_not_exported(searched: Path, evaluated: Pat
         (directory / "head.json").unlink()
         with pytest.raises(StateError, match=r"expected head\.json"):
             export(directory, tmp_path / "bundle")
-
-
-def test_another_head_is_a_change_of_the_corrections(searched: Path, tmp_path: Path) -> None:
-    """And the same head is none."""
-    export(searched, tmp_path / "before")
-    assert diff_bundles(tmp_path / "before", searched).corrections == ()
-    classifier = with_head(searched)
-    other = fit_head(np.log([[0.9, 0.1], [0.6, 0.4]] * 30), [0, 1] * 30, labels=LABELS, candidates=["prior"])
-    other.save(searched / "head.json", fingerprint=classifier.fingerprint())
-    assert {change.name for change in diff_bundles(tmp_path / "before", searched).corrections} >= {
-        "head.sha256"
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -21,7 +19,6 @@ from calibrant.cli._app import app
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
-from calibrant.serving import create_classifier_app
 from calibrant.testing import FakeClient
 
 ROWS = [
@@ -84,22 +81,6 @@ def test_a_bundle_decides_every_text_as_the_run_did(split: Split) -> None:
     with contextlib.closing(calibrant.load(split.bundle)) as classifier:
         found = classifier.classify_many(TEXTS[::-1])
     assert [answer.steps[-1].model for answer in found] == split.answered[::-1]
-
-
-def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:
-    """The small model is sure to the last digit; the large one is not."""
-
-    async def asked() -> list[dict[str, Any]]:
-        with contextlib.closing(calibrant.load(split.bundle)) as classifier:
-            app = create_classifier_app(read_bundle(split.bundle), classifier)
-            transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-                response = await client.post("/v1/classify", json={"texts": TEXTS[:50]})
-        results: list[dict[str, Any]] = response.json()["results"]
-        return results
-
-    found = ["certain" if row["confidence"] == 1.0 else "large" for row in asyncio.run(asked())]
-    assert found == split.answered[:50]
 
 
 def test_workers_decide_every_text_as_the_run_did(

@@ -192,13 +192,6 @@ def test_classify_says_when_nobody_was_sure(write_task: WriteTask, opened: Opene
     assert opened
 
 
-def test_a_model_on_the_command_line_is_asked_alone(task: Path, opened: Opened) -> None:
-    """Instead of the cascade."""
-    result = run("classify", task, "--text", "woof", "--model", "small")
-    assert result.stdout == "cat\t0.550\twoof\n"
-    assert list(opened) == ["small"]
-
-
 def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Opened) -> None:
     """With its line, and before any model is opened."""
     result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof")
@@ -396,19 +389,6 @@ def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: O
     assert numbers[0] == numbers[1]
 
 
-def test_a_finished_evaluation_asks_nothing(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """And prints the same table."""
-    out = tmp_path / "out"
-    first = run("evaluate", task, "--out", out, "--no-cache")
-    opened.clear()
-    second = run("evaluate", task, "--out", out, "--no-cache")
-    table = [
-        text[text.index("cascade  ") : text.index("escalated:")] for text in (first.stdout, second.stdout)
-    ]
-    assert table[0] == table[1]
-    assert asked(opened) == [0, 0]
-
-
 def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
     """Its rows do not mix; with a cache it pays for nothing it knows."""
     out, cache = tmp_path / "out", tmp_path / "cache.db"
@@ -488,14 +468,6 @@ def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Pa
     assert result.exit_code == 0, result.stderr
     for fakes in opened.values():
         assert {request.messages[0]["content"] for request in fakes[0].requests} == {"Best."}
-
-
-def test_optimize_takes_a_model_instead(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """One model instead of the cascade."""
-    result = run("optimize", task, *BUDGET, "--model", "large", "--out", tmp_path / "out", "--json")
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["model"] == "large"
-    assert list(opened) == ["large"]
 
 
 def test_optimize_says_that_own_prompts_are_not_used(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pydantic
@@ -69,39 +70,9 @@ size = 70
 """
     found = cascade_settings(read(tmp_path, toml))
     assert found is not None
-    assert found.model_dump(exclude={"models", "hybrid_weights"}) == {
-        "file": None,
-        "confidence_method": "hybrid",
-        "threshold": 0.72,
-        "native_threshold": None,
-        "escalation_order": "automix",
-        "cost_quality_tradeoff": 0.4,
-        "token_filter": "stop",
-        "on_error": "fail",
-        "verifier_server_url": "",
-        "verifier_timeout_seconds": 0.0,
-        "context": None,
-        "learned_file": None,
-        "max_escalations": 1,
-        "max_tokens": 500,
-        "max_cost": 0.01,
-        "deadline_seconds": 9.5,
-    }
-    assert found.hybrid_weights is not None
-    assert found.hybrid_weights.model_dump() == {"logprob_weight": 0.25, "margin_weight": 0.75}
-    small, large = found.models
-    assert small.model_dump(exclude_defaults=True) == {
-        "name": "openai/small",
-        "prompt": "q",
-        "alias": "first",
-        "cost": 1.0,
-        "size": "7b",
-        "quality": 0.6,
-        "api_base": "http://localhost:1/v1",
-        "scoring": "decode",
-        "options": {"max_tokens": 20},
-    }
-    assert large.model_dump(exclude_defaults=True) == {"name": "openai/large", "size": 70}
+    assert (
+        found.model_dump(mode="json", exclude_unset=True, exclude_none=True) == tomllib.loads(toml)["cascade"]
+    )
 
 
 def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
@@ -142,14 +113,6 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
     assert found is not None
 
 
-def test_a_weight_of_zero_is_zero(tmp_path: Path) -> None:
-    """The other half then counts alone."""
-    keys = 'confidence_method = "hybrid"\nhybrid_weights = { logprob_weight = 0, margin_weight = 1 }\n'
-    weights = cascade(tmp_path, keys).hybrid_weights
-    assert weights is not None
-    assert (weights.logprob_weight, weights.margin_weight) == (0.0, 1.0)
-
-
 def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
     """A model of one's own may be free."""
     found = cascade_settings(read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n'))
@@ -162,7 +125,6 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
     [
         ("treshold = 0.5", 5, "unknown key 'cascade.treshold': expected one of file, confidence_method,"),
         ('confidence_method = "avg"', 5, "cascade.confidence_method: Input should be 'avg_logprob', 'margin',"),
-        ('confidence_method = "Margin"', 5, "cascade.confidence_method: Input should be 'avg_logprob', 'margin',"),
         ('escalation_order = "largest"', 5, "cascade.escalation_order: Input should be 'size', "),
         ('token_filter = "none"', 5, "cascade.token_filter: Input should be 'all', 'stop', "),
         ('on_error = "retry"', 5, "cascade.on_error: Input should be 'skip' or 'fail', got 'retry'."),
@@ -176,8 +138,6 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             ),
         ),
         ("threshold = nan", 5, "cascade.threshold: Input should be a finite number, got nan."),
-        ("threshold = true", 5, "cascade.threshold: Input should be a valid number, got True."),
-        ('threshold = "0.5"', 5, "cascade.threshold: Input should be a valid number, got '0.5'."),
         ("native_threshold = inf", 5, "cascade.native_threshold: Input should be a finite number, got inf."),
         (
             "\nthreshold = 0\nnative_threshold = -1",
@@ -231,7 +191,6 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             "cascade.learned_file: Input should be a file, got None: name the one that LearnedScorer.save wrote.",
         ),
         ("max_escalations = -1", 5, "cascade.max_escalations: Input should be greater than or equal to 0, got -1."),
-        ("max_escalations = 1.0", 5, "cascade.max_escalations: Input should be a valid integer, got 1.0."),
         ("max_cost = inf", 5, "cascade.max_cost: Input should be a finite number, got inf."),
         ("models = 3", 5, "cascade.models: Input should be a valid tuple, got 3."),
     ],
@@ -248,12 +207,8 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
     [
         ("nme = 'x'", 8, "unknown key 'cascade.models.nme': expected one of name, api_base, space, scoring,"),
         ("cost = -1", 8, "cascade.models.cost: Input should be greater than or equal to 0, got -1."),
-        ("cost = inf", 8, "cascade.models.cost: Input should be a finite number, got inf."),
         ("quality = 1.5", 8, "cascade.models.quality: Input should be less than or equal to 1, got 1.5."),
-        ("quality = 0", 8, "cascade.models.quality: Input should be greater than 0, got 0."),
         ("alias = ''", 8, "cascade.models.alias: String should have at least 1 character, got ''."),
-        ("size = true", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got True:"),
-        ("size = ''", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got '':"),
         ("size = 0", 8, "cascade.models.size: Input should be a size such as '7b' or 0.5, got 0:"),
         (
             "[cascade.models.options]\nx = 1\n[cascade.model]",
@@ -364,19 +319,13 @@ def test_plain_addresses_of_a_verifier_are_taken(url: str) -> None:
         "127.0.0.1:8889",
         "ftp://host",
         "http://",
-        "http://user@host",
         "http://user:secret@host",
-        "http://@host",
         "http://host?x=1",
-        "http://host?",
         "http://host#x",
-        "http://host#",
         "http://ho st",
-        " http://host",
         "http://host\n",
         "http://host:port",
         "http://host:99999",
-        "http://host:0",
         "http://[::1",
     ],
 )

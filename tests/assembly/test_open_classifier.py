@@ -21,8 +21,8 @@ from calibrant.cascade import (
     Margin,
     SelfVerify,
 )
+from calibrant.cascade._methods import METHOD_NAMES, METHODS
 from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._named import METHOD_NAMES, METHODS
 from calibrant.core import ConfigurationError, Limits, StateError, Task
 from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier
@@ -326,42 +326,38 @@ def test_the_looper_s_file_configures_the_cascade(
     assert opened
 
 
-def test_models_may_be_named_in_the_looper_s_file_alone(
-    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
-) -> None:
-    """Then they have nothing but their names."""
-    looper(tmp_path, "modelRefs:\n  - model: large\n  - model: small\n")
-    cascade = open_cascade('[cascade]\nfile = "looper.yaml"\n')
-    assert cascade.name == "cascade(large -> small)"
-    assert opened
-
-
-def test_the_looper_s_file_chooses_among_the_task_s_models(
-    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
+@pytest.mark.parametrize(
+    ("refs", "models", "name"),
+    [
+        ("modelRefs:\n  - model: large\n  - model: small\n", "", "cascade(large -> small)"),
+        ("modelRefs: [{model: large}]\n", f'{MODELS}alias = "the large one"\n', "cascade(the large one)"),
+    ],
+    ids=["named there alone", "chosen among the task's"],
+)
+@pytest.mark.usefixtures("opened")
+def test_the_looper_s_file_names_the_models(
+    tmp_path: Path, open_cascade: OpenCascade, refs: str, models: str, name: str
 ) -> None:
     """In its own order; the task file says how each is called."""
-    looper(tmp_path, "modelRefs: [{model: large}]\n")
-    cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\n{MODELS}alias = "the large one"\n')
-    assert cascade.name == "cascade(the large one)"
-    assert list(opened) == ["large"]
+    looper(tmp_path, refs)
+    assert open_cascade(f'[cascade]\nfile = "looper.yaml"\n{models}').name == name
 
 
-def test_a_model_the_task_does_not_have_is_refused(tmp_path: Path, open_task: OpenTask) -> None:
-    """Nobody knows how to call it."""
-    looper(tmp_path, "modelRefs: [{model: huge}]\n")
-    with pytest.raises(
-        ConfigurationError, match=r"looper.yaml: modelRefs names 'huge', but .* has small, large"
-    ):
-        open_task(f'[cascade]\nfile = "looper.yaml"\n{MODELS}')
-
-
-def test_a_cascade_without_models_is_refused(tmp_path: Path, open_task: OpenTask) -> None:
-    """Neither file names one."""
-    looper(tmp_path)
-    with pytest.raises(
-        ConfigurationError, match=r"looper.yaml: expected modelRefs, or \[\[cascade.models\]\]"
-    ):
-        open_task('[cascade]\nfile = "looper.yaml"\n')
+@pytest.mark.parametrize(
+    ("refs", "models", "why"),
+    [
+        ("modelRefs: [{model: huge}]\n", MODELS, "modelRefs names 'huge', but .* has small, large"),
+        ("", "", r"expected modelRefs, or \[\[cascade.models\]\]"),
+    ],
+    ids=["an unknown model", "no model"],
+)
+def test_models_that_the_task_does_not_have_are_refused(
+    tmp_path: Path, open_task: OpenTask, refs: str, models: str, why: str
+) -> None:
+    """Nobody knows how to call them."""
+    looper(tmp_path, refs)
+    with pytest.raises(ConfigurationError, match=f"looper.yaml: {why}"):
+        open_task(f'[cascade]\nfile = "looper.yaml"\n{models}')
 
 
 def test_a_mistake_in_the_looper_s_file_has_its_line(tmp_path: Path, open_task: OpenTask) -> None:

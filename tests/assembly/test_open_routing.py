@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +31,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.routing._fixed import TaskRouter
-from calibrant.store._router_open import open_router_state
+from calibrant.routing._base import TaskRouter
 from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]
@@ -142,7 +140,6 @@ def taught(router: Router) -> dict[str, Any]:
             {"routing": "ema", "router_ema_alpha": 0.7, "router_reorder_interval": 3},
             lambda names, **o: EMARouter(names, alpha=0.7, reorder_interval=3, **o),
         ),
-        ({"routing": "thompson"}, ThompsonRouter),
         (
             {"routing": "thompson", "thompson_decay": 0.5},
             lambda names, **o: ThompsonRouter(names, decay=0.5, **o),
@@ -151,7 +148,6 @@ def taught(router: Router) -> dict[str, Any]:
             {"routing": "task", "tasks": {"animals": "second"}},
             lambda names, **o: TaskRouter(names, tasks={"animals": "second"}, **o),
         ),
-        ({"routing": "cascade"}, CascadeRouter),
         (
             {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
             lambda names, **o: CascadeRouter(names, cost_tiers=["second"], **o),
@@ -164,10 +160,6 @@ def taught(router: Router) -> dict[str, Any]:
             lambda names, **o: CascadeRouter(names, costs={"first": 2.0, "second": 1.0}, **o),
         ),
         (
-            {"routing": "triage", "triage": {"triage_provider": "first", "tiers": {"expert": "second"}}},
-            lambda names, **o: TriageRouter(names, tiers={"expert": "second"}, **o),
-        ),
-        (
             {
                 "routing": "triage",
                 "triage": {"triage_provider": "first", "tiers": {"simple": "second", "expert": "first"}},
@@ -177,7 +169,6 @@ def taught(router: Router) -> dict[str, Any]:
                 names, tiers={"simple": "second", "expert": "first"}, context_windows={"first": 10}, **o
             ),
         ),
-        ({"routing": "bandit"}, BanditRouter),
         (
             {
                 "routing": "bandit",
@@ -393,21 +384,6 @@ def test_nothing_is_embedded_for_nothing(
     assert providers.all_closed
 
 
-def test_an_embedder_that_is_missing_leaves_nothing_open(
-    providers: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Like a provider."""
-
-    def missing(*_: object, **__: object) -> object:
-        raise ConfigurationError("no such embedder")
-
-    monkeypatch.setattr(_routing, "open_embedder", missing)
-    with pytest.raises(ConfigurationError, match="no such embedder"):
-        open_routed_client(settings(routing="bandit"), task_name="t")
-    assert len(providers) == 2
-    assert providers.all_closed
-
-
 def test_the_time_and_the_memory_of_embeddings_arrive(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,16 +401,6 @@ def test_the_time_and_the_memory_of_embeddings_arrive(
     assert given == [{"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}]
     assert providers.all_closed
     assert len(embedders) == 1
-
-
-def test_a_bandit_learns_from_requests(open_task: OpenTask, providers: Providers, tmp_path: Path) -> None:
-    """With embeddings made here, and keeps what it learnt."""
-    classifier = open_task(f'[routing]\nrouting = "bandit"\nbandit_state_path = "b.sqlite"\n{SECTION}')
-    classifier.classify_many(["meow at noon", "woof at night"])
-    classifier.close()
-    with contextlib.closing(open_router_state(tmp_path / "b.sqlite", scope="animals")) as state:
-        assert state.strategies() == ["bandit"]
-    assert sum(providers.asked.values()) == 2
 
 
 def asked_for(fakes: Sequence[FakeClient]) -> int:

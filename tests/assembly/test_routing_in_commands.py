@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,29 +89,6 @@ def test_classify_asks_who_answers(task: WriteRouted, servers: Servers, tmp_path
     assert "broken" in [one["provider"] for one in json.loads(shown.stdout)["records"][0]["providers"]]
 
 
-def test_a_model_on_the_command_line_is_asked_alone(
-    task: WriteRouted, servers: Servers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Instead of all providers, which is said."""
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    monkeypatch.setenv("OPENAI_API_BASE", servers[1].api_base)
-    result = run("classify", task(), "--text", "a cat", "--model", "openai/x")
-    assert result.exit_code == 0, result.stderr
-    assert [len(server.requests) for server in servers] == [0, 1]
-    (message,) = [record.message for record in caplog.records if "alone" in record.message]
-    assert message == "openai/x alone is asked: the task's routing and its settings are not used."
-
-
-def test_a_mistake_in_the_section_is_bad_input(task: WriteRouted, servers: Servers) -> None:
-    """With its line, and before anybody is asked."""
-    result = run(
-        "classify", task('routing = "cascade"\ncascade = { cost_tiers = ["nobody"] }'), "--text", "x"
-    )
-    assert result.exit_code == 2
-    assert "task.toml:13: routing.cascade.cost_tiers: Input should be one of the providers" in result.stderr
-    assert [len(server.requests) for server in servers] == [0, 0]
-
-
 def test_commands_that_ask_one_model_refuse_several(
     task: WriteRouted, tmp_path: Path, servers: Servers
 ) -> None:
@@ -157,21 +133,6 @@ def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: 
     assert routing["providers"][1]["calls"] == 12
     assert routing["helpers"] == {}
     assert record["model"] == "routed:ema(broken, healthy)"
-
-
-def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """The provider that failed is not tried first again."""
-    path = task()
-    assert run("evaluate", path, "--out", tmp_path / "one", "--no-cache").exit_code == 0
-    state = tmp_path / "router.sqlite"
-    assert stat.S_IMODE(state.stat().st_mode) == 0o600
-    asked = len(servers[0].requests)
-    assert asked >= 1
-    assert run("evaluate", path, "--out", tmp_path / "two", "--no-cache").exit_code == 0
-    assert len(servers[0].requests) == asked
-    assert len(servers[1].requests) == 24
 
 
 def test_a_run_that_is_there_already_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Any
 
 import pydantic
 import pytest
@@ -96,63 +96,9 @@ cost = 0.002
 """
     found = routing_settings(read(tmp_path, toml))
     assert found is not None
-    dumped = found.model_dump(exclude_defaults=True)
-    assert dumped.pop("cascade") == {
-        "quality_threshold": 0.6,
-        "max_escalations": 1,
-        "classifier_mode": "judge",
-        "judge_provider": "b",
-        "window_size": 50,
-        "max_cascade_tokens": 1000,
-        "cost_tiers": ("b",),
-    }
-    assert dumped.pop("triage") == {
-        "triage_provider": "a",
-        "timeout_seconds": 2.0,
-        "tiers": {"simple": "a", "expert": "b"},
-    }
-    assert dumped.pop("bandit") == {
-        "alpha": 0.5,
-        "dim": 32,
-        "cost_weight": 0.0,
-        "decay_factor": 1.0,
-        "embedding_provider": "a",
-        "embedding_timeout_ms": 50,
-        "cache_size": 8,
-    }
-    assert dumped.pop("coherence") == {
-        "enabled": True,
-        "window_size": 5,
-        "coherence_threshold": 0.4,
-        "penalty_weight": 0.2,
-        "embedding_provider": "",
-    }
-    assert dumped.pop("providers") == (
-        {
-            "name": "a",
-            "api_base": "http://localhost:1/v1",
-            "space": "raw",
-            "concurrency": 4,
-            "cost": 0.0,
-            "context_window": 8192,
-            "options": {"max_tokens": 20},
-        },
-        {"name": "m/b", "alias": "b", "cost": 0.002},
+    assert (
+        found.model_dump(mode="json", exclude_unset=True, exclude_none=True) == tomllib.loads(toml)["routing"]
     )
-    assert dumped == {
-        "routing": "thompson",
-        "quality_gate": 0.75,
-        "embedding_provider": "model2vec",
-        "router_ema_alpha": 0.2,
-        "router_reorder_interval": 5,
-        "thompson_state_path": "/t.json",
-        "bandit_state_path": "/b.json",
-        "thompson_decay": 0.9,
-        "cooldown_seconds": 1.5,
-        "allowed_failures": 2,
-        "call_seconds": 2.5,
-        "tasks": {"n": "a"},
-    }
     assert found.names == ("a", "b")
 
 
@@ -238,17 +184,13 @@ def test_the_strategy_is_one_key(tmp_path: Path, keys: str, strategy: str) -> No
         ('routing = "ema"\nstate = "/elsewhere/s.json"', "/elsewhere/s.json"),
         ('routing = "ema"\nstate = "postgresql://u:p@host/d"', "postgresql://u:p@host/d"),
         ('routing = "ema"\nstate = "sqlite:///s.sqlite"', "sqlite:///s.sqlite"),
+        ('state = "~/r.json"', str(Path.home() / "r.json")),
         ('routing = "thompson"', None),
     ],
 )
 def test_state_is_beside_the_task(tmp_path: Path, keys: str, place: str | None) -> None:
     """Unless it is a URL; a strategy's own path is for that strategy."""
     assert routing(tmp_path, keys).state_place == (place and place.format(tmp_path))
-
-
-def test_state_may_be_in_the_user_s_home(tmp_path: Path) -> None:
-    """As the reference writes it."""
-    assert routing(tmp_path, 'state = "~/r.json"').state_place == str(Path.home() / "r.json")
 
 
 @pytest.mark.parametrize(
@@ -275,14 +217,6 @@ def test_what_embeds(tmp_path: Path, keys: str, embedder: str | None) -> None:
     assert routing(tmp_path, keys).embedder == embedder
 
 
-def test_a_gate_needs_no_embeddings_with_one_provider(tmp_path: Path) -> None:
-    """There is nobody else to ask."""
-    section = '[routing]\nquality_gate = 0.5\n[[routing.providers]]\nname = "a"\n'
-    found = routing_settings(read(tmp_path, HEAD + section))
-    assert found is not None
-    assert found.embedder is None
-
-
 @pytest.mark.parametrize("key", ["quality_gate", "router_reorder_interval"])
 def test_zero_is_zero(tmp_path: Path, key: str) -> None:
     """Off, and never."""
@@ -296,14 +230,9 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
     ("keys", "line", "message"),
     [
         ("treshold = 1", 5, "unknown key 'routing.treshold': expected one of routing, quality_gate,"),
-        ("[routing.asi]", 5, "unknown key 'routing.asi': expected one of routing, quality_gate,"),
         ('routing = "random"', 5, "routing.routing: Input should be 'none', 'ema', 'thompson', 'cascade', 'task',"),
-        ("routing = { task = { n = 'a' } }", 5, "routing.routing: Input should be 'none', 'ema',"),
         ("quality_gate = 1.5", 5, "routing.quality_gate: Input should be less than or equal to 1, got 1.5."),
-        ("quality_gate = -0.1", 5, "routing.quality_gate: Input should be greater than or equal to 0, got -0.1."),
         ("quality_gate = nan", 5, "routing.quality_gate: Input should be a finite number, got nan."),
-        ("quality_gate = true", 5, "routing.quality_gate: Input should be a valid number, got True."),
-        ('quality_gate = "0.5"', 5, "routing.quality_gate: Input should be a valid number, got '0.5'."),
         ('embedding_provider = ""', 5, "routing.embedding_provider: Input should be text that can be read, got"),
         ("router_ema_enabled = 1", 5, "routing.router_ema_enabled: Input should be a valid boolean, got 1."),
         (
@@ -311,30 +240,16 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
             6,
             ("routing.router_ema_enabled: Input should not contradict routing = 'thompson', got True: leave it out."),
         ),
-        (
-            'routing = "ema"\nrouter_ema_enabled = false',
-            6,
-            "routing.router_ema_enabled: Input should not contradict routing = 'ema', got False: leave it out.",
-        ),
         ("router_ema_alpha = 0", 5, "routing.router_ema_alpha: Input should be greater than 0, got"),
-        ("router_ema_alpha = 1.1", 5, "routing.router_ema_alpha: Input should be less than or equal to 1, got 1.1."),
         ("router_reorder_interval = 1.0", 5, "routing.router_reorder_interval: Input should be a valid integer,"),
-        ("router_reorder_interval = -1", 5, "routing.router_reorder_interval: Input should be greater than or equal"),
         ('state = ""', 5, "routing.state: Input should be text that can be read, got '': write a name."),
-        ("state = 3", 5, "routing.state: Input should be a valid string, got 3."),
         (
             'thompson_state_path = "t"\nstate = "s"',
             5,
             "routing.thompson_state_path: Input should not come beside state, got 't': keep one of the two.",
         ),
-        (
-            'state = "s"\nbandit_state_path = "t"',
-            6,
-            "routing.bandit_state_path: Input should not come beside state, got 't': keep one of the two.",
-        ),
         ("thompson_decay = 0", 5, "routing.thompson_decay: Input should be greater than 0, got"),
         ("cooldown_seconds = 0", 5, "routing.cooldown_seconds: Input should be greater than 0, got 0."),
-        ("cooldown_seconds = inf", 5, "routing.cooldown_seconds: Input should be a finite number, got inf."),
         ("allowed_failures = 0", 5, "routing.allowed_failures: Input should be greater than or equal to 1, got 0."),
         ("call_seconds = 0", 5, "routing.call_seconds: Input should be greater than 0, got 0."),
         ("providers = 3\n", 5, "routing.providers: Input should be a valid tuple, got 3."),
@@ -346,17 +261,13 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
             "TASK = 'PROVIDER'."),
         ),
         ('[routing.tasks]\nn = "a"\nother = "c"', 7, f"routing.tasks.other: {KNOWN}'c'{CORRECT}"),
-        ("[routing.tasks]\nn = 3", 6, "routing.tasks.n: Input should be a valid string, got 3."),
         (
             'routing = "task"\n[routing.tasks]\nother = "a"',
             6,
             "expected a provider for this task, 'n', got one for 'other': add it.",
         ),
         # --- cascade
-        ("[routing.cascade]\nthreshold = 1", 6, "unknown key 'routing.cascade.threshold': expected one of quality_th"),
         ("[routing.cascade]\nquality_threshold = 2", 6, "routing.cascade.quality_threshold: Input should be less than"),
-        ("[routing.cascade]\nmax_escalations = -1", 6, "routing.cascade.max_escalations: Input should be greater"),
-        ("[routing.cascade]\nwindow_size = 3", 6, "routing.cascade.window_size: Input should be greater than or equal"),
         ("[routing.cascade]\nmax_cascade_tokens = 0", 6, "routing.cascade.max_cascade_tokens: Input should be greater"),
         ('[routing.cascade]\nclassifier_mode = "llm"', 6, "routing.cascade.classifier_mode: Input should be 'heur"),
         (
@@ -367,7 +278,6 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         ),
         ('[routing.cascade]\njudge_provider = "c"', 6, f"routing.cascade.judge_provider: {KNOWN}'c'{CORRECT}"),
         ('[routing.cascade]\ncost_tiers = ["b", "c"]', 6, f"routing.cascade.cost_tiers: {KNOWN}'c'{CORRECT}"),
-        ('[routing.cascade]\ncost_tiers = ["m/b"]', 6, f"routing.cascade.cost_tiers: {KNOWN}'m/b'{CORRECT}"),
         (
             '[routing.cascade]\ncost_tiers = ["a", "b", "a"]',
             6,
@@ -388,7 +298,6 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
             "triage_provider and tiers."),
         ),
         ('[routing.triage]\ntiers = { simple = "a" }', 5, "missing key 'routing.triage.triage_provider': add it."),
-        ('[routing.triage]\ntriage_provider = "a"', 5, "missing key 'routing.triage.tiers': add it."),
         (
             '[routing.triage]\ntriage_provider = "a"\ntiers = {}',
             7,
@@ -410,26 +319,16 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
             9,
             f"routing.triage.tiers.medium: {KNOWN}'x'{CORRECT}",
         ),
-        (
-            '[routing.triage]\ntriage_provider = "a"\ntimeout_seconds = 0\ntiers = { simple = "a" }',
-            7,
-            "routing.triage.timeout_seconds: Input should be greater than 0, got 0.",
-        ),
         # --- bandit
-        ("[routing.bandit]\nbeta = 1", 6, "unknown key 'routing.bandit.beta': expected one of alpha, dim,"),
         ("[routing.bandit]\nalpha = -1", 6, "routing.bandit.alpha: Input should be greater than or equal to 0, got -1"),
-        ("[routing.bandit]\ndim = 0", 6, "routing.bandit.dim: Input should be greater than or equal to 1, got 0."),
         ("[routing.bandit]\ndim = 1025", 6, "routing.bandit.dim: Input should be less than or equal to 1024, got"),
-        ("[routing.bandit]\ndim = 6.5", 6, "routing.bandit.dim: Input should be a valid integer, got 6.5."),
         ("[routing.bandit]\ncost_weight = -1", 6, "routing.bandit.cost_weight: Input should be greater than or equal"),
-        ("[routing.bandit]\ndecay_factor = 0", 6, "routing.bandit.decay_factor: Input should be greater than 0, got"),
         ("[routing.bandit]\ndecay_factor = 1.01", 6, "routing.bandit.decay_factor: Input should be less than or equal"),
         ("[routing.bandit]\nembedding_timeout_ms = 0", 6, "routing.bandit.embedding_timeout_ms: Input should be"),
         ("[routing.bandit]\ncache_size = 0", 6, "routing.bandit.cache_size: Input should be greater than or equal"),
         # --- coherence
         ("[routing.coherence]\nenabled = 1", 6, "routing.coherence.enabled: Input should be a valid boolean, got 1."),
         ("[routing.coherence]\nwindow_size = 0", 6, "routing.coherence.window_size: Input should be greater than or"),
-        ("[routing.coherence]\ncoherence_threshold = 2", 6, "routing.coherence.coherence_threshold: Input should be"),
         ("[routing.coherence]\npenalty_weight = -1", 6, "routing.coherence.penalty_weight: Input should be greater"),
         (
             'routing = "bandit"\n[routing.coherence]\nenabled = true',
@@ -457,21 +356,9 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
     [
         ("nme = 'x'", 7, "unknown key 'routing.providers.nme': expected one of name, alias, api_base,"),
         ("cost = -1", 7, "routing.providers.cost: Input should be greater than or equal to 0, got -1."),
-        ("cost = nan", 7, "routing.providers.cost: Input should be a finite number, got nan."),
-        ("cost = true", 7, "routing.providers.cost: Input should be a valid number, got True."),
         ("context_window = 0", 7, "routing.providers.context_window: Input should be greater than or equal"),
         ("concurrency = 0", 7, "routing.providers.concurrency: Input should be greater than or equal"),
         ("space = 'exact'", 7, "routing.providers.space: Input should be 'masked' or 'raw', got 'exact'."),
-        (
-            "alias = ''",
-            7,
-            "routing.providers.alias: Input should be text that can be read, got '': write a name.",
-        ),
-        (
-            "alias = ' '",
-            7,
-            "routing.providers.alias: Input should be text that can be read, got ' ': write a name.",
-        ),
         (
             'alias = "a\\nb"',
             7,
@@ -550,18 +437,10 @@ def test_sections_of_another_strategy_may_stay(tmp_path: Path) -> None:
     assert routing(tmp_path, keys).cascade.max_escalations == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "at least one provider"),
-        ({"providers": [{"name": "a"}, {"name": "a"}]}, "differ from provider to provider"),
-        ({"providers": [{"name": "a"}], "cascade": {"cost_tiers": ["b"]}}, "one of the providers a"),
-    ],
-)
-def test_settings_made_in_python_are_checked_alike(given: dict[str, Any], message: str) -> None:
+def test_settings_made_in_python_are_checked_alike() -> None:
     """There is no file to name a line of."""
-    with pytest.raises(pydantic.ValidationError, match=message):
-        RoutingSettings.model_validate(given)
+    with pytest.raises(pydantic.ValidationError, match="one of the providers a"):
+        RoutingSettings.model_validate({"providers": [{"name": "a"}], "cascade": {"cost_tiers": ["b"]}})
 
 
 # --- beside other sections ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The structure of labels on its way: task file, run, report, bundle, and what differs between two."""
+"""The structure of labels on its way: task file, run, report and bundle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 
 import calibrant
 from calibrant.assembly import export, read_bundle
-from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.assembly._task_record import task_from_record, task_to_record
 from calibrant.cli._app import app
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
@@ -125,7 +124,7 @@ def test_a_damaged_structure_is_named_by_the_report(make: Make) -> None:
     ],
 )
 def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, labels: LabelSet) -> None:
-    """So does the classifier that is loaded; the figures stand in the card."""
+    """So does the classifier that is loaded."""
     path = make("run", structure)
     export(path, tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
@@ -140,15 +139,6 @@ def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, 
         assert classifier.classify("some Food").label == "Food"
     finally:
         classifier.close()
-
-
-def test_diff_says_that_the_structure_changed(make: Make) -> None:
-    """And nothing of labels that were added or removed."""
-    found = diff_bundles(make("a", TREE), make("b", SCALE))
-    changed = {change.name: (change.before, change.after) for change in found.settings}
-    assert changed == {"structure": ("hierarchical", "ordinal"), "separator": ("/", None)}
-    assert (found.labels_added, found.labels_removed, found.labels_reordered) == ((), (), False)
-    assert not diff_bundles(make("c"), make("a", TREE)).same
 
 
 def test_the_structure_does_not_change_what_is_asked(make: Make) -> None:

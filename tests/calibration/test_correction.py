@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.calibration._distribution import correct_distribution, correct_prediction
+from calibrant.calibration._prior import correct_prediction
 from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Outcome, Prediction
 from calibrant.core._distribution import LogprobSpace
 
@@ -32,11 +32,18 @@ def distribution(**changes: Any) -> LabelDistribution:
 CORRECTION = LabelPriorCorrection().fit(np.log([[0.75, 0.25]]))
 
 
+def correct(given: LabelDistribution, correction: LabelPriorCorrection = CORRECTION) -> LabelDistribution:
+    """Return the distribution of the corrected prediction."""
+    found = correct_prediction(Prediction(label="cat", confidence=0.7, distribution=given), correction)
+    assert found.distribution is not None
+    return found.distribution
+
+
 @pytest.mark.parametrize("emitted", ["cat", "dog", "", None])
 def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> None:
     """0.6 / 0.75 against 0.4 / 0.25 is 1 to 2; what the answer spelled and its bound are gone."""
     given = dataclasses.replace(distribution(emitted=emitted), error_bound=0.1)
-    found = correct_distribution(given, CORRECTION)
+    found = correct(given)
     assert found.probabilities == pytest.approx([1 / 3, 2 / 3])
     assert (found.emitted, found.joint_logprob, found.error_bound) == ("dog", None, None)
     kept = {name: getattr(given, name) for name in ("logprobs", "emitted", "joint_logprob", "error_bound")}
@@ -45,7 +52,7 @@ def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> 
 
 def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
     """In masked space too, where the written label's would be its joint probability."""
-    found = correct_distribution(distribution(emitted="cat"), CORRECTION)
+    found = correct(distribution(emitted="cat"))
     assert found.confidence("cat") == pytest.approx(1 / 3)
     assert found.confidence("dog") == pytest.approx(2 / 3)
 
@@ -54,7 +61,6 @@ def test_a_correction_that_is_off_changes_nothing() -> None:
     """Strength 0 returns what it was given."""
     given = distribution(emitted="cat")
     off = LabelPriorCorrection(strength=0.0).fit(np.log([[0.75, 0.25]]))
-    assert correct_distribution(given, off) is given
     prediction = Prediction(label="cat", confidence=0.7, distribution=given)
     assert correct_prediction(prediction, off) is prediction
 
@@ -73,10 +79,10 @@ def test_another_number_of_labels_is_an_error_that_names_both() -> None:
     """Two against three, with the labels."""
     other = LabelPriorCorrection().fit(np.zeros((1, 3)))
     with pytest.raises(ConfigurationError, match=r"over 3 labels.*got 2 \('cat', 'dog'\)"):
-        correct_distribution(distribution(), other)
+        correct(distribution(), other)
 
 
 def test_an_unfitted_correction_corrects_no_distribution() -> None:
     """It asks for fit or load."""
     with pytest.raises(NotFittedError, match="fit"):
-        correct_distribution(distribution(), LabelPriorCorrection())
+        correct(distribution(), LabelPriorCorrection())

@@ -46,7 +46,6 @@ def saved(path: Path, **options: Any) -> LabelPriorCorrection:
     [
         {},
         {"method": "contextual", "strength": 0.1},
-        {"decay": 0.7},
         {"strength": 0},
         {"frequencies": [0.7, 0.2, 0.1]},
     ],
@@ -123,7 +122,6 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
         ({"space": LogprobSpace.MASKED}, ["space ('raw' then, 'masked' now)"]),
         ({"labels": ("World", "Sports", "cafe")}, ["label set ('Café' only then, 'cafe' only now)"]),
         ({"labels": ("Sports", "World", "Café")}, ["label set (the same labels in another order)"]),
-        ({"labels": LABELS[:2]}, ["label set ('Café' only then)"]),
         (
             {"labels": (*LABELS, "a", "b", "c", "d")},
             ["label set ('a', 'b', 'c' and 1 more only now)"],
@@ -143,10 +141,6 @@ def test_another_fingerprint_is_refused_and_named(
     assert str(path) in str(caught.value)
 
 
-def _without(name: str) -> Callable[[dict[str, Any]], object]:
-    return lambda record: record["state"].pop(name)
-
-
 def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
     return lambda record: record["state"].update({name: value})
 
@@ -155,33 +149,19 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
     ("spoil", "message"),
     [
         (lambda record: record.update(version=3), "expected version 2 .* got 3: fit and save it again"),
-        (lambda record: record.pop("version"), "got None"),
         (lambda record: record.update(kind="temperature"), "expected a label-prior correction, got 'temper"),
         (lambda record: record.pop("fingerprint"), "damaged"),
-        (lambda record: record.update(fingerprint=[]), "damaged"),
-        (lambda record: record["fingerprint"].pop("prompt_sha256"), "damaged"),
         (lambda record: record["fingerprint"].update(labels=7), "damaged"),
         (lambda record: record.pop("state"), "damaged"),
-        (lambda record: record.update(state=3), "damaged"),
-        (_without("mean"), "damaged .*mean"),
-        (_without("weight"), "damaged"),
+        (lambda record: record["state"].pop("mean"), "damaged .*mean"),
         (_with("mean", [0.5, 0.5]), "damaged .*3 labels"),
-        (_with("mean", [0.5, 0.5, 0.5]), "damaged"),
         (_with("mean", [1.5, -0.5, 0.0]), "damaged"),
-        (_with("mean", [float("nan"), 0.5, 0.5]), "damaged"),
-        (_with("mean", "abc"), "damaged"),
         (_with("n_rows", 0), "damaged"),
         (_with("n_rows", 2.5), "damaged"),
-        (_with("weight", 4.0), "damaged"),
-        (_with("weight", float("nan")), "damaged"),
         (_with("learned_strength", -1.0), "damaged"),
-        (_with("learned_strength", None), "damaged"),
         (_with("method", "domain"), "damaged .*domain"),
-        (_with("decay", 2.0), "damaged"),
-        (_with("wins", [0.5, 0.5]), "damaged .*3 labels"),
         (_with("wins", [0.5, 0.5, 0.5]), "damaged"),
         (_with("frequencies", [0.5, 0.5]), "damaged .*3 labels"),
-        (_with("frequencies", [0.5, 0.5, 0.0]), "damaged .*positive"),
     ],
 )
 def test_a_file_that_is_not_as_written_is_refused(
@@ -197,7 +177,7 @@ def test_a_file_that_is_not_as_written_is_refused(
         LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1]", b"null", b'"label-prior correction"'])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]"])
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes) -> None:
     """Cut off, not JSON, not UTF-8, not an object."""
     path = tmp_path / "prior.json"

@@ -70,7 +70,7 @@ def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path],
     result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", out)
     assert result.exit_code == 0, result.stderr
     assert "Certified: its accuracy is within 0.05 of always using large" in result.stdout
-    assert "1 failed for the server's reasons" in result.stdout
+    assert "1 failed with a transport error" in result.stdout
     plan = CascadePlan.load(out)
     assert plan.certified
     assert plan.rows.paired == N - 1
@@ -238,21 +238,17 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
         (("plan", "SMALL", *COSTS, "--out", "OUT"), "at least two models"),
         (("plan", "SMALL", "LARGE", "--out", "OUT"), "cost of an answer"),
         (("plan", "SMALL", "OUT/none", *COSTS, "--out", "OUT"), "no such file"),
-        (("plan", "SMALL", "LARGE", *COSTS, "--epsilon", 2, "--out", "OUT"), "epsilon"),
         (
-            ("plan", "SMALL", "LARGE", *COSTS, "--budget", 9, "--target-accuracy", 1, "--out", "OUT"),
-            "got both",
+            ("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"),
+            "certify_on to be one of",
         ),
-        (("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"), "certify_on"),
         (
             ("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"),
             "a threshold to be a number in",
         ),
         (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
-        (("replay", "SMALL/predictions.jsonl"), "Expected a plan before the runs, or --threshold"),
         (("replay", "SMALL", "LARGE"), "Expected a plan before the runs, or --threshold"),
         (("plan", "SMALL", "SMALL", *COSTS, "--out", "OUT"), "twice"),
-        (("plan", "SMALL", "LARGE", *COSTS, "--method", "guess", "--out", "OUT"), "--method to be one of"),
         (("plan", "SMALL", "LARGE", *COSTS, "--between-cost", 3, "--out", "OUT"), "last, 0, got 1"),
         (("run", "OUT/plan.json", "task.toml", "--text", "x"), "cannot be read"),
     ],

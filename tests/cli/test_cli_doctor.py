@@ -17,8 +17,7 @@ from calibrant.cli._doctor import settings_toml
 from calibrant.core import ConfigurationError, ProviderError, Task
 from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import Classifier
-from calibrant.inference.doctor._records import load_examination
-from calibrant.inference.doctor._report import Examination, Thresholds
+from calibrant.inference.doctor._records import Examination, Thresholds, load_examination
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")

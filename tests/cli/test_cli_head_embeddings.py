@@ -61,7 +61,7 @@ def test_a_search_learns_a_head_with_embeddings(
     assert result["final"]["head"]["embedding"] == "model2vec:here"
     assert result["final"]["score"]["accuracy"]["estimate"] == 1.0
     export(tmp_path / "run", tmp_path / "bundle")
-    assert "model2vec:here" in (tmp_path / "bundle" / "card.md").read_text()
+    assert "model2vec:here" in (tmp_path / "bundle" / "head.json").read_text()
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert [one.label for one in loaded.classify_many(UNSEEN[0])] == UNSEEN[1]
     done("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")

@@ -6,7 +6,7 @@ import json
 
 from calibrant.cli._providers import RoutingStats
 from calibrant.core import Usage
-from calibrant.inference.routed._helper import HelperStats
+from calibrant.inference.routed._assess import HelperStats
 from calibrant.inference.routed._provider import ProviderStats
 
 FOUND = RoutingStats(

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant import Classifier
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._retry import RetryPolicy
 from calibrant.core import CompletionRequest
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer

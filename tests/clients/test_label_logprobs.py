@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._servers import (
     CompletionsServer,
     Echoed,
@@ -25,7 +23,7 @@ from calibrant.clients._servers import (
 from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
 from calibrant.core._completion import LabelContinuation
 from calibrant.core._distribution import LogprobSpace
-from calibrant.inference import examine
+from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, ask, failure
 

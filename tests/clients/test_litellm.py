@@ -240,7 +240,7 @@ class TestImport:
     def test_is_lazy_and_fetches_no_price_list(self) -> None:
         """Building a client does not import litellm; using it sets the switch first."""
         code = (
-            "import sys; from calibrant.clients import LiteLLMClient; LiteLLMClient('openai/x');"
+            "import sys; from calibrant.clients._litellm import LiteLLMClient; LiteLLMClient('openai/x');"
             "assert not {'litellm', 'tenacity', 'xllamacpp'} & set(sys.modules);"
             "from calibrant.clients._litellm import _litellm; _litellm(); import os;"
             "print(os.environ['LITELLM_LOCAL_MODEL_COST_MAP'])"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients._redact import redact
 from calibrant.clients._translate import retry_after_seconds, status_of, translate
 from calibrant.core import ProviderError
+from calibrant.inference import Classifier
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant import Classifier
-from calibrant.inference import RetryPolicy
+from calibrant.inference import Classifier, RetryPolicy
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
@@ -21,7 +20,7 @@ RESERVED = 16  # files that are left for other things than calls
 COMMAND = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-from calibrant.cli import main
+from calibrant.cli._app import main
 main()
 """
 

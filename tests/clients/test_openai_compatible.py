@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import CompletionRequest, ConfigurationError, Outcome, ProviderError
 from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
 from calibrant.core._distribution import LogprobSpace
-from calibrant.inference import open_client
+from calibrant.inference import Classifier, open_client
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._models import call_options
 from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, ask, failure

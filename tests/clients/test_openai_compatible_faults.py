@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients import _gates
 from calibrant.clients._http import _proxy
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
@@ -27,6 +26,7 @@ from calibrant.core import (
 )
 from calibrant.core._completion import ContinuingClient
 from calibrant.core._distribution import LogprobSpace
+from calibrant.inference import Classifier
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 
 Start = Callable[..., Any]
@@ -345,7 +345,7 @@ class TestClosing:
     def test_a_classifier_that_is_never_closed_ends_in_silence(self, toy_server: Start) -> None:
         """The background loop ends with the process, and takes the session along."""
         code = (
-            "import sys; from calibrant import Classifier\n"
+            "import sys; from calibrant.inference import Classifier\n"
             "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
             " options={'api_base': sys.argv[1]}).classify('x')\n"
             "print(found.outcome.value)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.clients._retry import with_retries
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -16,6 +16,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))

@@ -49,6 +49,6 @@ def test_a_block_has_the_lines_and_numbers_of_one_machine(tmp_path: Path) -> Non
     assert lasting(answered.lines.splitlines()) == lasting(here)
     tally = Tally(FIELDS)
     for line in answered.lines.splitlines():
-        tally.add_record(json.loads(line))
+        tally.add(json.loads(line))
     found = tally.metrics(expected=9, stopped="", seconds=0.0, session_rows=9)
     assert found.composite == result.metrics.composite

@@ -149,13 +149,6 @@ def test_budgets_end_a_run_and_what_they_paid_for_is_kept(
     assert result.metrics.stopped == ""
 
 
-def test_dollars_cannot_be_kept_without_prices(server: FaultServer, tmp_path: Path) -> None:
-    """The run ends after the rows that show it."""
-    result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
-    assert "No price is known" in result.metrics.stopped
-    assert sum(server.counts.values()) <= 2
-
-
 def test_one_worker_whose_server_is_down_ends_the_run_in_however_small_blocks(tmp_path: Path) -> None:
     """A hundred failures in a row are none of the rows' fault; those of the other worker are kept."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"

@@ -26,7 +26,7 @@ from calibrant.core import (
 from calibrant.core._installation import install_command
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
-from calibrant.distributed._settings import is_file, share
+from calibrant.distributed._evaluate import is_file, share
 from calibrant.evaluation import Dataset
 from calibrant.evaluation._tally import Tally
 from calibrant.inference import Classifier
@@ -77,12 +77,12 @@ def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Pa
     shards.add(2, line(4))
     shards.add(0, line(0) + line(1, Outcome.ERROR))
     shards.add(1, line(3))
-    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)))
-    assert (found.rows, found.done, found.kept) == (3, {2}, {0: {0}, 1: {3}})
+    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
+    assert found == {0: {0}, 1: {3}, 2: range(4, 5)}
     shards.add(0, line(1))
     shards.add(1, line(2))
-    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)))
-    assert (found.rows, found.done, found.kept) == (5, {0, 1, 2}, {})
+    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
+    assert found == {0: range(2), 1: range(2, 4), 2: range(4, 5)}
     shards.join(tmp_path / "all.jsonl")
     assert (tmp_path / "all.jsonl").read_bytes() == b"".join(line(index) for index in range(5))
 
@@ -105,14 +105,14 @@ def test_a_block_that_is_not_as_it_was_written_is_refused(
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "000000000.jsonl").write_bytes(content)
     with pytest.raises(StateError, match=f"000000000.jsonl.*{message}"):
-        shards.recover(ROWS, Tally(LabelSet.of(LABELS)))
+        shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
 
 
 def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
     """Their rows would be counted."""
     shards.add(2, line(4))
     with pytest.raises(StateError, match="beyond the end of the input"):
-        shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)))
+        shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)).add)
 
 
 def test_a_missing_extra_is_named_before_anything_is_read(

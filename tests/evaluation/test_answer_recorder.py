@@ -10,8 +10,7 @@ import pytest
 
 from calibrant.core import Outcome, Prediction, StateError
 from calibrant.evaluation import EvaluationHistory
-from calibrant.evaluation._history_answers import AnswerRecorder
-from calibrant.evaluation._history_run import RunScope
+from calibrant.evaluation._history_run import AnswerRecorder, RunScope
 
 SCOPE = RunScope(account_id="acme", task="animals", profile_name="v1")
 CONFIDENCE = {"account_id": "acme", "evaluator_id": "animals/confidence", "profile_name": "v1"}

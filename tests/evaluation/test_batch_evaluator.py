@@ -34,6 +34,7 @@ from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
 from calibrant.runs._output import PredictionsFile
+from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient, MemoryJournal
 from fault_server import FaultServer
 
@@ -117,9 +118,9 @@ def test_cost_counts_what_was_paid_and_says_what_has_no_price() -> None:
     tally = Tally(LabelSet.of(LABELS))
     example = Example(input="a", answer="cat")
     paid = Prediction(label="cat", usage=Usage(prompt_tokens=10, completion_tokens=2, cost=0.5))
-    tally.add(example, paid)
-    tally.add(example, replace(paid, attempts=0))
-    tally.add(example, replace(paid, attempts=3, usage=Usage(prompt_tokens=7)))
+    tally.add(row_record(0, example, paid))
+    tally.add(row_record(1, example, replace(paid, attempts=0)))
+    tally.add(row_record(2, example, replace(paid, attempts=3, usage=Usage(prompt_tokens=7))))
     found = tally.metrics(expected=None, stopped="", seconds=2.0, session_rows=3)
     assert (found.cost, found.unpriced_rows, found.rows_from_cache, found.calls) == (0.5, 1, 1, 4)
     assert (found.prompt_tokens, found.completion_tokens) == (17, 2)
@@ -134,7 +135,7 @@ def test_kinds_of_errors_are_few() -> None:
     for number in range(1000):
         word = "".join(chr(97 + int(digit)) for digit in str(number))
         failed = Prediction(label=None, outcome=Outcome.ERROR, reason=f"m: {word}")
-        tally.add(Example(input="a", answer="cat"), failed)
+        tally.add(row_record(number, Example(input="a", answer="cat"), failed))
     assert sum(tally.errors.values()) == 1000
     assert len(tally.errors) <= 21
 
@@ -189,17 +190,6 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
     assert own.journal is None
     assert own.meter.requests == 0
     assert not client.closed
-
-
-def test_a_copy_under_other_limits_answers_alike() -> None:
-    """Prompt, template and options go along."""
-    client = FakeClient(LABELS, knows)
-    own = classifier(client, top_logprobs=3, user_template="Text: {input}", options={"seed": 4})
-    own = own.with_prompt("Which animal?")
-    copy = own.with_limits(Limits(concurrency=2))
-    assert copy.describe() == own.describe()
-    assert copy.classify("meow").label == own.classify("meow").label
-    assert client.requests[0] == client.requests[1]
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -327,16 +317,6 @@ def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -
     assert len(client.requests) == 7
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Nothing of it is touched."""
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(StateError, match="got other files: choose a new one"):
-        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="got a file"):
-        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path / "file")
-
-
 def removed(out: Path) -> None:
     """Take all files away; what is written meanwhile may keep the folder."""
     shutil.rmtree(out, ignore_errors=True)
@@ -354,58 +334,37 @@ def replaced(out: Path) -> None:
     (out / "predictions.jsonl").touch()
 
 
+@pytest.mark.parametrize("stopped", ["", "after the rows under way", "at once"])
 @pytest.mark.parametrize("happening", [removed, moved, replaced])
-def test_a_directory_that_goes_away_during_a_run_is_an_error_and_its_rows_are_kept(
-    tmp_path: Path, happening: Callable[[Path], None]
+def test_rows_of_a_lost_directory_are_kept(
+    tmp_path: Path, happening: Callable[[Path], None], stopped: str
 ) -> None:
-    """In a directory beside it, from which the run goes on without a call."""
-    out, rescue = tmp_path / "out", tmp_path / "out.rescued"
-
-    def rule(text: str) -> Any:
-        if text.startswith("20 "):
-            happening(out)
-        return knows(text)
-
-    client = FakeClient(LABELS, rule)
-    evaluator = BatchEvaluator(classifier(client), concurrency=4)
-    with pytest.raises(
-        CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"
-    ) as caught:
-        evaluator.evaluate(rows(40), out=out)
-    assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
-    assert not (out / "metrics.json").exists()
-    assert not (out / "journal.sqlite").exists()
-    assert [row["index"] for row in lines(rescue)] == list(range(40))
-    result = evaluator.evaluate(rows(40), out=rescue)
-    assert (result.metrics.rows, result.metrics.complete, len(client.requests)) == (40, True, 40)
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("happening", [removed, moved, replaced])
-def test_an_interrupted_run_whose_directory_went_away_leaves_nothing_under_its_name(
-    tmp_path: Path, happening: Callable[[Path], None], *, at_once: bool
-) -> None:
-    """Not even its private journal, so that the directory may be used for another run."""
+    """In a directory beside it, from which the run goes on; nothing is left under its name."""
     out, rescue = tmp_path / "out", tmp_path / "out.rescued"
     stop = Stop()
 
     def rule(text: str) -> Any:
         if text.startswith("20 "):
             happening(out)
-        if text.startswith("30 "):
-            stop.request("interrupted", at_once=at_once)
+        if stopped and text.startswith("30 "):
+            stop.request("interrupted", at_once=stopped == "at once")
         return knows(text)
 
     client = FakeClient(LABELS, rule, latency=0.001)
     evaluator = BatchEvaluator(classifier(client), concurrency=4)
-    with pytest.raises(CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"):
+    with pytest.raises(
+        CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"
+    ) as caught:
         evaluator.evaluate(rows(60), out=out, stop=stop)
+    assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
+    assert not (out / "metrics.json").exists()
     assert not (out / "journal.sqlite").exists()
-    kept = len(lines(rescue))
-    assert 20 <= kept < 60
+    kept = [row["index"] for row in lines(rescue)]
+    assert kept == list(range(len(kept)))
+    assert 20 <= len(kept) < 60 if stopped else len(kept) == 60
     asked = len(client.requests)
     assert evaluator.evaluate(rows(60), out=rescue).metrics.complete
-    assert len(client.requests) - asked == 60 - kept
+    assert len(client.requests) - asked == 60 - len(kept)
 
 
 def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
@@ -442,29 +401,6 @@ def test_a_fault_matters_more_than_a_lost_directory_which_is_said_all_the_same(
     with pytest.raises(ProviderError, match="the key is wrong"):
         BatchEvaluator(classifier(FakeClient(LABELS, rule)), concurrency=1).evaluate(rows(8), out=out)
     assert "out.rescued" in caplog.text
-
-
-def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    """The second one is refused while the first one works, and may go on afterwards."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def waits(text: str) -> str:
-        inside.set()
-        assert go_on.wait(10)
-        return "cat" if "meow" in text else "dog"
-
-    model = FakeClient(LABELS, waits).as_callable()
-    first = Classifier(model=model, labels=LABELS, field="category")
-    thread = threading.Thread(target=lambda: BatchEvaluator(first).evaluate(rows(2), out=tmp_path))
-    thread.start()
-    try:
-        assert inside.wait(10)
-        with pytest.raises(StateError, match="another process is evaluating into this directory"):
-            BatchEvaluator(first).evaluate(rows(2), out=tmp_path)
-    finally:
-        go_on.set()
-        thread.join()
-    assert len(lines(tmp_path)) == 2
 
 
 def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from calibrant.core import ConfigurationError, StateError
 from calibrant.evaluation import EvaluationHistory
 from calibrant.evaluation._drift import measure_drift
 from calibrant.evaluation._history import SCORE_TYPES, default_history
-from calibrant.store._score_records import Scope
+from calibrant.store._scores import Scope
 
 SCOPE: Mapping[str, Any] = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
 

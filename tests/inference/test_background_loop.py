@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine
 
 import pytest
 
@@ -165,22 +164,26 @@ def test_ctrl_c_that_does_not_wake_the_main_thread_still_ends_its_wait() -> None
     assert finished == []
 
 
-def test_ctrl_c_before_the_first_step_keeps_the_coroutine_from_starting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+def test_ctrl_c_before_the_first_step_keeps_the_coroutine_from_starting() -> None:
     """The loop was busy: the coroutine must not start after its caller has given up."""
-    schedule = asyncio.run_coroutine_threadsafe
+    main = threading.main_thread().ident
+    assert main is not None
     began: list[bool] = []
 
-    def interrupted(coroutine: Coroutine[object, object, None], loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_soon_threadsafe(time.sleep, 0.2)
-        schedule(coroutine, loop)
-        raise KeyboardInterrupt
+    def keep_busy() -> None:
+        time.sleep(0.2)  # by now the main thread waits
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.3)
 
     async def work() -> None:
         began.append(True)
 
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_sync(work())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _loop._background_loop().call_soon_threadsafe(keep_busy)
+        with pytest.raises(KeyboardInterrupt):
+            run_sync(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert began == []

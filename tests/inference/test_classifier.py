@@ -245,13 +245,6 @@ def test_a_client_without_evidence_gives_labels_without_confidence() -> None:
     assert (prediction.confidence, prediction.distribution) == (None, None)
 
 
-def test_without_logprobs_there_is_a_label_but_no_confidence(animals: FakeClient) -> None:
-    """Unknown is not zero and not one."""
-    prediction = make(animals, top_logprobs=0).classify("meow")
-    assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
-    assert (prediction.confidence, prediction.distribution) == (None, None)
-
-
 # --- where it runs ------------------------------------------------------------------------------
 
 
@@ -321,13 +314,6 @@ def test_close_leaves_a_client_that_was_handed_in(animals: FakeClient) -> None:
     first.with_prompt("Other.").close()
     assert not animals.closed
     assert make(animals).classify("meow").label == "cat"
-
-
-@pytest.mark.usefixtures("opened")
-def test_close_frees_a_client_that_was_opened_by_name(animals: FakeClient) -> None:
-    """Threads and engines go with it."""
-    make("openai/x").close()
-    assert animals.closed
 
 
 @pytest.fixture

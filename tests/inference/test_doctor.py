@@ -26,9 +26,9 @@ from calibrant.core._completion import ContinuingClient, NextTokens
 from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import examine
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.inference.doctor._report import Examination, Thresholds, Verdict
+from calibrant.inference.doctor._records import Examination, Thresholds, Verdict
 from calibrant.logprobs._completion import read_completion
-from calibrant.testing import FakeClient, fake_response
+from calibrant.testing import fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
 WORDS = {"pasta": "Food", "rain": "Weather", "dog": "Animals", "guitar": "Music"}
@@ -306,11 +306,6 @@ def test_an_answer_that_neither_reads_is_no_agreement() -> None:
     assert finding.verdict is Verdict.UNKNOWN
 
 
-def test_without_log_probabilities_there_is_nothing_to_compare() -> None:
-    """Which is said by the probe of log-probabilities."""
-    assert examine(Model(ail=without_logprobs)).finding("alignment").verdict is Verdict.UNKNOWN
-
-
 # --- models that are well -----------------------------------------------------------------------
 
 
@@ -397,14 +392,6 @@ def test_progress_is_told_call_by_call() -> None:
     assert heard == list(range(1, found.calls + 1))
 
 
-def test_latency_is_a_median() -> None:
-    """With the number of calls it rests on."""
-    found = examine(FakeClient(LABELS, {}, default=sure("Food"), field="topic", latency=0.01))
-    detail = found.finding("latency").detail
-    assert detail.endswith(f" s, median of {found.calls} calls.")
-    assert 0.01 <= float(detail.split()[0]) < 5
-
-
 # --- log-probability space ----------------------------------------------------------------------
 
 
@@ -441,14 +428,6 @@ def test_exact_scoring_is_another_remedy() -> None:
     found = examine(Continuing(illegal=0.4))
     assert found.finding("space").remedy.endswith(', or scoring = "exact".')
     assert found.scoring == "exact"
-
-
-def test_next_to_nothing_on_other_texts_is_still_a_mask() -> None:
-    """A rounded number, said as it is."""
-    detail = examine(Model(illegal=0.005)).finding("space").detail
-    assert (
-        detail == "Masked: only 0.005 of the probability is on texts that are no label, even off the topic."
-    )
 
 
 def test_masked_claimed_as_raw_is_a_warning() -> None:
@@ -505,7 +484,7 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 # --- enum and log-probabilities -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["It is about food.", '{"topic": "Cars"}', '{"subject": "Food"}'])
+@pytest.mark.parametrize("text", ["It is about food.", '{"topic": "Cars"}'])
 def test_a_model_that_ignores_the_enum_is_a_problem(text: str) -> None:
     """Prose, another label, another key."""
     found = examine(Model(ail=saying(text)))
@@ -666,13 +645,6 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert found.calls == 12 if most == 20 else 11
 
 
-def test_an_engine_that_lists_more_than_it_is_asked_for() -> None:
-    """Is not asked for what it has shown already."""
-    model = Model(ail=listing(100))
-    assert examine(model).top_logprobs == 100
-    assert [request.top_logprobs for request in model.requests][3] == 1000
-
-
 def test_alternatives_that_vanish_at_a_larger_number_are_not_asked_for_again() -> None:
     """Some servers drop log-probabilities in silence rather than refuse."""
 
@@ -725,27 +697,6 @@ def test_noise_far_below_is_not_compared() -> None:
     assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.")
 
 
-def test_the_answers_own_tokens_are_compared_however_improbable() -> None:
-    """Without a mask the grammar may force them."""
-
-    def ail(response: Response, number: int) -> object:
-        response["choices"][0]["logprobs"]["content"][1]["logprob"] = -9.0 - number / 10
-        return response
-
-    assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.2.")
-
-
-def test_an_alternative_that_becomes_impossible_is_a_difference() -> None:
-    """From 3 % to -9999: down to where noise begins."""
-
-    def ail(response: Response, number: int) -> object:
-        return values(lambda value: -9999.0 if value < -1 and number == 2 else value)(response, 0)
-
-    finding = examine(Model(ail=ail, share=0.91)).finding("determinism")
-    assert finding.verdict is Verdict.WARNING
-    assert finding.detail.endswith("differ by up to 3.4.")  # log(0.03 / 0.001)
-
-
 def test_calls_that_cannot_be_repeated_leave_determinism_unknown() -> None:
     """One answer is none to compare."""
     model = Model()
@@ -785,13 +736,11 @@ def test_exact_scoring_shows_the_label_mass_behind_a_mask() -> None:
     ("change", "detail"),
     [
         pytest.param(lambda value: value + 0.5, "values above 0 (up to 0.5)", id="positive"),
-        pytest.param(lambda value: -value, "values above 0", id="negated"),
         pytest.param(math.exp, "probabilities instead of their logarithms", id="probabilities"),
         pytest.param(lambda value: 100 * math.exp(value), "percentages instead", id="percentages"),
         pytest.param(lambda value: value / math.log(10), "logarithms to base 10", id="base-10"),
         pytest.param(lambda value: value / 20, "sum to 3.38, which is more than 1", id="more-than-1"),
         pytest.param(lambda _: math.nan, "NaN, or no number", id="nan"),
-        pytest.param(lambda _: None, "NaN, or no number", id="null"),
         pytest.param(str, "NaN, or no number", id="text"),
     ],
 )
@@ -823,13 +772,6 @@ def test_values_for_impossible_are_fine() -> None:
     assert finding.verdict is Verdict.OK
     assert "at or below -9999, read as impossible" in finding.detail
     assert found.space is LogprobSpace.MASKED
-
-
-def test_rounding_above_zero_is_fine() -> None:
-    """Half precision."""
-    found = examine(Model(ail=values(lambda value: value + 5e-7)))
-    assert found.finding("units").verdict is Verdict.OK
-    assert found.scoring == "decode"
 
 
 def test_numbers_without_gradation_are_a_warning() -> None:
@@ -916,10 +858,8 @@ def test_exact_scoring_that_fails_is_a_problem_with_its_reason(error: Exception)
     ("continued", "verdict"),
     [
         (" six, seven", "ok"),
-        ("6, 7", "ok"),
         ("One, two, three, four, five, six, seven", "ok"),
         ("one, two, three", "warning"),
-        ("1, 2, 3", "warning"),
         ("Sure! Here it is", "unknown"),
         ("", "warning"),
     ],
@@ -963,10 +903,7 @@ def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
     "error",
     [
         pytest.param(ProviderError("bad key", provider="patient", status=401), id="key"),
-        pytest.param(ProviderError("no credit", provider="patient", status=402), id="credit"),
-        pytest.param(ProviderError("no such model", provider="patient", status=404), id="model"),
         pytest.param(ProviderError("cannot connect", provider="patient"), id="unreachable"),
-        pytest.param(ProviderError("down", provider="patient", status=503, retryable=True), id="down"),
         pytest.param(ProviderTimeoutError("late", provider="patient", retryable=True), id="timeout"),
         pytest.param(RateLimitError("slow down", provider="patient", status=429), id="limit"),
     ],
@@ -1013,7 +950,7 @@ def test_after_a_first_answer_every_failure_is_a_finding() -> None:
     assert "3 calls failed: quota" in found.finding("enum").detail
 
 
-@pytest.mark.parametrize("body", [None, {}, {"choices": []}, {"error": "overloaded"}, 5])
+@pytest.mark.parametrize("body", [None, {"choices": []}])
 def test_a_broken_body_is_a_finding(body: object) -> None:
     """Nothing in it is evidence."""
     found = examine(Model(ail=lambda _, __: body))
@@ -1099,29 +1036,11 @@ class ContinuingListing(Continuing, Listing):
     """Everything at once: most calls."""
 
 
-def failing_after_the_first() -> Model:
-    """Return a model that answers once."""
-    model = Continuing()
-    model._refuse = lambda _: (
-        ProviderError("no", provider="patient", status=500) if len(model.requests) > 1 else None
-    )
-    model.next_failure = ProviderError("no", provider="patient", status=500)
-    return model
-
-
 PATHOLOGIES: dict[str, Callable[[], Model]] = {
-    "well": Model,
-    "embedded": lambda: Continuing(space="raw", illegal=0.3),
-    "generous": lambda: Listing(limit=5000),
     "generous and embedded": lambda: ContinuingListing(limit=5000),
-    "raw": lambda: Model(illegal=0.5),
     "no logprobs": lambda: Model(ail=without_logprobs),
-    "logprobs refused": lambda: Continuing(refuse=refusing("no", when=lambda r: r.top_logprobs > 0)),
     "schema refused": lambda: Continuing(refuse=refusing("no", when=lambda r: r.response_format is not None)),
-    "nan": lambda: Continuing(ail=values(lambda _: math.nan)),
     "broken": lambda: Continuing(ail=lambda _, __: None),
-    "prose": lambda: Continuing(ail=saying("no")),
-    "all but the first fail": failing_after_the_first,
 }
 
 

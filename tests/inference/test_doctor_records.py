@@ -17,8 +17,15 @@ from calibrant.core._completion import NextTokens
 from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import Classifier, examine
 from calibrant.inference.doctor import _records
-from calibrant.inference.doctor._records import load_examination, refuse_misleading, save_examination
-from calibrant.inference.doctor._report import Examination, Finding, Thresholds, Verdict
+from calibrant.inference.doctor._records import (
+    Examination,
+    Finding,
+    Thresholds,
+    Verdict,
+    load_examination,
+    refuse_misleading,
+    save_examination,
+)
 from calibrant.testing import FakeClient
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -114,18 +121,12 @@ def test_a_record_is_json_with_a_version() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"version": 0},
         {"version": 2},
         {"space": "cooked"},
         {"scoring": "guess"},
-        {"findings": 5},
-        {"findings": [{"feature": "space"}]},
-        {"findings": [{"feature": "space", "verdict": "bad", "detail": ""}]},
         {"findings": [{"feature": "space", "verdict": "ok", "detail": "", "more": 1}]},
         {"thresholds": None},
         {"examined": "yesterday"},
-        {"calls": "many"},
-        {"parameters": 3},
     ],
 )
 def test_a_damaged_record_is_refused_and_ignored(damage: dict[str, Any], opened: list[Any]) -> None:
@@ -134,8 +135,9 @@ def test_a_damaged_record_is_refused_and_ignored(damage: dict[str, Any], opened:
     record = examined().to_record() | damage
     with pytest.raises(StateError, match="Examine again"):
         Examination.from_record(record)
-    path.write_text(json.dumps(record))
-    assert load_examination("openai/x") is None
+    for content in (json.dumps(record), "{", "[]"):
+        path.write_text(content)
+        assert load_examination("openai/x") is None
     Classifier(model="openai/x", labels=LABELS)
     assert len(opened) == 1
 
@@ -147,13 +149,6 @@ def test_a_record_with_a_hole_is_refused(missing: str) -> None:
     del record[missing]
     with pytest.raises(StateError):
         Examination.from_record(record)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'"text"'])
-def test_a_file_that_is_no_record_is_ignored(content: bytes) -> None:
-    """Half a file, another file."""
-    save_examination(examined()).write_bytes(content)
-    assert load_examination("openai/x") is None
 
 
 def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,9 +269,7 @@ def test_text_that_is_no_utf8_can_be_stored() -> None:
     [
         ("/a", "/b", "/a/doctor"),
         (None, "/b", "/b/calibrant/doctor"),
-        ("", "/b", "/b/calibrant/doctor"),
         (None, "relative", "/home/u/.cache/calibrant/doctor"),
-        (None, "", "/home/u/.cache/calibrant/doctor"),
         (None, None, "/home/u/.cache/calibrant/doctor"),
         ("~/c", None, "/home/u/c/doctor"),
     ],
@@ -293,12 +286,6 @@ def test_where_records_lie(
     path = _records.record_path(("openai/x", None, {}))
     assert str(path.parent) == expected
     assert len(path.stem) == 64
-
-
-def test_tests_do_not_see_the_machines_own_records(calibrant_home: Path) -> None:
-    """Every test has a home of its own."""
-    assert _records.record_path(("openai/x", None, {})).is_relative_to(calibrant_home)
-    assert not calibrant_home.exists()
 
 
 # --- setups that are refused --------------------------------------------------------------------

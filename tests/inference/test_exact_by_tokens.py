@@ -17,7 +17,7 @@ from calibrant.core import (
     Outcome,
 )
 from calibrant.inference import Classifier
-from calibrant.inference._calls import Calls
+from calibrant.inference._methods import ModelCalls
 from calibrant.inference._tokens import TokenScorer
 from token_engine import CHARACTERS, Engine, Row
 
@@ -78,7 +78,7 @@ def test_every_prompt_has_expectations_of_its_own() -> None:
 
 def test_a_row_does_not_overtake_those_that_wait() -> None:
     """One that comes when the engine has just been asked goes behind them."""
-    engine, calls, ended = Engine(), Calls(), list[str]()
+    engine, calls, ended = Engine(), ModelCalls(), list[str]()
     scorer = TokenScorer(LabelSet(["cat", "dog"]), ["cat", "dog"], tolerance=0.05)
     rows: list[asyncio.Task[None]] = []
 

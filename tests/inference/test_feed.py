@@ -164,14 +164,6 @@ def test_a_server_that_dies_ends_a_run_later() -> None:
     assert 150 <= len(rows) < 170
 
 
-def test_a_few_failures_in_a_row_are_data() -> None:
-    """Every row is there, with its reason."""
-    down = ProviderError("reset", provider="p")
-    client = FakeClient(LABELS, lambda text: down if int(text) < 19 else "cat")
-    found = classifier(client).classify_many([str(number) for number in range(60)])
-    assert [prediction.outcome for prediction in found] == [Outcome.ERROR] * 19 + [Outcome.OK] * 41
-
-
 def test_an_answer_that_lost_its_logprobs_is_asked_for_again() -> None:
     """Where others have them, that is the server's fault, not evidence of nothing."""
     client = _Forgetful(LABELS, {}, default={"cat": 0.8, "dog": 0.2}, forgets={3, 4, 6})

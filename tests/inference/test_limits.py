@@ -436,13 +436,6 @@ def test_an_engine_in_this_process_has_four_rows_in_flight(settings: dict[str, A
     assert client.max_in_flight == most
 
 
-def test_other_models_have_ten_rows_in_flight() -> None:
-    """Where limits name no number."""
-    client = FakeClient(LABELS, {}, default="cat", latency=0.001)
-    classifier(client, limits=Limits(max_requests=99)).classify_many(list(map(str, range(30))))
-    assert client.max_in_flight == 10
-
-
 def test_a_pause_is_told_with_its_time() -> None:
     """By Retry-After and by an allowance that is used up; it ends with its time."""
     clock, told = Time(), []

@@ -169,16 +169,12 @@ def any_model(messages: list[dict[str, str]]) -> object:
     return messages
 
 
-@pytest.mark.parametrize("model", ["openai/x", "local/smollm2-135m", "llamacpp:x.gguf", any_model])
+@pytest.mark.parametrize("model", ["openai/x", any_model])
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
         ("model", "name the model itself"),
-        ("messages", "prompt and user_template"),
-        ("space", "set space itself"),
         ("max_concurrency", "set concurrency"),
-        ("response_format", "built from labels and field"),
-        ("logprobs", "top_logprobs of Classifier"),
         ("top_logprobs", "top_logprobs of Classifier"),
     ],
 )
@@ -191,7 +187,7 @@ def test_what_is_set_elsewhere_is_no_option(model: Any, name: str, instead: str)
 
 
 @pytest.mark.parametrize("name", ["n_ctx", "n_parallel", "n_threads"])
-@pytest.mark.parametrize("value", ["big", 2.0, True, 0, -1, None])
+@pytest.mark.parametrize("value", ["big", True, 0])
 def test_settings_of_the_engine_are_whole_numbers(name: str, value: Any) -> None:
     """Not text, not fractions, not switches."""
     message = f"option {name} to be a whole number of at least 1, got {value!r}"

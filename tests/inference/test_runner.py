@@ -5,7 +5,7 @@ from __future__ import annotations
 from calibrant.core import Outcome
 from calibrant.core._predictor import Query
 from calibrant.inference import Classifier
-from calibrant.inference._predictor import ask
+from calibrant.inference._loop import ask
 from calibrant.testing import FakeClient
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.inference._withheld import may_be_withheld, without_secrets
+from calibrant.inference._models import may_be_withheld, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -16,32 +16,15 @@ from calibrant.inference._withheld import may_be_withheld, without_secrets
         ({"temperature": 0.5, "max_tokens": 9, "stop": ["x"]}, None, ()),
         ({"api_key": "k", "seed": 1}, {"seed": 1}, ("api_key",)),
         ({"extra_headers": {}}, {}, ("extra_headers",)),
-        ({"user": "sk-0123456789abcdef"}, {}, ("user",)),
         ({"tok": "whatever-it-is"}, {}, ("tok",)),
         ({"reasoning_effort": "minimal", "response_format": {"title": "whatever it is"}}, None, ()),
-        ({"extra_body": {"provider": {"order": ["somebody", "else"]}, "min_p": 0.1}}, None, ()),
         ({"extra_body": {"provider": {"order": "ok", "api_key": "k"}}}, {}, ("extra_body",)),
-        ({"extra_body": {"provider": {"authToken": "whatever-it-is"}}}, {}, ("extra_body",)),
-        ({"extra_body": {"deep": [{"tok": "whatever-it-is"}]}}, {}, ("extra_body",)),
         ({"unknown": [0.5, True, None, "on", "0.25", "2024-05-01"]}, None, ()),
-        ({"api_base": "http://host/v1?tok=abcdefgh"}, {"api_base": "http://host/v1"}, ("api_base",)),
         ({"extra_body": {"deep": [{"apiKey": "k"}]}}, {}, ("extra_body",)),
-        ({"extra_body": {"deep": [{"tokens": 3}]}}, None, ()),
-        ({"extra_body": ["Bearer abcdefgh"]}, {}, ("extra_body",)),
         ({"api_base": "http://127.0.0.1:1/v1/"}, None, ()),
         ({"api_base": "http://me:pass@host:1/v1"}, {"api_base": "http://host:1/v1"}, ("api_base",)),
         ({"base_url": "http://host/v1?key=k&a=1"}, {"base_url": "http://host/v1?a=1"}, ("base_url",)),
-        (
-            {"api_base": "http://host/v1?sig=k&api-version=2"},
-            {"api_base": "http://host/v1?api-version=2"},
-            ("api_base",),
-        ),
         ({"api_base": None}, None, ()),
-        (
-            {"passphrase": "k", "oauth": "k", "pwd": "k", "jwt": "k"},
-            {},
-            ("passphrase", "oauth", "pwd", "jwt"),
-        ),
     ],
 )
 def test_what_may_be_a_credential_is_left_out_and_named(
@@ -55,13 +38,9 @@ def test_what_may_be_a_credential_is_left_out_and_named(
     ("name", "expected"),
     [
         ("api_key", True),
-        ("extra_headers", True),
         ("api_base", True),
-        ("base_url", True),
         ("timeout", True),
         ("temperature", False),
-        ("max_tokens", False),
-        ("seed", False),
     ],
 )
 def test_only_who_calls_and_where_may_differ_from_place_to_place(name: str, expected: bool) -> None:

@@ -12,7 +12,7 @@ from calibrant.core import ConfigurationError, Example, Outcome, Prediction
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference._demonstration_format import Demonstration, one_line
 from calibrant.optimization import ExemplarProposer
-from calibrant.optimization._confusions import ConfusionLog
+from calibrant.optimization._exemplar import PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
@@ -154,11 +154,10 @@ def test_costly_confusions_choose_the_edits() -> None:
 
 def test_confidence_weighs_the_confusions() -> None:
     """A sure mistake costs more than an unsure one."""
-    log = ConfusionLog()
-    log.add(
-        "p", [("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)]
+    record = PromptRecord()
+    record.add_all(
+        [("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)]
     )
-    record = log.of("p")
     assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
     assert record.cost["Food", "Bills/Gas & Oil"] == pytest.approx(0.2)
     assert record.excess("Food") == -2
@@ -167,10 +166,10 @@ def test_confidence_weighs_the_confusions() -> None:
 
 def test_rows_without_a_label_teach_nothing() -> None:
     """Failed and unparsed answers are not confusions."""
-    log = ConfusionLog()
-    log.add("p", [("a", "Food")], [prediction(None)])
-    assert not log.of("p").cost
-    assert not log.of("p").got
+    record = PromptRecord()
+    record.add_all([("a", "Food")], [prediction(None)])
+    assert not record.cost
+    assert not record.got
 
 
 def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
@@ -192,7 +191,7 @@ def test_an_adapter_tells_spelling_and_field() -> None:
     (prompt,) = propose(proposer, SEED, 1)
     assert '{"a": {"b": "cat"}}' in prompt
     assert '{"a": {"b": "dog"}}' in prompt
-    assert proposer._log.of("Classify.").cost == {("dog", "cat"): 0.9}
+    assert proposer._records["Classify."].cost == {("dog", "cat"): 0.9}
 
 
 def test_long_texts_are_not_shown_while_short_ones_exist() -> None:

@@ -16,10 +16,11 @@ from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import load_predictions
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
-from calibrant.optimization import OptimizationResult, optimize
+from calibrant.optimization import optimize
 from calibrant.optimization._choice import Choice, ValidatedPrompt
-from calibrant.optimization._final import final_score, labelled_rows
+from calibrant.optimization._heads import labelled_rows
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
+from calibrant.optimization._result import final_score
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -281,47 +282,6 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
 
 
 # --- again --------------------------------------------------------------------------------------
-
-
-def without_time(result: OptimizationResult) -> dict[str, Any]:
-    """Return all that a result says but how long it took."""
-    return {**result.to_record(), "seconds": None}
-
-
-def test_a_finished_run_is_read_back(tmp_path: Path) -> None:
-    """The same figures and the same head, and nothing is asked."""
-    first = optimize(hidden_task(), model=FakeClient(LABELS, learner), out=tmp_path, **BUDGET)
-    head, lines = (tmp_path / "head.json").read_bytes(), (tmp_path / "predictions.jsonl").read_bytes()
-    client = FakeClient(LABELS, learner)
-    again = optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
-    assert client.requests == []
-    assert without_time(again) == without_time(first)
-    assert (tmp_path / "head.json").read_bytes() == head
-    assert len((tmp_path / "predictions.jsonl").read_bytes().splitlines()) == len(lines.splitlines())
-
-
-@pytest.mark.parametrize("before", [20, 75, 100, 115])
-def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
-    """Wherever it stopped: in the search, while the head learned, or among the test rows."""
-    whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
-
-    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
-        pass
-
-    def stops(text: str, prompt: str) -> Any:
-        if len(client.requests) > before:
-            raise Interrupted
-        return learner(text, prompt)
-
-    client = FakeClient(LABELS, stops)
-    with pytest.raises(Interrupted):
-        optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
-    resumed = FakeClient(LABELS, learner)
-    found = optimize(hidden_task(), model=resumed, out=tmp_path, **BUDGET)
-    assert without_time(found) == without_time(whole)
-    answered = set(asked_about(client)[:before])
-    assert len(set(asked_about(resumed))) == len(asked_about(resumed))
-    assert len(answered & set(asked_about(resumed))) <= 10  # in flight when it ended
 
 
 # --- where there is none ------------------------------------------------------------------------

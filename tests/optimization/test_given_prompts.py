@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, Example, StateError, Task
 from calibrant.core._settings import HeadSettings, ScoringSettings
-from calibrant.optimization import OptimizationResult, Progress, optimize
+from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -158,34 +158,6 @@ def test_a_model_that_errs_on_no_row_is_asked_under_no_other_prompt() -> None:
     result = optimize(task(GOOD), model=client, max_metric_calls=400)
     assert origins(result) == [None]
     assert {prompt for prompt, _ in asked(client)} == {"Which animal?"}
-
-
-class Interruption(BaseException):
-    """Stands for a kill."""
-
-
-@pytest.mark.parametrize("stop", [20, 40, 60])
-def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
-    """Among the other prompts as well, and pays for nothing twice."""
-    whole = optimize(task(BAD, GOOD), model=FakeClient(LABELS, listener), max_metric_calls=200)
-
-    def interrupt(progress: Progress) -> None:
-        if progress.calls > stop:
-            raise Interruption
-
-    with pytest.raises(Interruption):
-        optimize(
-            task(BAD, GOOD),
-            model=FakeClient(LABELS, listener),
-            max_metric_calls=200,
-            out=tmp_path,
-            progress=interrupt,
-        )
-    paid = len((tmp_path / "journal.jsonl").read_bytes().splitlines())
-    client = FakeClient(LABELS, listener)
-    result = optimize(task(BAD, GOOD), model=client, max_metric_calls=200, out=tmp_path)
-    assert (result.best_prompt, result.metric_calls) == (whole.best_prompt, whole.metric_calls)
-    assert len(asked(client)) == whole.metric_calls - paid
 
 
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._app import app
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError
 from calibrant.core._settings import CalibrationSettings
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
@@ -63,22 +63,6 @@ def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> Non
     assert classifier.with_prompt("Another prompt").prior_correction is None
 
 
-def test_a_correction_of_another_prompt_is_refused(tmp_path: Path) -> None:
-    """A prior belongs to the prompt it was measured under."""
-    out = tmp_path / "run"
-    optimize(
-        make_task(),
-        model=FakeClient(LABELS, biased),
-        max_metric_calls=80,
-        minibatch_size=3,
-        prior_correction="batch",
-        out=out,
-    )
-    other = Classifier(model=FakeClient(LABELS, biased), labels=LABELS, field="category", prompt="Hm?")
-    with pytest.raises(StateError, match="prompt"):
-        LabelPriorCorrection.load(out / "label_prior.json", fingerprint=other.fingerprint())
-
-
 def test_the_task_says_whether_to_correct_and_the_caller_has_the_last_word(tmp_path: Path) -> None:
     """`[calibration]` in the file, `prior_correction` in the call."""
     task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
@@ -93,19 +77,6 @@ def test_the_task_says_whether_to_correct_and_the_caller_has_the_last_word(tmp_p
             out=out,
         )
         assert (out / "label_prior.json").exists() is corrected
-
-
-def test_a_finished_run_is_read_back_with_its_correction(tmp_path: Path) -> None:
-    """A second start asks nothing and ends the same; without the correction it is another run."""
-    settings: dict[str, Any] = {"max_metric_calls": 80, "minibatch_size": 3, "out": tmp_path / "run"}
-    first = optimize(make_task(), model=FakeClient(LABELS, biased), prior_correction="batch", **settings)
-    model = FakeClient(LABELS, biased)
-    second = optimize(make_task(), model=model, prior_correction="batch", **settings)
-    assert model.requests == []
-    assert second.best_prompt == first.best_prompt
-    assert second.metric_calls == first.metric_calls
-    with pytest.raises(StateError):
-        optimize(make_task(), model=model, **settings)
 
 
 def test_an_unknown_correction_is_refused() -> None:

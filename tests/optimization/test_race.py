@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
-from calibrant.optimization._race import FIRST, Standing, detectable_gain, race, race_calls, standing
+from calibrant.optimization._race import FIRST, PromptStanding, detectable_gain, race, race_calls, standing
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
 
 
-def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], Standing]:
+def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], PromptStanding]:
     """Return how prompts stand whose losses are the rows of an array of shape (prompts, n)."""
-    return lambda place, n: Standing(
+    return lambda place, n: PromptStanding(
         losses=losses[place, :n], accuracy=accuracy[place], macro_f1=accuracy[place]
     )
 
@@ -43,7 +43,7 @@ def test_a_clear_race_ends_early() -> None:
     asked: list[tuple[int, int]] = []
     stand = stand_of(drawn([2.0]), [0.5, 0.9])
 
-    def noted(place: int, n: int) -> Standing:
+    def noted(place: int, n: int) -> PromptStanding:
         asked.append((place, n))
         return stand(place, n)
 
@@ -71,7 +71,7 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
     stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
     asked: list[int] = []
 
-    def noted(place: int, n: int) -> Standing:
+    def noted(place: int, n: int) -> PromptStanding:
         asked.append(n)
         return stand(place, n)
 
@@ -85,7 +85,7 @@ def test_half_of_the_challengers_goes_on() -> None:
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
-    def noted(place: int, n: int) -> Standing:
+    def noted(place: int, n: int) -> PromptStanding:
         asked[place] = max(asked[place], n)
         return stand(place, n)
 
@@ -109,7 +109,7 @@ def test_the_least_promising_stay_out_where_not_all_can_be_paid() -> None:
 def test_nothing_is_asked_that_cannot_be_paid() -> None:
     """The seed prompt stays where not even the first stage can."""
 
-    def never(place: int, n: int) -> Standing:
+    def never(place: int, n: int) -> PromptStanding:
         raise AssertionError(place, n)
 
     assert race(2, never, rows=100, affordable=lambda _places, _n: False) == 0

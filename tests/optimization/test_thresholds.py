@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -59,15 +60,10 @@ def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
 
 def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_path: Path) -> None:
     """Scores of one do not go on as scores of the other."""
-    first = optimize(
-        make_task(train=60), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run"
-    )
-    again = optimize(
-        make_task(train=60), model=client, max_metric_calls=130, thresholds="auto", out=tmp_path / "run"
-    )
-    assert again.best_prompt == first.best_prompt
+    settings: dict[str, Any] = {"model": client, "max_metric_calls": 130, "out": tmp_path / "run"}
+    optimize(make_task(train=60), thresholds="auto", **settings)
     with pytest.raises(StateError):
-        optimize(make_task(train=60), model=client, max_metric_calls=130, out=tmp_path / "run")
+        optimize(make_task(train=60), **settings)
 
 
 def test_the_command_takes_it(write_task: Callable[..., Path]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.adapters._grading import score_of
+from calibrant.adapters._rows import ConfidenceGrader
 from calibrant.core import (
     HierarchicalLabels,
     LabelSet,
@@ -54,7 +54,7 @@ def predicted(labels: LabelSet, shares: NDArray[np.float64], label: str | None =
 
 def score(labels: LabelSet, prediction: Prediction, answer: str, strategy: ScoringStrategy) -> float:
     """Return the score of the adapter."""
-    return score_of(prediction, answer, labels=labels, strategy=strategy, failure_score=0.0)
+    return ConfidenceGrader(labels, scoring_strategy=strategy).score(prediction, answer)
 
 
 def expected(labels: LabelSet, said: Any, true: Any, strategy: ScoringStrategy) -> float:
@@ -155,4 +155,5 @@ def test_no_confidence_scores_by_correctness_alone(labels: LabelSet) -> None:
         assert score(labels, right, last, strategy) == 1.0
         assert score(labels, right, labels[0], strategy) == 0.0
     refused = Prediction(label=None, outcome=Outcome.REFUSAL)
-    assert score_of(refused, last, labels=labels, strategy=BrierScoring(), failure_score=0.25) == 0.25
+    grader = ConfidenceGrader(labels, scoring_strategy=BrierScoring(), failure_score=0.25)
+    assert grader.score(refused, last) == 0.25

@@ -6,7 +6,7 @@ import pytest
 
 from calibrant.core._distribution import LogprobSpace
 from calibrant.inference import examine
-from calibrant.inference.doctor._report import Examination, Verdict
+from calibrant.inference.doctor._records import Examination, Verdict
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Interval, StateError
-from calibrant.reports._trade import TradePoint, trade_chart, write_trade
+from calibrant.reports._trade import TradePoint, write_trade
 
 SMALL = TradePoint(name="small alone", cost=1.0, performance=0.6)
 LARGE = TradePoint(name="<b>large</b>", cost=50.0, performance=0.8)
@@ -59,10 +59,11 @@ def test_dearer_points_lie_to_the_right_and_better_ones_above(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cost", [0.0, 1e-7, 3.0])
-def test_equal_points_are_drawn_too(cost: float) -> None:
-    """No cost, one cost, one performance."""
+def test_equal_points_are_drawn_too(tmp_path: Path, cost: float) -> None:
+    """A chart of no cost, one cost or one performance has an area."""
     one = TradePoint(name="one", cost=cost, performance=1.0)
-    drawn = ET.fromstring(trade_chart("t", frontier=[one], models=[one, one], chosen=one))  # noqa: S314
+    svg, _ = write_trade(tmp_path, title="", statements=[""], frontier=[one], models=[one, one], chosen=one)
+    drawn = ET.fromstring(svg.read_text())  # noqa: S314  (our own file)
     for element in drawn.iter():
         for name in ("x", "y", "cx", "cy", "x1", "y1"):
             if name in element.attrib:

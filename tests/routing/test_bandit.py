@@ -317,18 +317,12 @@ class TestBadInput:
         ("settings", "words"),
         [
             ({"alpha": -0.1}, "alpha"),
-            ({"alpha": float("nan")}, "alpha"),
-            ({"dim": 0}, "dim"),
             ({"dim": 2.5}, "dim"),
             ({"dim": 1025}, "dim"),
             ({"cost_weight": -1.0}, "cost_weight"),
-            ({"cost_weight": float("inf")}, "cost_weight"),
             ({"decay_factor": 0.0}, "decay_factor"),
-            ({"decay_factor": 1.01}, "decay_factor"),
-            ({"decay_factor": True}, "decay_factor"),
             ({"costs": {"cheap": -1.0}}, "cheap"),
             ({"costs": {"cheep": 1.0}}, "cheep"),
-            ({"costs": {"cheap": float("nan")}}, "cheap"),
         ],
     )
     def test_settings_out_of_range(self, settings: dict[str, Any], words: str) -> None:
@@ -336,26 +330,7 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match=words):
             bandit(**settings)
 
-    @pytest.mark.parametrize("providers", [[], ["a", "a"], "ab", [" "]])
-    def test_providers(self, providers: Any) -> None:
-        """None, doubled, a text, a name that is none."""
-        with pytest.raises(ConfigurationError, match="provider"):
-            BanditRouter(providers)
-
-    @pytest.mark.parametrize(
-        "context",
-        [
-            [1.0],
-            [[1.0, 2.0]],
-            3.0,
-            [np.nan, 1.0],
-            [1.0, np.inf],
-            ["a", "b"],
-            [[1.0], [1.0, 2.0]],
-            [10**400, 1],
-        ],
-        ids=str,
-    )
+    @pytest.mark.parametrize("context", [[1.0], [[1.0, 2.0]], [1.0, np.inf], ["a", "b"]], ids=str)
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
         """Refused at both ends; nothing is learnt or counted."""
         router = bandit()
@@ -364,11 +339,6 @@ class TestBadInput:
         with pytest.raises(ConfigurationError, match="embedding"):
             router.record(answered("cheap", 0.5, context, cost=1.0))
         assert router.snapshot() == bandit().snapshot()
-
-    def test_an_unknown_provider(self) -> None:
-        """The known ones are named."""
-        with pytest.raises(ConfigurationError, match=r"cheap, middle, dear.*'strange'"):
-            bandit().record(answered("strange", 0.5))
 
 
 def numbers(record: Mapping[str, Any], key: str) -> NDArray[np.float64]:
@@ -434,21 +404,6 @@ class TestSnapshot:
         text = json.dumps(BanditRouter(["a"], dim=64).snapshot())
         assert len(text) < 8 * (65 * 66 / 2 + 65) * 4 / 3 + 500
 
-    def test_leaves_removed_providers_out_and_begins_afresh_with_new_ones(self) -> None:
-        """The others keep what was learnt."""
-        router = BanditRouter(["dear", "new"], dim=2, cost_weight=0.0)
-        router.restore(taught().snapshot())
-        dear, new = router.standings()
-        assert (dear.observations, new.observations) == (33, 0)
-        assert set(router.snapshot()["providers"]) == {"dear", "new"}
-
-    def test_nothing_and_none_forget(self) -> None:
-        """As if new."""
-        for nothing in (None, {}):
-            router = taught()
-            router.restore(nothing)
-            assert router.snapshot() == bandit().snapshot()
-
     def test_another_dim_begins_afresh_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         """No error: the setting was changed on purpose."""
         router = taught()
@@ -468,50 +423,22 @@ def change(key: str, new: Any) -> Callable[[dict[str, Any]], None]:
     return changed
 
 
-def cut(key: str) -> Callable[[dict[str, Any]], None]:
-    """Return a change that leaves a provider's value out."""
-    return lambda snapshot: snapshot["providers"]["middle"].pop(key)
-
-
 DAMAGE = {
-    "version": lambda snapshot: snapshot.update(version=1),
-    "no version": lambda snapshot: snapshot.pop("version"),
-    "strategy": lambda snapshot: snapshot.update(strategy="thompson"),
     "dim": lambda snapshot: snapshot.update(dim="2"),
-    "no providers": lambda snapshot: snapshot.pop("providers"),
-    "providers": lambda snapshot: snapshot.update(providers=[]),
-    "record": lambda snapshot: snapshot["providers"].update(middle=3),
-    **{f"no {key}": cut(key) for key in ("observations", "unembedded", "reward", "ridge", "updates", "gram")},
-    "negative observations": change("observations", -1),
-    "fraction of observations": change("observations", 1.5),
-    "true": change("observations", new=True),
     "fewer observations than the matrix holds": change("observations", 1),
     "reward above one": change("reward", [1.0, 1.5]),
     "reward without weight": change("reward", [0.5]),
-    "reward not finite": change("reward", [1.0, float("nan")]),
     "negative weight": change("reward", [-1.0, 0.5]),
     "negative quality": change("quality", [1.0, -0.1]),
     "negative cost": change("cost", [1.0, -0.1]),
-    "endless cost": change("cost", [1.0, float("inf")]),
-    "huge whole number": change("cost", [1.0, 10**400]),
     "ridge of nothing": change("ridge", 0.0),
     "ridge above one": change("ridge", 1.1),
-    "ridge in words": change("ridge", "1"),
-    "updates": change("updates", -1),
-    "no base64": change("gram", "%%%"),
-    "gram of numbers": change("gram", [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]),
+    "stray characters": change("gram", "!" + packed([1.0, 0.0, 0.0, 1.0, 0.0, 1.0])),
     "short gram": change("gram", packed([1.0, 0.0, 1.0])),
-    "long gram": change("gram", packed([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0])),
     "gram not finite": change("gram", packed([1.0, np.nan, 0.0, 1.0, 0.0, 1.0])),
     "gram with a negative eigenvalue": change("gram", packed([1.0, 1.3, 0.0, 1.0, 0.0, 1.0])),
-    "gram with a very negative eigenvalue": change("gram", packed([1.0, 5.0, 0.0, 1.0, 0.0, 1.0])),
     "gram that overflows": change("gram", packed([1e308, 0.0, 0.0, 1e308, 0.0, 1.0])),
-    "stray characters": change("gram", "!" + packed([1.0, 0.0, 0.0, 1.0, 0.0, 1.0])),
-    "gram with a negative diagonal": change("gram", packed([-0.5, 0.0, 0.0, 1.0, 0.0, 1.0])),
-    "gram beyond all observations": change("gram", packed([1e300, 0.0, 0.0, 1e300, 0.0, 1.0])),
-    "response not finite": change("response", packed([np.inf, 0.0, 0.0])),
     "response beyond all rewards": change("response", packed([1e9, 0.0, 0.0])),
-    "no response": cut("response"),
 }
 
 

@@ -116,17 +116,6 @@ def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: f
     assert values(with_it, "a")["score"] < values(without, "a")["score"]
 
 
-def test_negative_scores_are_reached() -> None:
-    """Slow and failing: the case in which multiplying with a penalty would help the provider."""
-    router = EMARouter(NAMES)
-    for _ in range(50):
-        router.record(seen("a", success=False, seconds=40.0))
-    score = values(router, "a")["score"]
-    assert score < -1.0
-    router.record(seen("a", success=False, seconds=0.1, penalty=1.0))
-    assert values(router, "a")["score"] < score - 0.09
-
-
 def test_providers_are_sorted_after_every_interval_and_not_before() -> None:
     """The fourth observation sorts, then the eighth."""
     router = EMARouter(NAMES, reorder_interval=4)
@@ -238,58 +227,24 @@ def test_numpy_numbers_are_stored_as_plain_ones() -> None:
     assert json.loads(json.dumps(router.snapshot())) == router.snapshot()
 
 
-def test_removed_providers_are_left_out_and_new_ones_begin_fresh() -> None:
-    """The state follows the configuration."""
-    old = EMARouter(["a", "gone"])
-    old.record(seen("a", success=False))
-    old.record(seen("gone"))
-    router = EMARouter(["new", "a"])
-    router.restore(old.snapshot())
-    assert router.order() == ["new", "a"]
-    assert [one.observations for one in router.standings()] == [0, 1]
-    assert list(router.snapshot()["providers"]) == ["new", "a"]
-
-
-@pytest.mark.parametrize("nothing", [None, {}])
-def test_nothing_stored_is_no_experience(nothing: dict[str, Any] | None) -> None:
-    """Counts, averages and order are as at the start."""
-    router = EMARouter(NAMES, reorder_interval=1)
-    router.record(seen("a", success=False))
-    router.restore(nothing)
-    assert router.order() == NAMES
-    assert router.snapshot() == EMARouter(NAMES).snapshot()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        *(("success", value) for value in (-0.1, 1.1, float("nan"), None, "1", True, [1.0])),
-        *(("latency_seconds", value) for value in (-0.1, float("inf"), None, 10**400)),
-        *(("penalty", value) for value in (-0.1, 1.1, float("nan"))),
-        *(("observations", value) for value in (-1, 1.5, None, True, float("nan"))),
-    ],
+    [("success", 1.1), ("latency_seconds", -0.1), ("penalty", -0.1), ("observations", 1.5)],
 )
-def test_damaged_numbers_are_refused_and_nothing_changes(field: str, value: Any) -> None:
-    """The message names the field or the range."""
+def test_stored_averages_have_ranges(field: str, value: float) -> None:
+    """The error names the field, and the state stays as it was."""
     router = EMARouter(NAMES)
     router.record(seen("a", success=False))
     before = router.snapshot()
     damaged = json.loads(json.dumps(before))
     damaged["providers"]["b"][field] = value
-    with pytest.raises(StateError, match=field):
+    with pytest.raises(StateError, match=f"Expected {field} in the state of the provider 'b', got {value}"):
         router.restore(damaged)
     assert router.snapshot() == before
 
 
-@pytest.mark.parametrize("alpha", [0.0, -0.1, 1.1, float("nan"), "0.1", None])
-def test_an_alpha_that_is_no_weight_is_refused(alpha: Any) -> None:
-    """It is in (0, 1]."""
-    with pytest.raises(ConfigurationError, match=r"alpha in \(0, 1\]"):
-        EMARouter(NAMES, alpha=alpha)
-
-
-@pytest.mark.parametrize("interval", [-1, 1.5, "10", None, True])
-def test_an_interval_that_is_no_count_is_refused(interval: Any) -> None:
-    """It is a whole number from 0 on."""
-    with pytest.raises(ConfigurationError, match="reorder_interval"):
-        EMARouter(NAMES, reorder_interval=interval)
+@pytest.mark.parametrize("option", [{"alpha": 0.0}, {"reorder_interval": -1}])
+def test_options_have_ranges(option: dict[str, Any]) -> None:
+    """The error names the option."""
+    with pytest.raises(ConfigurationError, match=f"^Expected {next(iter(option))} "):
+        EMARouter(NAMES, **option)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from calibrant.core import ConfigurationError, StateError
+from calibrant.core import ConfigurationError
 from calibrant.routing import Observation, ThompsonRouter
 
 NAMES = ["a", "b", "c"]
@@ -175,49 +174,6 @@ def test_parameters_stay_where_they_can_be_sampled() -> None:
         assert [name for name in router.order() if name != "c"] == ["a", "b"]
 
 
-@pytest.mark.parametrize("field", ["alpha", "beta"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", True, [1.0], {}, 10**400])
-def test_what_is_no_finite_number_is_refused_and_nothing_changes(field: str, value: Any) -> None:
-    """Rejected, not replaced."""
-    router = ThompsonRouter(NAMES)
-    router.record(seen("a"))
-    before = router.snapshot()
-    damaged = json.loads(json.dumps(before))
-    damaged["providers"]["b"][field] = value
-    with pytest.raises(StateError, match=f"'b': Expected {field} to be finite"):
-        router.restore(damaged)
-    assert router.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        [],
-        "text",
-        7,
-        {"version": 2, "strategy": "thompson", "providers": {}},
-        {"version": None},
-        {"strategy": "thompson", "providers": {}},
-        {"version": 1, "strategy": "ema", "providers": {}},
-        {"version": 1, "strategy": "thompson"},
-        {"version": 1, "strategy": "thompson", "providers": []},
-        {"version": 1, "strategy": "thompson", "providers": {"a": None}},
-        {"version": 1, "strategy": "thompson", "providers": {"a": [1, 1]}},
-        {"version": 1, "strategy": "thompson", "providers": {"a": {"alpha": 1.0, "beta": 1.0}}},
-        {"version": 1, "strategy": "thompson", "providers": {"a": {"observations": 1, "alpha": 1.0}}},
-    ],
-    ids=str,
-)
-def test_a_foreign_record_is_refused(damaged: Any) -> None:
-    """Another shape, version or strategy."""
-    router = ThompsonRouter(NAMES)
-    router.record(seen("a"))
-    before = router.snapshot()
-    with pytest.raises(StateError, match="Expected"):
-        router.restore(damaged)
-    assert router.snapshot() == before
-
-
 @given(first=outcomes, second=outcomes, decay=st.sampled_from([1.0, 0.9]))
 def test_a_router_restored_from_json_goes_on_as_the_first_would(
     first: list[tuple[int, str]], second: list[tuple[int, str]], decay: float
@@ -233,29 +189,10 @@ def test_a_router_restored_from_json_goes_on_as_the_first_would(
     assert one.snapshot() == other.snapshot()
 
 
-def test_removed_providers_are_left_out_and_new_ones_begin_fresh() -> None:
-    """Even if what is stored of the removed one is damaged."""
-    router = ThompsonRouter(["new", "a"])
-    snapshot = stored(a=(5.0, 2.0), gone=(math.nan, "?"))
-    router.restore(snapshot)
-    assert parameters(router) == [(1.0, 1.0), (5.0, 2.0)]
-    assert list(router.snapshot()["providers"]) == ["new", "a"]
-
-
-@pytest.mark.parametrize("nothing", [None, {}])
-def test_nothing_stored_is_no_experience(nothing: dict[str, Any] | None) -> None:
-    """Counts and parameters are as at the start."""
-    router = ThompsonRouter(NAMES)
-    router.record(seen("a"))
-    router.restore(nothing)
-    assert router.snapshot() == ThompsonRouter(NAMES).snapshot()
-
-
-@pytest.mark.parametrize("decay", [0.0, -0.1, 1.1, math.nan, math.inf, "0.9", None])
-def test_a_decay_that_is_no_share_is_refused(decay: Any) -> None:
-    """It is in (0, 1]."""
+def test_a_decay_that_is_no_share_is_refused() -> None:
+    """The range is (0, 1]."""
     with pytest.raises(ConfigurationError, match=r"decay in \(0, 1\]"):
-        ThompsonRouter(NAMES, decay=decay)
+        ThompsonRouter(NAMES, decay=0.0)
 
 
 def test_the_share_of_first_places_follows_what_was_seen() -> None:

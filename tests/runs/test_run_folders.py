@@ -4,70 +4,75 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
 from calibrant.runs._directory import RunDirectory
-from calibrant.runs._folder import Manifest, locked_folder, make_folder, rescue_if_lost
+from calibrant.runs._folder import (
+    check_manifest,
+    locked_folder,
+    make_folder,
+    read_manifest,
+    rescue_if_lost,
+    write_json,
+)
 from calibrant.runs._journal import JsonlStore
 from calibrant.runs._records import StoredRow, row_line
 from calibrant.runs._shards import blocks_of
 
-FOUND = {"prompt": "Which?", "model": "fake"}
+FOUND: dict[str, object] = {"prompt": "Which?", "model": "fake"}
 
 
 @pytest.fixture
-def manifest(tmp_path: Path) -> Manifest:
-    """Return the manifest of a run in an existing folder."""
-    manifest = Manifest(tmp_path, kind="a run")
-    manifest.write(FOUND)
-    return manifest
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a run."""
+    write_json(tmp_path / "run.json", FOUND)
+    return tmp_path
 
 
-def test_a_run_is_continued_unchanged(manifest: Manifest) -> None:
+def check(folder: Path, record: dict[str, object], *, has_rows: bool = True, **options: Any) -> bool:
+    """Check a record against the one in the folder."""
+    return check_manifest(folder, record, kind="a run", has_rows=has_rows, **options)
+
+
+def test_a_run_is_continued_unchanged(folder: Path) -> None:
     """Its folder is an earlier part of it once a row is there."""
-    assert manifest.check(FOUND, has_rows=True)
-    assert not manifest.check(FOUND, has_rows=False)
-    assert manifest.read() == FOUND
+    assert check(folder, FOUND)
+    assert not check(folder, FOUND, has_rows=False)
+    assert read_manifest(folder) == FOUND
 
 
 @pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
-def test_a_changed_run_is_refused(manifest: Manifest, changed: dict[str, object]) -> None:
+def test_a_changed_run_is_refused(folder: Path, changed: dict[str, object]) -> None:
     """A new, a changed and a missing value are each named; a failed start may be started otherwise."""
     (name,) = changed
     with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
-        manifest.check(FOUND | changed, has_rows=True)
-    assert not manifest.check(FOUND | changed, has_rows=False)
+        check(folder, FOUND | changed)
+    assert not check(folder, FOUND | changed, has_rows=False)
 
 
-def test_ignored_keys_are_not_compared(manifest: Manifest) -> None:
-    """They are kept for the reader."""
-    assert manifest.check({**FOUND, "data": 3}, has_rows=True, ignored=("data",))
-
-
-def test_earlier_forms_are_made_comparable(manifest: Manifest) -> None:
-    """Both records pass through the same function."""
-    assert manifest.check(
-        {**FOUND, "model": "FAKE"}, has_rows=True, comparable=lambda r: {**r, "model": r["model"].lower()}
-    )
+def test_manifests_are_made_comparable(folder: Path) -> None:
+    """Ignored keys are kept for the reader; both records pass through the same function."""
+    assert check(folder, {**FOUND, "data": 3}, ignored=("data",))
+    assert check(folder, {**FOUND, "model": "FAKE"}, comparable=lambda r: {**r, "model": r["model"].lower()})
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     """Hidden ones are of file managers."""
     (tmp_path / ".hidden").touch()
-    manifest = Manifest(tmp_path, kind="a run")
-    assert not manifest.check(FOUND, has_rows=False)
+    assert not check(tmp_path, FOUND, has_rows=False)
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(StateError, match="expected an empty directory or an earlier run, got other files"):
-        manifest.check(FOUND, has_rows=False)
+        check(tmp_path, FOUND, has_rows=False)
 
 
-def test_a_damaged_manifest_is_refused(manifest: Manifest) -> None:
+def test_a_damaged_manifest_is_refused(folder: Path) -> None:
     """The message names the file."""
-    manifest.path.write_text("[")
+    (folder / "run.json").write_text("[")
     with pytest.raises(StateError, match=r"run\.json: expected a JSON object"):
-        manifest.check(FOUND, has_rows=True)
+        check(folder, FOUND)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -76,6 +81,8 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="expected a directory for the run, got a file"):
         make_folder(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(StateError, match=r"cannot be written .*: choose another directory"):
+        make_folder(tmp_path / "file" / "run")
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import litellm
 import pytest
 
-from calibrant.assembly import Bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly import Bundle, load
 from calibrant.core import ConfigurationError, StateError
 from calibrant.serving import BundleProvider
 from fault_server import FaultServer
@@ -63,7 +62,7 @@ def user(text: Any) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("provider")
 def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
     """What the service answers, as JSON; the bundle's prompt and the last user message were sent, nothing else."""
-    with contextlib.closing(open_bundle(bundle, options={"api_base": server.api_base})) as classifier:
+    with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     found = litellm.completion(NAME, messages=user("one dog"))
     asked = server.requests[-1].body["messages"]
@@ -121,18 +120,18 @@ def test_what_cannot_be_answered_is_an_error_of_litellm(
 
 
 @pytest.mark.usefixtures("provider")
-def test_a_text_without_a_label_is_an_error_so_that_fallbacks_apply() -> None:
-    """Here the model declines."""
-    with pytest.raises(litellm.exceptions.BadGatewayError, match="animals: refusal: "):
-        litellm.completion(NAME, messages=user("declined"), num_retries=0)
-
-
-@pytest.mark.usefixtures("provider")
-def test_a_text_whose_call_failed_is_503_as_in_the_service() -> None:
-    """So that it is tried again, or elsewhere."""
+@pytest.mark.parametrize(
+    ("text", "error", "outcome"),
+    [
+        ("declined", litellm.exceptions.BadGatewayError, "refusal"),
+        ("wrong", litellm.exceptions.ServiceUnavailableError, "error"),
+    ],
+)
+def test_a_text_without_a_label_is_an_error(text: str, error: type[Exception], outcome: str) -> None:
+    """So that fallbacks apply; a call that failed has the service's status, 503."""
     litellm.completion(NAME, messages=user("a cat"))  # so the failure is one of the text, not of the set-up
-    with pytest.raises(litellm.exceptions.ServiceUnavailableError, match="animals: error: "):
-        litellm.completion(NAME, messages=user("wrong"), num_retries=0)
+    with pytest.raises(error, match=f"animals: {outcome}: "):
+        litellm.completion(NAME, messages=user(text), num_retries=0)
 
 
 @pytest.mark.usefixtures("provider")

@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly import Bundle, load
 from fault_server import FaultServer
 
 pytestmark = [pytest.mark.proxy, pytest.mark.timeout(300)]
@@ -129,7 +128,7 @@ def await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: FaultServer) -> None:
     """By the model's name, whole and as a stream; what the classifier says, and its tokens."""
-    with contextlib.closing(open_bundle(bundle, options={"api_base": server.api_base})) as classifier:
+    with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     status, found = chat(proxy, {"role": "system", "content": "Be brief."}, user("one dog"))
     assert status == 200, found

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly import Bundle, load
 from fault_server import FaultServer
 from held import Held, app
 
@@ -44,7 +43,7 @@ def test_the_service_does_what_its_description_says(serve: Any, bundle: Bundle, 
     """Statuses, types, schemas, methods, keys; bodies that fit are taken and others refused."""
     with (
         FaultServer(["cat", "dog"]) as server,
-        contextlib.closing(open_bundle(bundle, options={"api_base": server.api_base})) as classifier,
+        contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier,
     ):
         running = serve(app(bundle, classifier, api_keys=(KEY,), most_texts=5))
         done = examine(running.url, tmp_path)

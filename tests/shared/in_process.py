@@ -14,8 +14,8 @@ import pytest
 
 from calibrant.core import Limits
 from calibrant.distributed import _evaluate
+from calibrant.distributed._evaluate import Cluster
 from calibrant.distributed._ledger import Ledger, Loan, Spent
-from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 from calibrant.inference import Classifier
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import Prediction
-from calibrant.store import PredictionCache, _forks
-from calibrant.store._forks import in_use
+from calibrant.store import PredictionCache, _database
+from calibrant.store._database import in_use
 from calibrant.store._router_open import open_router_state
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 
 def carried(*stores: Any) -> list[int]:
     """Return how many open connections each of them keeps."""
-    return [store._table._engine.pool.checkedin() for store in stores]
+    return [getattr(store, "_table", store)._engine.pool.checkedin() for store in stores]
 
 
 def forked(work: Any) -> int:
@@ -70,7 +70,7 @@ def test_a_fork_waits_until_no_connection_is_in_use() -> None:
     def use() -> None:
         with in_use():
             begun.set()
-            while not _forks._GATE.forking:
+            while not _database._GATE.forking:
                 time.sleep(0.001)
             with in_use():  # who has begun may end
                 ended.set()

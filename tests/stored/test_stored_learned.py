@@ -25,8 +25,8 @@ from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Verdict
 from calibrant.heads import Head
+from calibrant.inference.doctor._records import Verdict as DoctorVerdict
 from calibrant.inference.doctor._records import load_examination
-from calibrant.inference.doctor._report import Verdict as DoctorVerdict
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
 from calibrant.store import PredictionCache
 from calibrant.store._router_open import open_router_state

@@ -1,19 +1,27 @@
-"""Metric calls: how many rows an adapter has asked, and when a search must stop for it."""
+"""Bookkeeping of a search: its metric calls, when these must stop it, and the failures that must."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
 
 if TYPE_CHECKING:
     from calibrant.core._predictor import Predictor, Query
 
 _LOG = logging.getLogger("calibrant")
+
+# Of the last rows, failed ones that stop a search: at least so many, and more than this share.
+_WINDOW: Final = 50
+_MIN_FAILURES: Final = 5
+_MAX_SHARE: Final = 0.20
 
 
 class CallCounter:
@@ -22,7 +30,7 @@ class CallCounter:
     Parameters
     ----------
     predictor : Predictor
-        Who is asked. With a journal, a row asked again under the same prompt is no new call.
+        Predictor that is asked. With a journal, a row asked again under the same prompt is no new call.
 
     Attributes
     ----------
@@ -37,14 +45,9 @@ class CallCounter:
         self.completions = 0
         self.without_logprobs = 0
 
-    @property
-    def journalled(self) -> bool:
-        """True if what was answered once is not asked again."""
-        return self._predictor.journal is not None
-
     def new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return a flag for each query: True if it is a call, as it is not in the journal."""
-        if not self.journalled:
+        """Return a flag for each query: True if it is a call, as no journal holds its answer."""
+        if self._predictor.journal is None:
             return [True] * len(queries)
         seen = set(self._answered)
         found = []
@@ -54,7 +57,7 @@ class CallCounter:
         return found
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return for each query, in their order, whether so many metric calls pay for it; shape (n,)."""
+        """Return a flag for each query, in their order: True if so many metric calls pay for it."""
         left, found = calls, []
         for is_new in self.new(queries):
             found.append(not is_new or left > 0)
@@ -78,7 +81,7 @@ class CallCounter:
                 self.without_logprobs,
                 self.completions,
             )
-        if self.journalled:
+        if self._predictor.journal is not None:
             self._answered.update(
                 query
                 for query, prediction in zip(queries, predictions, strict=True)
@@ -151,7 +154,7 @@ class CallBudget:
     counter : CallCounter
         Counts the calls of this search.
     size : SearchSize
-        What a proposal takes.
+        Metric calls of a proposal.
     max_metric_calls : int
         The budget.
 
@@ -170,9 +173,93 @@ class CallBudget:
         self._idle = 0
 
     def __call__(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return whether one more proposal could exceed the budget."""
+        """Return True if one more proposal could exceed the budget."""
         calls = self._counter.metric_calls
         # Iterations that ask nothing new count as one call each, or a search that repeats itself would never end.
         self._idle += calls == self._seen
         self._seen = calls
         return calls + self._idle + self._size.proposal > self._max_metric_calls
+
+
+class FailureMonitor:
+    """Raises when too many recent rows ended in ``error``.
+
+    A search that goes on would optimise on noise: the run stops when more than 20 % of the
+    last 50 rows (of the whole batch, when it is larger), and at least 5, failed.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[str | None] = deque(maxlen=_WINDOW)
+        self._lock = threading.Lock()
+
+    def record(self, predictions: Sequence[Prediction], *, provider: str) -> None:
+        """Take note of a batch.
+
+        Raises
+        ------
+        ProviderError
+            Too many rows failed.
+        """
+        with self._lock:
+            rows = [p.reason if p.outcome is Outcome.ERROR else None for p in predictions]
+            self._recent.extend(rows)
+            # The whole of a large batch, and its end: a server that dies halfway is noticed.
+            for window in (rows, list(self._recent)):
+                reasons = [reason for reason in window if reason is not None]
+                if (
+                    len(window) >= _WINDOW
+                    and len(reasons) >= _MIN_FAILURES
+                    and len(reasons) > _MAX_SHARE * len(window)
+                ):
+                    break
+            else:
+                return
+            self._recent.clear()
+        common = max(sorted(set(reasons)), key=reasons.count)
+        raise ProviderError(
+            f"{len(reasons)} of the last {len(window)} rows failed for reasons that are not the prompt's, "
+            f"most often: {common}",
+            provider=provider,
+            hint="The run stopped instead of optimising on noise; mend the connection and start it again.",
+        )
+
+
+class Watch:
+    """Remembers the first error that must end a search, until somebody who can end it asks."""
+
+    def __init__(self) -> None:
+        self._failures = FailureMonitor()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Remember an error that is raised inside."""
+        try:
+            yield
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def record(self, prediction: Prediction, *, provider: str) -> None:
+        """Take note of a row; too many failed ones are an error of the search, not of the row."""
+        try:
+            self._failures.record([prediction], provider=provider)
+        except ProviderError as error:
+            self._note(error)
+
+    def stop(self) -> bool:
+        """Raise the first error that was noted, once; return True for a limit that the user set, which is no error."""
+        with self._lock:
+            error, self._error = self._error, None
+        if error is None:
+            return False
+        if isinstance(error, LimitReachedError):
+            _LOG.warning("The search ends early: %s", error)
+            return True
+        raise error
+
+    def _note(self, error: Exception) -> None:
+        with self._lock:
+            if self._error is None:
+                self._error = error

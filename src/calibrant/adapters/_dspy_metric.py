@@ -8,16 +8,13 @@ from typing import Any
 
 import dspy
 
-from calibrant.adapters._grading import feedback_on, score_of
-from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._parameters import check_thresholds, refuse_several
-from calibrant.adapters._rows import checked_context
-from calibrant.adapters._watch import Watch
+from calibrant.adapters._calls import Watch
+from calibrant.adapters._parameters import refuse_several
+from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_context
 from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.scoring._probability import LinearBlendScoring
 from calibrant.scoring._protocol import ScoringStrategy
 
 _LOG = logging.getLogger("calibrant")
@@ -28,7 +25,7 @@ INSTEAD_OF_DSPY = (
 )
 
 
-class ConfidenceMetric:
+class ConfidenceMetric(ConfidenceGrader):
     """A metric for ``dspy.GEPA`` that does not reward lucky guesses.
 
     Score and feedback are those of `ConfidenceAdapter`. The result is a ``dspy.Prediction`` of ``score``,
@@ -79,19 +76,16 @@ class ConfidenceMetric:
         failure_score: float = 0.0,
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
     ) -> None:
-        check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
-        if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
-            raise ConfigurationError(
-                f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
-            )
-        self.labels = LabelSet.of(labels)
+        super().__init__(
+            LabelSet.of(labels),
+            scoring_strategy=scoring_strategy,
+            high_confidence_threshold=high_confidence_threshold,
+            low_confidence_threshold=low_confidence_threshold,
+            failure_score=failure_score,
+            objectives=objectives,
+        )
         refuse_several(self.labels, INSTEAD_OF_DSPY)
         self.label_field = label_field
-        self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
-        self.high_confidence_threshold = high_confidence_threshold
-        self.low_confidence_threshold = low_confidence_threshold
-        self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives, labels=self.labels)
         self.watch = Watch()
         self._warned = False
 
@@ -110,9 +104,9 @@ class ConfidenceMetric:
         gold : dspy.Example
             Holds the true label.
         pred : dspy.Prediction
-            What the program returned.
+            The output of the program.
         trace, pred_name, pred_trace
-            What DSPy tells a metric; not used.
+            DSPy's other arguments to a metric; not used.
 
         Returns
         -------
@@ -131,30 +125,15 @@ class ConfidenceMetric:
             answer, context = self._truth(gold)
             prediction = self._prediction(pred)
             graded = dspy.Prediction(
-                score=score_of(
-                    prediction,
-                    answer,
-                    labels=self.labels,
-                    strategy=self.scoring_strategy,
-                    failure_score=self.failure_score,
-                ),
-                feedback=feedback_on(
-                    prediction,
-                    answer,
-                    labels=self.labels,
-                    context=context,
-                    high=self.high_confidence_threshold,
-                    low=self.low_confidence_threshold,
-                ),
-                objective_scores={
-                    name: float(objective(prediction, answer)) for name, objective in self.objectives.items()
-                },
+                score=self.score(prediction, answer),
+                feedback=self.feedback(prediction, answer, context),
+                objective_scores=self.objective_scores(prediction, answer),
             )
         self._warn_once(prediction)
         return graded
 
     def stop(self, state: object = None) -> bool:  # noqa: ARG002  (GEPA's signature)
-        """Say whether a search shall end; GEPA asks once an iteration.
+        """Return True if a search is to end; GEPA asks once an iteration.
 
         Returns
         -------

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from gepa.core.adapter import EvaluationBatch, ProposalFn
+from gepa.core.adapter import ProposalFn
 
-from calibrant.adapters._calls import CallBudget, CallCounter, SearchSize
-from calibrant.adapters._failures import FailureMonitor
-from calibrant.adapters._objectives import Objective, resolve_objectives
-from calibrant.adapters._open_labels import over_all_labels
-from calibrant.adapters._parameters import (
-    Schema,
-    check_calls,
-    check_thresholds,
-    labels_of,
-    prepare_proposer,
-    refuse_open,
-    refuse_several,
+from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
+from calibrant.adapters._learned import PriorCorrection, Thresholds, open_prior, open_thresholds
+from calibrant.adapters._parameters import Schema, check_calls, labels_of, refuse_open
+from calibrant.adapters._rows import (
+    Candidate,
+    ConfidenceGrader,
+    EvaluatedBatch,
+    Objective,
+    checked_row,
+    over_all_labels,
+    query_of,
+    record_of,
 )
-from calibrant.adapters._prior import PriorCorrection, open_prior
-from calibrant.adapters._reference import ReferenceAttributes
-from calibrant.adapters._results import Grader
-from calibrant.adapters._rows import Candidate, checked_row, query_of, record_of
-from calibrant.adapters._thresholds import Thresholds, open_thresholds
 from calibrant.adapters._types import (
     ConfidenceDataInst,
-    ConfidenceRolloutOutput,
-    ConfidenceTrajectory,
     EvaluationObserver,
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
+from calibrant.core._composite import CompositeLabels
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
@@ -46,26 +38,25 @@ from calibrant.inference import RetryPolicy
 from calibrant.inference._choice import Scoring
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.inference._loop import ask
 from calibrant.inference._methods import Tolerance
-from calibrant.inference._predictor import ask
 from calibrant.logprobs._schema import as_response_format
 from calibrant.scoring._probability import LinearBlendScoring
 from calibrant.scoring._protocol import ScoringStrategy
 
-_LOG = logging.getLogger("calibrant")
+_ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
 
 
-class ConfidenceAdapter(ReferenceAttributes):
+class ConfidenceAdapter(ConfidenceGrader):
     """Adapter for ``gepa.optimize`` that does not reward lucky guesses.
 
-    Every row is asked as system prompt = the candidate's first component and user message
-    = ``input`` (shaped by an optional component ``user_template`` holding ``{input}``),
-    with the schema's enum and token log-probabilities. An optional component ``demonstrations``
-    (`DemonstrationSettings.to_text`; blank for none) shows every row the labelled texts nearest to it.
-    The score is the scoring strategy's; the feedback says how sure the model was and what it nearly said.
+    Every row is asked with the candidate's first component as system prompt and ``input`` as user message (shaped by
+    an optional component ``user_template`` holding ``{input}``), with the schema's enum and token log-probabilities.
+    An optional component ``demonstrations`` (`DemonstrationSettings.to_text`) shows it the nearest labelled texts.
+    The score is the scoring strategy's; the feedback names the model's confidence and its closest alternatives.
 
-    Rows that failed for the server's reasons get `failure_score` and are left out of the
-    reflective dataset; too many of them stop the run.
+    Rows whose call failed get `failure_score` and are left out of the reflective dataset; too many of them stop the
+    run.
 
     Parameters
     ----------
@@ -76,8 +67,8 @@ class ConfidenceAdapter(ReferenceAttributes):
     response_format : schema, optional
         Sent with every call; needed when `model` is a name. A Pydantic model is accepted.
     response_schema : schema, optional
-        Where the labels come from, instead of `response_format`. A callable needs neither: its labels are then the
-        answers seen so far, of the rows and of the model (`OpenLabels`), and distributions are over those.
+        Source of the labels instead of `response_format`. A callable needs neither: its labels are then the answers
+        seen so far, of the rows and of the model (`OpenLabels`).
     scoring_strategy : ScoringStrategy, optional
         By default ``LinearBlendScoring(high_confidence_threshold)``.
     answer_field : str, optional
@@ -98,11 +89,10 @@ class ConfidenceAdapter(ReferenceAttributes):
         Names replace the default objectives ``accuracy`` and ``probability``; a mapping
         ``name -> f(prediction, true label)`` adds to them. Known: `OBJECTIVES`.
     proposer : callable, optional
-        Becomes ``propose_new_texts``; its method ``prepare``, where it has one, is told labels (the
-        `CompositeLabels` where an answer holds several) and field, and its method ``observe`` hears of
-        every evaluation.
+        Becomes ``propose_new_texts``. Its method ``prepare``, where it has one, gets labels (the `CompositeLabels`
+        where an answer holds several) and field, and its method ``observe`` every evaluation.
     space : str, optional
-        What the log-probabilities are probabilities of, where the model's default is wrong.
+        Space of the log-probabilities, ``masked`` or ``raw``, where the model's default is wrong.
     journal : Journal, optional
         Finished predictions; what it holds is not asked again.
     retry : RetryPolicy, optional
@@ -110,7 +100,7 @@ class ConfidenceAdapter(ReferenceAttributes):
     on_prediction : callable, optional
         Called with every prediction as it is made, for progress.
     observer : EvaluationObserver, optional
-        Hears of every evaluation, beside the proposer.
+        Gets every evaluation, beside the proposer.
     scoring, tolerance
         How labels are scored; see `Classifier`.
     prior_correction : {"batch"}, optional
@@ -123,7 +113,7 @@ class ConfidenceAdapter(ReferenceAttributes):
     threshold_rows : iterable of ConfidenceDataInst
         Labelled rows for it, such as the training rows.
     demonstrations : DemonstrationIndex, optional
-        What the component ``demonstrations`` shows: training rows, without any whose text is held out.
+        Rows that the component ``demonstrations`` shows: training rows, without any whose text is held out.
     labels : LabelSet, optional
         The labels of the schema, with their structure: `OrdinalLabels` (in their order from low to high) and
         `HierarchicalLabels` earn an answer that is nearly right a part of the score, and feedback says how near.
@@ -168,13 +158,10 @@ class ConfidenceAdapter(ReferenceAttributes):
         labels: LabelSet | None = None,
     ) -> None:
         check_calls(top_logprobs, max_litellm_workers, space)
-        # A schema and a path say too little about them.
-        refuse_several(labels, "use ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...)).")
         labels = labels_of(model, field_path, (response_schema, response_format), labels)
         is_open = isinstance(labels, OpenLabels)
-        refuse_open(
-            labels, scoring=scoring if scoring == "sampled" else None, prior_correction=prior_correction
-        )
+        sampled = scoring if scoring == "sampled" else None
+        refuse_open(labels, scoring=sampled, prior_correction=prior_correction)
         schema = {"type": "json_object"} if is_open else response_format
         classifier = Classifier(
             model=model,
@@ -233,11 +220,6 @@ class ConfidenceAdapter(ReferenceAttributes):
         *,
         model: str | Callable[..., object] | Client,
         response_schema: Schema | None = None,
-        scoring_strategy: ScoringStrategy | None = None,
-        high_confidence_threshold: float = 0.99,
-        low_confidence_threshold: float = 0.90,
-        failure_score: float = 0.0,
-        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
         proposer: ProposalFn | None = None,
         on_prediction: Callable[[Prediction], None] | None = None,
         observer: EvaluationObserver | None = None,
@@ -245,36 +227,28 @@ class ConfidenceAdapter(ReferenceAttributes):
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
         demonstrations: DemonstrationIndex | None = None,
+        **grading: Any,  # noqa: ANN401
     ) -> None:
-        check_thresholds(high_confidence_threshold, low_confidence_threshold, failure_score)
-        if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
-            raise ConfigurationError(
-                f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
-            )
-        if demonstrations is not None:  # which of them are shown, candidates say
+        super().__init__(predictor.labels, **grading)
+        if demonstrations is not None:  # candidates say which of them are shown
             classifier = as_classifier(predictor, to_use="demonstrations")
             predictor = classifier.with_demonstrations(demonstrations, k=None)
         self.predictor = predictor.with_prompt(predictor.prompt)
         self.model = model
         self.response_schema = response_schema
-        self.scoring_strategy = scoring_strategy or LinearBlendScoring(high_confidence_threshold)
-        self.high_confidence_threshold = high_confidence_threshold
-        self.low_confidence_threshold = low_confidence_threshold
-        self.failure_score = failure_score
-        self.objectives = resolve_objectives(objectives, labels=predictor.labels)
         self.propose_new_texts = proposer
         self._counter = CallCounter(self.predictor)
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, labels=predictor.labels)
-        self._scoring_is_given = scoring_strategy is not None
-        self._thresholds = open_thresholds(
-            thresholds,
-            [checked_row(row, predictor.labels) for row in threshold_rows],
-            labels=predictor.labels,
-        )
+        self._prior = open_prior(prior_correction, labels=self.labels)
+        self._scoring_is_given = grading.get("scoring_strategy") is not None
+        rows = [checked_row(row, self.labels) for row in threshold_rows]
+        self._thresholds = open_thresholds(thresholds, rows, labels=self.labels)
         self._failures = FailureMonitor()
         self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
-        prepare_proposer(proposer, predictor.labels, predictor.field)
+        prepare = getattr(proposer, "prepare", None)
+        if prepare is not None:
+            known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
+            prepare(labels=known, field=predictor.field)
 
     @property
     def metric_calls(self) -> int:
@@ -313,7 +287,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         batch: list[ConfidenceDataInst],
         candidate: Candidate,
         capture_traces: bool = False,  # noqa: FBT002  (GEPA's signature)
-    ) -> EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]:
+    ) -> EvaluatedBatch:
         """Classify `batch` under `candidate`.
 
         Parameters
@@ -323,7 +297,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         candidate : dict of str to str
             Component texts; the first one is the system prompt.
         capture_traces : bool, default False
-            Whether to return trajectories for reflection.
+            True returns trajectories for reflection.
 
         Returns
         -------
@@ -337,11 +311,11 @@ class ConfidenceAdapter(ReferenceAttributes):
         DataError
             A row's answer is not one of the labels.
         """
-        return self._evaluate_many([(candidate, batch)], capture_traces=capture_traces)[0]
+        return self.batch_evaluate([(candidate, batch)], capture_traces=capture_traces)[0]
 
     def batch_evaluate(
         self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool = True
-    ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
+    ) -> list[EvaluatedBatch]:
         """Classify several batches under their candidates, all rows concurrently.
 
         Parameters
@@ -349,7 +323,7 @@ class ConfidenceAdapter(ReferenceAttributes):
         items : sequence of (candidate, batch)
             As `evaluate` takes them.
         capture_traces : bool, default True
-            Whether to return trajectories; gepa up to 0.1.4 does not say and needs them.
+            True returns trajectories; gepa up to 0.1.4 does not say and needs them.
 
         Returns
         -------
@@ -361,17 +335,46 @@ class ConfidenceAdapter(ReferenceAttributes):
         ProviderError, DataError
             As `evaluate`.
         """
-        return self._evaluate_many(items, capture_traces=capture_traces)
+        rows = [[checked_row(row, self.labels) for row in batch] for _, batch in items]
+        queries = [
+            query_of(candidate, row)
+            for (candidate, _), batch in zip(items, rows, strict=True)
+            for row in batch
+        ]
+        sample = [] if self._thresholds is None else self._thresholds.queries(queries)
+        wanted = [*sample, *queries]
+        is_new = self._counter.new(wanted)
+        predictions = self.ask(wanted)
+        self.learn_prior(wanted, predictions)
+        predictions = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]
+        if sample:
+            self._set_thresholds(predictions[: len(sample)])
+        predictions = over_all_labels(predictions, self.labels, self.field_path)
+        graded, start, counted = [], len(sample), 0  # the sample counts as calls of the first batch
+        for (candidate, _), batch in zip(items, rows, strict=True):
+            end = start + len(batch)
+            for observer in self._observers:
+                observer.observe(candidate, batch, predictions[start:end])
+            result = self.graded(
+                batch,
+                predictions[start:end],
+                alternatives=self.top_logprobs if capture_traces else None,
+            )
+            # At least one call, so that a search that finds nothing new to ask comes to an end.
+            result.num_metric_calls = max(1, sum(is_new[counted:end]))
+            graded.append(result)
+            start = counted = end
+        return graded
 
     def make_reflective_dataset(
         self,
         candidate: Candidate,
-        eval_batch: EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput],
+        eval_batch: EvaluatedBatch,
         components_to_update: list[str],
     ) -> dict[str, list[dict[str, str]]]:
         """Return one record per answered row, for each component to update.
 
-        Rows that failed for the server's reasons are left out: they say nothing about the prompt.
+        Rows whose call failed are left out: they say nothing about the prompt.
 
         Raises
         ------
@@ -392,59 +395,26 @@ class ConfidenceAdapter(ReferenceAttributes):
         ]
         return {name: [dict(record) for record in records] for name in components_to_update}
 
-    def _evaluate_many(
-        self, items: Sequence[tuple[Candidate, list[ConfidenceDataInst]]], *, capture_traces: bool
-    ) -> list[EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]]:
-        rows = [[checked_row(row, self.labels) for row in batch] for _, batch in items]
-        queries = [
-            query_of(candidate, row)
-            for (candidate, _), batch in zip(items, rows, strict=True)
-            for row in batch
-        ]
-        predictions, new = self._ask(queries)
-        predictions = over_all_labels(predictions, self.labels, self.field_path)
-        grader, found, start = self._grader(), [], 0
-        for (candidate, _), batch in zip(items, rows, strict=True):
-            own = slice(start, start + len(batch))
-            start = own.stop
-            for observer in self._observers:
-                observer.observe(candidate, batch, predictions[own])
-            result = grader.grade(batch, predictions[own], capture_traces=capture_traces)
-            # At least one call, so that a search that finds nothing new to ask comes to an end.
-            found.append(replace(result, num_metric_calls=max(1, sum(new[own]))))
-        return found
-
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return for each query, in their order, whether so many metric calls pay for it; shape (n,)."""
+        """Return a flag for each query, in their order: True if so many metric calls pay for it."""
         return self._counter.affordable(queries, calls)
 
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions, uncorrected; with a journal, an answer of before is no metric call."""
-        new = self._counter.new(queries)
-        tell = self._on_prediction or (lambda _: None)
-        heard = ask(self.predictor, queries, on_prediction=lambda i, found: tell(found) if new[i] else None)
-        self.check_failures(self._counter.count(queries, heard, new))
-        return heard
+        """Return the predictions, uncorrected; with a journal, an earlier answer is no metric call."""
+        is_new = self._counter.new(queries)
+
+        def report(index: int, prediction: Prediction) -> None:
+            if self._on_prediction is not None and is_new[index]:
+                self._on_prediction(prediction)
+
+        predictions = ask(self.predictor, queries, on_prediction=report)
+        self.check_failures(self._counter.count(queries, predictions, is_new))
+        return predictions
 
     def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
         """Add rows that `ask` has answered to the label priors of their prompts, until these have `PRIOR_ROWS`."""
         if self._prior is not None:
             self._prior.fit(queries, predictions)
-
-    def _ask(self, queries: Sequence[Query]) -> tuple[list[Prediction], list[int]]:
-        """Return the predictions, corrected where wished, and how many calls each counts for."""
-        sample = [] if self._thresholds is None else self._thresholds.queries(queries)
-        wanted = [*sample, *queries]
-        new = self._counter.new(wanted)
-        predictions = self.ask(wanted)
-        self.learn_prior(wanted, predictions)
-        found = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]
-        if sample:
-            self._set_thresholds(found[: len(sample)])
-        calls = [int(is_new) for is_new in new[len(sample) :]]
-        if calls:
-            calls[0] += sum(new[: len(sample)])
-        return found[len(sample) :], calls
 
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
         if self._thresholds is None or (found := self._thresholds.fit(sample)) is None:
@@ -466,24 +436,54 @@ class ConfidenceAdapter(ReferenceAttributes):
         """Return `prediction` without the label prior of its prompt, if the adapter corrects at all."""
         return prediction if self._prior is None else self._prior.correct(query, prediction)
 
-    def _grader(self) -> Grader:
-        """Return the grader of a batch; ``thresholds="auto"`` may change its settings between two batches."""
-        return Grader(
-            labels=self.labels,
-            strategy=self.scoring_strategy,
-            failure_score=self.failure_score,
-            high=self.high_confidence_threshold,
-            low=self.low_confidence_threshold,
-            objectives=self.objectives,
-            alternatives=self.top_logprobs,
-        )
-
     def check_failures(self, predictions: Sequence[Prediction]) -> None:
-        """Take note of new predictions, and stop a run in which too many failed.
+        """Record new predictions; raise `ProviderError` if too many of them failed, see `FailureMonitor`."""
+        self._failures.record(predictions, provider=self.predictor.name)
+
+    # The settings of gepa's own adapter, for scripts written for it. They cannot be assigned to: a client is open
+    # already, so a new value would change nothing.
+
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier that is asked.
 
         Raises
         ------
-        ProviderError
-            More than 20 % of the last 50 rows, or of a larger batch, and at least 5 failed.
+        ConfigurationError
+            Another predictor is asked, such as a cascade.
         """
-        self._failures.record(predictions, provider=self.predictor.name)
+        if not isinstance(self.predictor, Classifier):
+            raise ConfigurationError(
+                f"Expected an adapter around a classifier, got one around {self.predictor.name}: ask `predictor`."
+            )
+        return self.predictor
+
+    @property
+    def field_path(self) -> str:
+        """JSON path of the label."""
+        return self.predictor.field
+
+    @property
+    def answer_field(self) -> str:
+        """JSON path the label itself is read from."""
+        return self.classifier.answer_field
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """The schema sent with every call; None for a callable without one."""
+        return None if isinstance(self.predictor.labels, OpenLabels) else self.classifier.response_format
+
+    @property
+    def top_logprobs(self) -> int:
+        """Alternatives asked for per token."""
+        return self.predictor.top_logprobs if isinstance(self.predictor, Classifier) else _ALTERNATIVES
+
+    @property
+    def max_litellm_workers(self) -> int:
+        """Calls in flight at most."""
+        return self.predictor.meter.concurrency
+
+    @property
+    def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
+        """Options handed to the provider with every call."""
+        return dict(self.classifier.options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 _ASKED: Final = "calibrant_asked"  # in a request's metadata, which goes along with its retries
@@ -51,10 +50,6 @@ def is_their_fault(error: object) -> bool:
 def cost_of(kwargs: Mapping[str, Any]) -> float | None:
     cost = kwargs.get("response_cost")
     return float(cost) if isinstance(cost, int | float) and 0.0 <= cost < math.inf else None
-
-
-def seconds_between(start: datetime, end: datetime) -> float:
-    return max((end - start).total_seconds(), 0.0)  # the clock of the machine may be set back
 
 
 def text_of(messages: object, given: object) -> str | None:

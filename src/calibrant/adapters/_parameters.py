@@ -15,26 +15,6 @@ Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
 
 
-def check_thresholds(high: float, low: float, failure_score: float) -> None:
-    """Refuse thresholds and scores out of range."""
-    for name, value in (
-        ("high_confidence_threshold", high),
-        ("low_confidence_threshold", low),
-        ("failure_score", failure_score),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigurationError(f"Expected {name} to be a number, got {value!r}.")
-    for name, value in (("high_confidence_threshold", high), ("low_confidence_threshold", low)):
-        if not 0.0 < value <= 1.0:
-            raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r}.")
-    if low > high:
-        raise ConfigurationError(
-            f"Expected low_confidence_threshold <= high_confidence_threshold, got {low!r} > {high!r}: swap them."
-        )
-    if not 0.0 <= failure_score <= 1.0:
-        raise ConfigurationError(f"Expected failure_score in [0, 1], got {failure_score!r}.")
-
-
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
     """Refuse settings of the calls that no model understands."""
     for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
@@ -55,23 +35,24 @@ def labels_of(
     Parameters
     ----------
     model : object
-        What is asked; only a name needs a schema.
+        Model of the adapter; only a name needs a schema.
     field_path : str
-        Where the labels are in the schemas.
+        Path of the labels in the schemas.
     schemas : (response_schema, response_format)
-        The first that has an enum at `field_path` says which labels there are.
+        The labels are those of the first that has an enum at `field_path`.
     labels : LabelSet, optional
         Their structure; its order is theirs. Without a schema they are the labels.
 
     Returns
     -------
     LabelSet
-        `OpenLabels` where neither a schema nor `labels` says which ones there are.
+        `OpenLabels` where neither a schema nor `labels` lists them.
 
     Raises
     ------
     ConfigurationError
-        A name without a response format, schemas without an enum, or `labels` that differ from theirs.
+        A name without a response format, schemas without an enum, or `labels` that differ from theirs or of which an
+        answer holds several.
     """
     if isinstance(model, str) and schemas[1] is None:
         raise ConfigurationError(
@@ -82,6 +63,8 @@ def labels_of(
         raise ConfigurationError(
             f"Expected labels as a LabelSet, such as OrdinalLabels([...]), got {labels!r:.80}."
         )
+    # A schema and a path say too little about them.
+    refuse_several(labels, "use ConfidenceAdapter.from_classifier(Classifier(model=..., labels=...)).")
     given = [schema for schema in schemas if schema is not None]
     if not given:
         return OpenLabels() if labels is None else labels
@@ -121,10 +104,3 @@ def _structured(labels: LabelSet, found: tuple[str, ...]) -> LabelSet:
             "or leave labels out."
         )
     return labels
-
-
-def prepare_proposer(proposer: object, labels: LabelSet, field: str) -> None:
-    """Tell a proposer that wants to know what answers look like."""
-    prepare = getattr(proposer, "prepare", None)
-    if prepare is not None:
-        prepare(labels=labels if isinstance(labels, CompositeLabels) else labels.labels, field=field)

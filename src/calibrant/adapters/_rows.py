@@ -1,24 +1,39 @@
-"""One row on its way to a query, an output and a record for reflection."""
+"""Rows of an evaluation: checked and asked, then scored, explained and recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import fsum
+from typing import Any, Final, TypeAlias
+
+from gepa.core.adapter import EvaluationBatch
 
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 from calibrant.core._answers import unknown_answer
+from calibrant.core._completion import Completion
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._labels import LabelSet, OpenLabels
-from calibrant.core._prediction import Prediction
+from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
+from calibrant.core._labels import Aspect, LabelSet, OpenLabels
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
+from calibrant.feedback._composite import build_composite_feedback
+from calibrant.feedback._label import build_feedback
+from calibrant.logprobs._distribution import extract_distribution
+from calibrant.scoring._probability import LinearBlendScoring
+from calibrant.scoring._proper import BrierScoring
+from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._validation import check_parameter
 
-USER_TEMPLATE = "user_template"
-DEMONSTRATIONS = "demonstrations"
-_AS_JSON = " Write a whole answer as its JSON text, as json.dumps does."
+_USER_TEMPLATE: Final = "user_template"
+_DEMONSTRATIONS: Final = "demonstrations"
+_AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."
 
 Candidate: TypeAlias = dict[str, str]
+EvaluatedBatch: TypeAlias = EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]
 
 
 def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst:
@@ -68,8 +83,8 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    """Return the query of a row: the first component with a name of its own is the prompt."""
-    named = (USER_TEMPLATE, DEMONSTRATIONS)
+    """Return the query of a row; its prompt is the first component that is neither template nor demonstrations."""
+    named = (_USER_TEMPLATE, _DEMONSTRATIONS)
     prompt = next((text for name, text in candidate.items() if name not in named), None)
     if prompt is None:
         raise ConfigurationError(
@@ -78,9 +93,9 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
     return Query(
         prompt=prompt,
         text=row["input"],
-        user_template=candidate.get(USER_TEMPLATE),
+        user_template=candidate.get(_USER_TEMPLATE),
         context=row.get("context"),
-        demonstrations=candidate.get(DEMONSTRATIONS),
+        demonstrations=candidate.get(_DEMONSTRATIONS),
     )
 
 
@@ -96,7 +111,311 @@ def example_row(example: Example) -> ConfidenceDataInst:
     return row
 
 
-def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
+def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_path: str) -> list[Prediction]:
+    """Return predictions over all labels known now; those of a closed set are over all of them already.
+
+    A prediction of an open set was read when fewer labels were known: by another row, by this one's own batch, or
+    in the process that wrote it to a journal. Its tokens say what the later labels would have had.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+        With their tokens, where the set is open.
+    labels : LabelSet
+        The label set; an open one takes unknown labels from the predictions and their distributions, such as those
+        that another process had seen.
+    field_path : str
+        JSON path of the label.
+    """
+    if not isinstance(labels, OpenLabels):
+        return list(predictions)
+    spelled = [None if p.label is None else labels.canonical(p.label) for p in predictions]
+    for known in dict.fromkeys(p.distribution.labels for p in predictions if p.distribution is not None):
+        for label in known:
+            labels.canonical(label)
+    return [_read_again(p, label, labels, field_path) for p, label in zip(predictions, spelled, strict=True)]
+
+
+def _read_again(prediction: Prediction, label: str | None, labels: OpenLabels, field_path: str) -> Prediction:
+    known = prediction.distribution
+    if label is None or known is None or known.labels == labels.labels:
+        return prediction
+    if len(labels) == len(known.labels) == 1:  # the same label in another spelling
+        return replace(
+            prediction, label=label, distribution=replace(known, labels=labels.labels, emitted=label)
+        )
+    answer = Completion(text=prediction.text, tokens=prediction.tokens)
+    try:
+        distribution = extract_distribution(answer, labels, field_path, known.space)
+    except LogprobsUnavailableError:  # at `field_path` is no text: the label was read from somewhere else
+        return prediction
+    return replace(
+        prediction, label=label, confidence=distribution.confidence(label), distribution=distribution
+    )
+
+
+Objective: TypeAlias = Callable[[Prediction, str], float]
+"""``(prediction, true label) -> [0, 1]``."""
+
+
+def accuracy(prediction: Prediction, answer: str) -> float:
+    """Return 1.0 if the label is right, else 0.0."""
+    return float(prediction.label == answer)
+
+
+def probability(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
+    """Return the confidence in the predicted label, right or wrong; 0.0 where it is unknown."""
+    return prediction.confidence or 0.0
+
+
+def answer_probability(prediction: Prediction, answer: str) -> float:
+    """Return the probability of the true label; 0.0 where there is no distribution."""
+    return 0.0 if prediction.distribution is None else prediction.distribution.probability(answer)
+
+
+def brier(prediction: Prediction, answer: str) -> float:
+    """Return the Brier score of the distribution, 1.0 the best; see `BrierScoring`."""
+    if prediction.distribution is None:
+        return 0.0
+    return BrierScoring().score(
+        prediction.label == answer,
+        prediction.log_confidence,
+        distribution=prediction.distribution,
+        answer=answer,
+    )
+
+
+def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
+    """Return the reported probability on legal labels; low values say the model would rather answer otherwise."""
+    return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
+
+
+@dataclass(frozen=True)
+class Credit:
+    """Mean correctness over the aspects of an answer: the part of it that is right, whatever its confidence.
+
+    Parameters
+    ----------
+    labels : LabelSet, optional
+        Says which aspects an answer has. By default the labels of whoever is handed the objective; alone it is 1.0
+        for the right label, else 0.0.
+    """
+
+    labels: LabelSet | None = None
+
+    def __call__(self, prediction: Prediction, answer: str) -> float:
+        """Return the credit in [0, 1]; 0.0 where there is no legal label."""
+        return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "accuracy": accuracy,
+    "probability": probability,
+    "answer_probability": answer_probability,
+    "brier": brier,
+    "credit": Credit(),
+    "label_mass": label_mass,
+}
+"""Objectives known by name."""
+
+# They need a distribution over whole answers.
+_OF_ONE_LABEL: Final = frozenset({"answer_probability", "brier", "label_mass"})
+_DEFAULT_OBJECTIVES = ("accuracy", "probability")
+
+
+def resolve_objectives(
+    objectives: Iterable[str] | Mapping[str, Objective] | None, *, labels: LabelSet
+) -> dict[str, Objective]:
+    """Return the objectives by name.
+
+    Parameters
+    ----------
+    objectives : iterable of str, mapping of str to callable, or None
+        Names replace the defaults ``accuracy`` and ``probability``; a mapping adds to or
+        overrides them; None keeps them.
+    labels : LabelSet
+        Labels that `Credit` grades by where it names none itself.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is unknown, or does not apply where an answer holds several labels.
+    """
+    if isinstance(objectives, str):
+        objectives = (objectives,)
+    if isinstance(objectives, Mapping):
+        wrong = [name for name, function in objectives.items() if not callable(function)]
+        if wrong:
+            raise ConfigurationError(
+                f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
+            )
+        return _bound({**{name: OBJECTIVES[name] for name in _DEFAULT_OBJECTIVES}, **objectives}, labels)
+    names = tuple(_DEFAULT_OBJECTIVES if objectives is None else objectives)
+    unknown = [name for name in names if name not in OBJECTIVES]
+    if unknown:
+        known = ", ".join(OBJECTIVES)
+        raise ConfigurationError(
+            f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
+            "pass a mapping of names to functions for your own."
+        )
+    unfit = sorted(_OF_ONE_LABEL.intersection(names)) if isinstance(labels, CompositeLabels) else []
+    if unfit:
+        fit = ", ".join(name for name in OBJECTIVES if name not in _OF_ONE_LABEL)
+        raise ConfigurationError(
+            f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
+            "distribution over whole answers: leave it out."
+        )
+    return _bound({name: OBJECTIVES[name] for name in names}, labels)
+
+
+def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, Objective]:
+    return {
+        name: Credit(labels) if objective == Credit() else objective for name, objective in objectives.items()
+    }
+
+
+class ConfidenceGrader:
+    """Scores and explains predictions; the base of every optimiser's adapter, so that all grade alike.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        Labels that answers are compared in; they say which aspects an answer has, plain labels have one.
+    scoring_strategy : ScoringStrategy, optional
+        Scores each aspect, by correctness alone where the confidence is unknown. One written for gepa's adapter,
+        whose ``score`` takes correctness and log-probability only, gets these. By default
+        ``LinearBlendScoring(high_confidence_threshold)``.
+    high_confidence_threshold : float, default 0.99
+        Confidence, in (0, 1], from which an answer counts as certain in feedback.
+    low_confidence_threshold : float, default 0.90
+        Confidence, in (0, 1], below which an answer counts as uncertain in feedback.
+    failure_score : float, default 0.0
+        Score of a row without a legal label, in [0, 1].
+    objectives : iterable of str, mapping of str to callable, or None
+        See `resolve_objectives`.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is out of range, or a strategy or objective is none.
+    """
+
+    def __init__(
+        self,
+        labels: LabelSet,
+        *,
+        scoring_strategy: ScoringStrategy | None = None,
+        high_confidence_threshold: float = 0.99,
+        low_confidence_threshold: float = 0.90,
+        failure_score: float = 0.0,
+        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+    ) -> None:
+        high, low = high_confidence_threshold, low_confidence_threshold
+        check_parameter("high_confidence_threshold", high, interval="(0, 1]")
+        check_parameter("low_confidence_threshold", low, interval="(0, 1]")
+        check_parameter("failure_score", failure_score, interval="[0, 1]")
+        if low > high:
+            raise ConfigurationError(
+                f"Expected low_confidence_threshold <= high_confidence_threshold, got {low!r} > {high!r}: swap them."
+            )
+        if scoring_strategy is not None and not isinstance(scoring_strategy, ScoringStrategy):
+            raise ConfigurationError(
+                f"Expected a scoring strategy with score and describe, got {scoring_strategy!r}."
+            )
+        self.labels = labels
+        self.scoring_strategy: ScoringStrategy = scoring_strategy or LinearBlendScoring(high)
+        self.high_confidence_threshold = high
+        self.low_confidence_threshold = low
+        self.failure_score = failure_score
+        self.objectives = resolve_objectives(objectives, labels=labels)
+
+    def score(self, prediction: Prediction, answer: str) -> float:
+        """Return the mean score of a prediction's aspects by their weight; `failure_score` without a legal label."""
+        if prediction.outcome is not Outcome.OK:
+            return self.failure_score
+        aspects = self.labels.aspects(prediction, answer)
+        scores = [aspect.weight * _aspect_score(self.scoring_strategy, aspect) for aspect in aspects]
+        return fsum(scores) / fsum(aspect.weight for aspect in aspects)
+
+    def feedback(
+        self, prediction: Prediction, answer: str, context: Mapping[str, object] | str | None
+    ) -> str:
+        """Return the feedback for reflection; see `build_feedback` and `build_composite_feedback`."""
+        thresholds = {"high": self.high_confidence_threshold, "low": self.low_confidence_threshold}
+        if isinstance(self.labels, CompositeLabels):
+            return build_composite_feedback(
+                prediction, answer, labels=self.labels, additional_context=context, **thresholds
+            )
+        return build_feedback(
+            is_correct=prediction.label == answer,
+            expected=answer,
+            got=prediction.label or prediction.text,
+            confidence=prediction.confidence,
+            distribution=prediction.distribution,
+            outcome=prediction.outcome,
+            labels=self.labels,
+            reason=prediction.reason,
+            additional_context=context,
+            **thresholds,
+        )
+
+    def objective_scores(self, prediction: Prediction, answer: str) -> dict[str, float]:
+        """Return the scores of a prediction by the name of each objective."""
+        return {name: float(objective(prediction, answer)) for name, objective in self.objectives.items()}
+
+    def graded(
+        self,
+        rows: Sequence[ConfidenceDataInst],
+        predictions: Sequence[Prediction],
+        *,
+        alternatives: int | None,
+    ) -> EvaluatedBatch:
+        """Return the evaluation of a batch, with trajectories of so many alternatives at most; None for none."""
+        pairs = list(zip(rows, predictions, strict=True))
+        scores = [self.score(prediction, row["answer"]) for row, prediction in pairs]
+        trajectories = None
+        if alternatives is not None:
+            trajectories = [
+                _trajectory(
+                    row,
+                    prediction,
+                    score=score,
+                    feedback=self.feedback(prediction, row["answer"], row.get("additional_context")),
+                    alternatives=alternatives,
+                )
+                for (row, prediction), score in zip(pairs, scores, strict=True)
+            ]
+        return EvaluationBatch(
+            outputs=[_output(prediction) for prediction in predictions],
+            scores=scores,
+            trajectories=trajectories,
+            objective_scores=[self.objective_scores(prediction, row["answer"]) for row, prediction in pairs],
+        )
+
+
+def _aspect_score(strategy: ScoringStrategy, aspect: Aspect) -> float:
+    """Return the score of one aspect by a strategy, which may lack the keywords of ours."""
+    facts = {"distribution": aspect.distribution, "answer": aspect.expected}
+    accepted = _keywords(getattr(strategy.score, "__func__", strategy.score))
+    keywords: dict[str, Any] = {
+        name: value for name, value in facts.items() if accepted is None or name in accepted
+    }
+    return strategy.score(aspect.is_correct, aspect.log_confidence, **keywords)
+
+
+@lru_cache(maxsize=64)
+def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
+    """Return the names of a function's parameters; None where it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return None
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return frozenset(parameters)
+
+
+def _output(prediction: Prediction) -> ConfidenceRolloutOutput:
     """Return the record of a prediction that GEPA keeps."""
     return {
         "full_assistant_response": prediction.text,
@@ -107,7 +426,7 @@ def output_of(prediction: Prediction) -> ConfidenceRolloutOutput:
     }
 
 
-def trajectory_of(
+def _trajectory(
     row: ConfidenceDataInst, prediction: Prediction, *, score: float, feedback: str, alternatives: int
 ) -> ConfidenceTrajectory:
     """Return the record of a row for reflection, with a bounded number of alternatives."""

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NoReturn, cast
 
+from calibrant.adapters._calls import Watch
 from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import checked_row
 from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.adapters._watch import Watch
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import Outcome, Prediction
@@ -37,14 +37,14 @@ __all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
 _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
 
 
-class _Asked:
+class _SharedState:
     """State shared by the copies of a module: DSPy copies it for every candidate."""
 
     def __init__(self, classifier: BasePredictor) -> None:
         self.classifier = classifier
         self.watch = Watch()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> _Asked:
+    def __deepcopy__(self, memo: dict[int, object]) -> _SharedState:
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -55,7 +55,7 @@ class _Asked:
 
 
 class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
-    """A DSPy module that classifies a text and says how sure it is.
+    """A DSPy module that classifies a text with a confidence.
 
     It holds one predictor, ``predict``, for its instructions: ``dspy.GEPA`` rewrites them, ``save`` and
     ``load`` keep them as JSON (the whole program cannot be pickled). The model is the classifier's; the LM
@@ -74,9 +74,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     ``outcome``, ``reason``
         ``ok``, ``error``, ``refusal`` or ``unparsed``, and why; see `calibrant.core.Outcome`.
     ``completion``
-        What the model wrote.
+        The model's own text.
 
-    A row that failed for the server's reasons leaves no trace, so DSPy's optimisers never reflect on it.
+    A row whose call failed leaves no trace, so DSPy's optimisers never reflect on it.
     Finished predictions are kept in the classifier's journal, if it has one.
 
     Parameters
@@ -125,13 +125,13 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         _check_fields(text_field, label_field)
         self.text_field = text_field
         self.label_field = label_field
-        self._asked = _Asked(classifier)
+        self._shared = _SharedState(classifier)
         self.predict = dspy.Predict(_signature(classifier, text_field, label_field))
 
     @property
     def classifier(self) -> BasePredictor:
         """The classifier that is asked, under its own prompt."""
-        return self._asked.classifier
+        return self._shared.classifier
 
     @property
     def instructions(self) -> str:
@@ -150,15 +150,15 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         LimitReachedError
             A budget or deadline of the classifier was reached.
         """
-        with self._asked.watch.noting():
+        with self._shared.watch.noting():
             prediction = self._prompted().classify(self._text(inputs))
-        return self._found(inputs, prediction)
+        return self._output(inputs, prediction)
 
     async def aforward(self, **inputs: object) -> dspy.Prediction:
         """Classify one text, for use inside an event loop; see `forward`."""
-        with self._asked.watch.noting():
+        with self._shared.watch.noting():
             prediction = await self._prompted().aclassify(self._text(inputs))
-        return self._found(inputs, prediction)
+        return self._output(inputs, prediction)
 
     def examples(self, rows: Iterable[Example | ConfidenceDataInst]) -> list[dspy.Example]:
         """Return labelled rows as DSPy wants them, labels spelled as in the label set.
@@ -176,7 +176,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         return [self._example(row) for row in rows]
 
     def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
-        """Return a metric for this module that also hears of its failed calls, from now on.
+        """Return a metric for this module that also gets its failed calls, from now on.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             ``failure_score`` and ``objectives`` of `ConfidenceMetric`.
         """
         found = ConfidenceMetric(self.classifier.labels, label_field=self.label_field, **options)
-        self._asked.watch = found.watch
+        self._shared.watch = found.watch
         return found
 
     def _prompted(self) -> BasePredictor:
@@ -214,9 +214,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             )
         return text
 
-    def _found(self, inputs: Mapping[str, object], prediction: Prediction) -> dspy.Prediction:
-        if prediction.attempts:  # what a journal holds says nothing about the server
-            self._asked.watch.record(prediction, provider=self.classifier.name)
+    def _output(self, inputs: Mapping[str, object], prediction: Prediction) -> dspy.Prediction:
+        if prediction.attempts:  # a journal's answer says nothing about the server
+            self._shared.watch.record(prediction, provider=self.classifier.name)
         if prediction.outcome is not Outcome.ERROR:
             self._leave_trace(inputs, prediction)
         return dspy.Prediction(

@@ -1,4 +1,4 @@
-"""Plugs routing strategies into litellm's Router and proxy: litellm says who may be asked, the strategy who is."""
+"""Plugs routing strategies into litellm's Router and proxy: the strategy chooses among the deployments it allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from calibrant.adapters._litellm_calls import (
     deployment_of,
     is_their_fault,
     note_asked,
-    seconds_between,
     text_of,
 )
 from calibrant.core._errors import ConfigurationError
@@ -32,7 +31,7 @@ from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing._ema import unexplored
-from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
+from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.store._router_open import open_router_state
 
 # Importing litellm downloads a price list unless told not to.
@@ -209,7 +208,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return self
 
     def close(self) -> None:
-        """Give the router its own selection back, learn no more, and store what is to be stored."""
+        """Give the router its own selection back, stop learning, and store what was learned."""
         litellm.logging_callback_manager.remove_callback_from_all_lists(self)
         with self._lock:
             self._detach()
@@ -217,50 +216,24 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         for group in groups.values():
             _close(group.policy)
 
-    def standings(self) -> dict[str, tuple[Standing, ...]]:
+    def standings(self) -> dict[str, tuple[ProviderStanding, ...]]:
         """Return the standings of every deployment, by model group."""
         with self._lock:
             return {name: group.policy.standings() for name, group in self._groups.items()}
 
     # --- what litellm's Router calls ---------------------------------------------------------------
 
-    async def async_get_available_deployment(
-        self,
-        model: str,
-        messages: list[dict[str, Any]] | None = None,
-        input: str | list[Any] | None = None,  # noqa: A002
-        specific_deployment: bool | None = False,  # noqa: FBT002  (litellm's signature)
-        request_kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401  (an element of the model list)
-        """Return the deployment to ask, out of those that litellm allows."""
+    async def async_get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
+        """Return the deployment to ask, an element of the model list, out of those that litellm allows."""
         router = self._attached()
-        return await type(router).async_get_available_deployment(
-            router,
-            model=model,
-            messages=messages,
-            input=input,
-            specific_deployment=specific_deployment,
-            request_kwargs={} if request_kwargs is None else request_kwargs,
-        )
+        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        return await type(router).async_get_available_deployment(router, model=model, **call)
 
-    def get_available_deployment(
-        self,
-        model: str,
-        messages: list[dict[str, Any]] | None = None,
-        input: str | list[Any] | None = None,  # noqa: A002
-        specific_deployment: bool | None = False,  # noqa: FBT002  (litellm's signature)
-        request_kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Return the deployment to ask, out of those that litellm allows."""
+    def get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
+        """Return the deployment to ask, an element of the model list, out of those that litellm allows."""
         router = self._attached()
-        return type(router).get_available_deployment(
-            router,
-            model=model,
-            messages=messages,
-            input=input,
-            specific_deployment=specific_deployment,
-            request_kwargs={} if request_kwargs is None else request_kwargs,
-        )
+        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        return type(router).get_available_deployment(router, model=model, **call)
 
     # --- the last step of its selection ------------------------------------------------------------
 
@@ -268,25 +241,22 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self,
         model_group: str,
         healthy_deployments: list[dict[str, Any]],
-        messages: list[dict[str, Any]] | None = None,
-        input: str | list[Any] | None = None,  # noqa: A002
         request_kwargs: dict[str, Any] | None = None,
+        **content: Any,  # noqa: ANN401  (messages or input)
     ) -> dict[str, Any]:
         """Choose one of the deployments that may be asked."""
-        embedding = await self._embedded(messages, input)
+        embedding = await self._embedded(content)
         return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
 
     def get_available_deployments(
         self,
         model_group: str,
         healthy_deployments: list[dict[str, Any]],
-        messages: list[dict[str, Any]] | None = None,
-        input: str | list[Any] | None = None,  # noqa: A002
         request_kwargs: dict[str, Any] | None = None,
+        **content: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
         """Choose one of the deployments that may be asked."""
-        embedding = self._embedded_now({"messages": messages, "input": input})
-        return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
+        return self._chosen(model_group, healthy_deployments, self._embedded_now(content), request_kwargs)
 
     def _chosen(
         self,
@@ -310,7 +280,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return by_id[name]
 
     def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
-        """Return a deployment to be tried whatever the order: nothing is known of it, or it failed long ago.
+        """Return a deployment to try whatever the order: one without any call, or one that failed long ago.
 
         The caller holds the lock.
         """
@@ -371,21 +341,15 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from an answer."""
-        if self._concerns(kwargs):
-            context = await self._embedded(kwargs.get("messages"), kwargs.get("input"))
-            self._learn(kwargs, seconds_between(start_time, end_time), context, response=response_obj)
+        if self._teaches(kwargs):
+            self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), response=response_obj)
 
     def log_success_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from an answer."""
-        if self._concerns(kwargs):
-            self._learn(
-                kwargs,
-                seconds_between(start_time, end_time),
-                self._embedded_now(kwargs),
-                response=response_obj,
-            )
+        if self._teaches(kwargs):
+            self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), response=response_obj)
 
     async def async_log_failure_event(
         self,
@@ -395,9 +359,9 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         end_time: datetime,
     ) -> None:
         """Learn from a failure."""
-        if self._concerns(kwargs) and is_their_fault(kwargs.get("exception")):
-            context = await self._embedded(kwargs.get("messages"), kwargs.get("input"))
-            self._learn(kwargs, seconds_between(start_time, end_time), context, failure=kwargs["exception"])
+        failure = kwargs.get("exception")
+        if self._teaches(kwargs) and is_their_fault(failure):
+            self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), failure=failure)
 
     def log_failure_event(
         self,
@@ -407,11 +371,12 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         end_time: datetime,
     ) -> None:
         """Learn from a failure."""
-        if self._concerns(kwargs) and is_their_fault(kwargs.get("exception")):
-            context = self._embedded_now(kwargs)
-            self._learn(kwargs, seconds_between(start_time, end_time), context, failure=kwargs["exception"])
+        failure = kwargs.get("exception")
+        if self._teaches(kwargs) and is_their_fault(failure):
+            self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), failure=failure)
 
-    def _concerns(self, kwargs: Mapping[str, Any]) -> bool:
+    def _teaches(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return True for a call of a known deployment that no cache answered."""
         name = deployment_of(kwargs)
         with self._lock:
             known = any(name in group.policy.providers for group in self._groups.values())
@@ -420,7 +385,8 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     def _learn(
         self,
         kwargs: Mapping[str, Any],
-        seconds: float,
+        start: datetime,
+        end: datetime,
         context: NDArray[np.float64] | None,
         *,
         response: object = None,
@@ -443,7 +409,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
                     Observation(
                         provider=name,
                         success=failure is None,
-                        latency_seconds=seconds,
+                        latency_seconds=max((end - start).total_seconds(), 0.0),  # clocks may be set back
                         rate_limited=limited,
                         quality=quality,
                         cost=cost_of(kwargs),
@@ -469,14 +435,12 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
 
     # --- the rest ----------------------------------------------------------------------------------
 
-    async def _embedded(self, messages: object, given: object) -> NDArray[np.float64] | None:
-        text = text_of(messages, given)
+    async def _embedded(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        text = text_of(call.get("messages"), call.get("input"))
         return None if self._embedder is None or text is None else await self._embedder.embed_one(text)
 
-    def _embedded_now(self, kwargs: Mapping[str, Any]) -> NDArray[np.float64] | None:
-        if self._embedder is None:
-            return None
-        return run_sync(self._embedded(kwargs.get("messages"), kwargs.get("input")))
+    def _embedded_now(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        return None if self._embedder is None else run_sync(self._embedded(call))
 
     def _attached(self) -> Any:  # noqa: ANN401
         if self._choosing is None:
@@ -491,6 +455,10 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
             if getattr(vars(self._router or self).get(name), "__self__", None) is self:
                 delattr(self._router, name)
         self._router = self._choosing = None
+
+
+def _or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    return {} if kwargs is None else kwargs
 
 
 def _close(policy: Router) -> None:

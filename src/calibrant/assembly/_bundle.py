@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from calibrant.assembly._bundle_files import Folder, parse_json, read_folder
+import pydantic
+
+from calibrant.assembly._bundle_files import Folder, read_folder
 from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import RecordedTask, task_from_record
 from calibrant.calibration._calibrators import ConfidenceCalibrator
@@ -20,22 +22,23 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, StateErro
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._task import Task
+from calibrant.core._sections import Number, Section, Share, describe_problem
 from calibrant.heads._head import Head
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 
-_SETTINGS: Final = frozenset({"tasks", "prompt_for_all", "description"})
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
 _LEARNED: Final = "learned.json"
 _AGAIN: Final = "export the run again"
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
 DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
+_Rows: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
+_Part = TypeVar("_Part")
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
+class Figure(Section):
     """A number that was measured on the run's rows.
 
     Attributes
@@ -51,15 +54,14 @@ class Figure:
     """
 
     name: str
-    estimate: float
-    lower: float | None = None
-    upper: float | None = None
-    level: float | None = None
-    rows: int
+    estimate: Number
+    lower: Number | None = None
+    upper: Number | None = None
+    level: Number | None = None
+    rows: _Rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class BundleHistory:
+class BundleHistory(Section):
     """Distribution of the run's predictions, the reference for drift checks.
 
     Attributes
@@ -72,9 +74,28 @@ class BundleHistory:
         Confidences in [0, 1], ascending: all of them, or a thousand evenly spaced quantiles.
     """
 
-    rows: int
-    labels: Mapping[str, int]
-    confidence: tuple[float, ...]
+    rows: _Rows
+    labels: dict[str, _Rows]
+    confidence: tuple[Share, ...]
+
+
+class BundleSettings(Section):
+    """Contents of ``settings.json``.
+
+    Attributes
+    ----------
+    tasks : tuple of dict
+        Records of `calibrant.assembly._task_record.task_to_record`. The first one's labels, prompt and user template
+        have files of their own, as have the labels of all.
+    prompt_for_all : bool
+        True if `prompt.txt` replaces the own prompts of a cascade's models.
+    description : dict or None
+        Result of `Classifier.describe` in the run; None if the run did not record it.
+    """
+
+    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
+    prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
+    description: dict[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +173,6 @@ class Bundle:
         Figures measured in the run.
     history : BundleHistory
         Distribution of the run's predictions.
-    card : str
-        The model card, as Markdown.
     """
 
     path: Path
@@ -175,12 +194,6 @@ class Bundle:
     thresholds: Mapping[str, Any]
     figures: tuple[Figure, ...]
     history: BundleHistory
-    card: str
-
-    @property
-    def response_format(self) -> dict[str, Any]:
-        """The schema of an answer."""
-        return enum_schema(self.labels, self.field)
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
@@ -283,9 +296,8 @@ def read_bundle(path: str | Path) -> Bundle:
         belong together.
     """
     folder = read_folder(path)
-    reader = _BundleReader(folder, Path(path))
     try:
-        return reader.bundle()
+        return _BundleReader(folder).bundle()
     except StateError:
         raise
     except (CalibrantError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -296,61 +308,57 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 class _BundleReader:
-    """Makes objects of a folder's files."""
+    """Makes objects of a folder's files, and checks that they belong together."""
 
-    def __init__(self, folder: Folder, path: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._path = path
+        self._content = folder.content
 
     def bundle(self) -> Bundle:
         """Return the bundle."""
-        settings = self._object("settings.json", _SETTINGS)
+        settings = self._validated("settings.json", BundleSettings, self._content["settings.json"])
         tasks = self._tasks(settings)
-        first, prompt, template = tasks[0].task, self._text("prompt.txt"), self._optional("user_template.txt")
-        description = settings["description"]
-        fingerprint = self._fingerprint(description, prompt, template, first)
-        schema = self._object("schema.json")
-        if schema != enum_schema(first.labels, first.field):
+        first = tasks[0].task
+        fingerprint = self._fingerprint(tasks[0], settings.description)
+        if self._content["schema.json"] != enum_schema(first.labels, first.field):
             raise self._wrong(
                 "schema.json", "expected the schema of labels.json and the field in settings.json"
             )
         return Bundle(
-            path=self._path,
+            path=self._folder.path,
             calibrant=self._folder.calibrant,
             digest=self._folder.digest,
             name=first.name,
             labels=first.labels,
             field=first.field,
-            prompt=prompt,
-            user_template=template,
+            prompt=first.prompt,
+            user_template=first.user_template,
             tasks=tasks,
             plan=self._plan(len(tasks)),
-            prompt_for_all=self._flag(settings, "prompt_for_all"),
-            description=None if description is None else dict(description),
+            prompt_for_all=settings.prompt_for_all,
+            description=settings.description,
             fingerprint=fingerprint,
-            prior_correction=self._prior(fingerprint),
-            head=self._head(fingerprint),
-            calibrator=self._calibrator(fingerprint),
+            prior_correction=self._loaded("label_prior.json", LabelPriorCorrection.load, fingerprint),
+            head=self._loaded("head.json", Head.load, fingerprint),
+            calibrator=self._loaded("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
-            figures=tuple(_figure(**entry) for entry in self._json("figures.json")),
-            history=_history(self._object("history.json"), first.labels),
-            card=self._text("card.md"),
+            figures=tuple(
+                self._validated("figures.json", Figure, entry) for entry in self._content["figures.json"]
+            ),
+            history=self._history(first.labels),
         )
 
-    def _tasks(self, settings: Mapping[str, Any]) -> tuple[RecordedTask, ...]:
-        place = self._path / "settings.json"
-        labels, template = self._json("labels.json"), self._optional("user_template.txt")
-        shared = {"labels": labels, "prompt": self._text("prompt.txt"), "user_template": template}
-        records = [
-            {**record, "labels": labels, **(shared if number == 0 else {})}
-            for number, record in enumerate(settings["tasks"])
+    def _tasks(self, settings: BundleSettings) -> tuple[RecordedTask, ...]:
+        files, shared = self._content, {"labels": self._content["labels.json"]}
+        first = {**shared, "prompt": files["prompt.txt"], "user_template": files.get("user_template.txt")}
+        place = self._folder.path / "settings.json"
+        tasks = [
+            task_from_record({**record, **(shared if number else first)}, place=place)
+            for number, record in enumerate(settings.tasks)
         ]
-        if not records:
-            raise self._wrong("settings.json", "expected at least one task")
-        tasks = tuple(task_from_record(record, place=place) for record in records)
         cascades = [cascade_settings(own.task) for own in tasks]
-        named = {own.learned_file for own in cascades if own is not None and own.learned_file is not None}
-        if named != ({self._path / _LEARNED} if _LEARNED in self._folder.texts else set()):
+        learned = {own.learned_file for own in cascades if own is not None} - {None}
+        if learned != ({self._folder.path / _LEARNED} if _LEARNED in files else set()):
             raise self._wrong(
                 "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
             )
@@ -358,7 +366,7 @@ class _BundleReader:
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:
         """Return a task with the labelled texts that its prompts show."""
-        task, rows = recorded.task, self._optional(DEMONSTRATIONS)
+        task, rows = recorded.task, self._content.get(DEMONSTRATIONS)
         if (task.demonstrations is None) is not (rows is None):
             raise self._wrong(
                 "settings.json", f"expected {DEMONSTRATIONS} where demonstrations are shown, and only there"
@@ -368,102 +376,72 @@ class _BundleReader:
         index = DemonstrationIndex.from_text(rows, labels=task.labels)
         return replace(recorded, task=replace(task, train=index.examples()))
 
-    def _fingerprint(
-        self, description: Mapping[str, Any] | None, prompt: str, template: str | None, task: Task
-    ) -> Fingerprint:
+    def _fingerprint(self, recorded: RecordedTask, description: Mapping[str, Any] | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
-        asked = {"prompt": prompt, "user_template": template} if description is None else description
-        record, settings = self._folder.fingerprint, task.demonstrations
-        shown = None if settings is None else demonstrated(settings, self._text(DEMONSTRATIONS))
-        found = Fingerprint(
-            prompt=asked_text(str(asked["prompt"]), asked["user_template"], shown),
+        task, record = recorded.task, self._folder.fingerprint
+        # The prompts of a cascade's models differ; its description then has none.
+        prompt, template = task.prompt, task.user_template
+        if description is not None:
+            prompt, template = str(description["prompt"]), description["user_template"]
+        shown = None
+        if task.demonstrations is not None:
+            shown = demonstrated(task.demonstrations, self._content[DEMONSTRATIONS])
+        fingerprint = Fingerprint(
+            prompt=asked_text(prompt, template, shown),
             model=record["model"],
             space=record["space"],
             labels=task.labels,
         )
-        if found.to_record() != record:
-            changed = "; ".join(found.differences(record))
+        if fingerprint.to_record() != record:
+            changed = "; ".join(fingerprint.differences(record))
             raise self._wrong("manifest.json", f"its fingerprint differs from the other files in {changed}")
-        return found
+        return fingerprint
 
-    def _plan(self, models: int) -> CascadePlan | None:
-        if "plan.json" not in self._folder.texts:
-            if models != 1:
-                raise self._wrong("settings.json", f"expected one task without a plan, got {models}")
-            return None
-        plan = CascadePlan.from_record(self._object("plan.json"))
-        if len(plan.models) != models:
-            raise self._wrong(
-                "settings.json", f"expected {len(plan.models)} tasks for the plan, got {models}"
-            )
+    def _plan(self, n_tasks: int) -> CascadePlan | None:
+        plan = None
+        if "plan.json" in self._content:
+            plan = CascadePlan.from_record(self._content["plan.json"])
+        expected = 1 if plan is None else len(plan.models)
+        if n_tasks != expected:
+            whose = "one task without a plan" if plan is None else f"{expected} tasks for the plan"
+            raise self._wrong("settings.json", f"expected {whose}, got {n_tasks}")
         return plan
 
-    def _prior(self, fingerprint: Fingerprint) -> LabelPriorCorrection | None:
-        name = "label_prior.json"
-        if name not in self._folder.texts:
-            return None
-        return LabelPriorCorrection.load(self._path / name, fingerprint=fingerprint)
-
-    def _head(self, fingerprint: Fingerprint) -> Head | None:
-        name = "head.json"
-        return Head.load(self._path / name, fingerprint=fingerprint) if name in self._folder.texts else None
-
-    def _calibrator(self, fingerprint: Fingerprint) -> ConfidenceCalibrator | None:
-        name = "calibrator.json"
-        if name not in self._folder.texts:
-            return None
-        return load_calibrator(self._path / name, fingerprint=fingerprint)
+    def _loaded(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
+        """Return the correction, head or calibrator in a file; None without the file."""
+        return load(self._folder.path / name, fingerprint=fingerprint) if name in self._content else None
 
     def _thresholds(self) -> dict[str, Any]:
-        found = self._object("thresholds.json", _THRESHOLDS)
-        suggested, certified = found["suggested"], found["certified"]
+        thresholds: dict[str, Any] = self._content["thresholds.json"]
+        if set(thresholds) != _THRESHOLDS:
+            named = ", ".join(sorted(_THRESHOLDS))
+            raise self._wrong(
+                "thresholds.json", f"expected the keys {named}, got {sorted(thresholds)!r:.200}"
+            )
+        suggested, certified = thresholds["suggested"], thresholds["certified"]
         values = [] if suggested is None else [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
             raise self._wrong("thresholds.json", f"expected thresholds in [0, 1], got {values}")
-        return found
+        return thresholds
 
-    def _flag(self, settings: Mapping[str, Any], key: str) -> bool:
-        if not isinstance(settings[key], bool):
-            raise self._wrong("settings.json", f"expected {key} as true or false, got {settings[key]!r:.80}")
-        return bool(settings[key])
+    def _history(self, labels: LabelSet) -> BundleHistory:
+        history = self._validated("history.json", BundleHistory, self._content["history.json"])
+        counts = history.labels.values()
+        # An answer of several labels counts each of them.
+        most = max(counts, default=0) if isinstance(labels, CompositeLabels) else sum(counts)
+        if most > history.rows:
+            raise self._wrong("history.json", f"expected {history.rows} labels at most, got {most}")
+        return history
 
-    def _text(self, name: str) -> str:
-        return self._folder.texts[name]
-
-    def _optional(self, name: str) -> str | None:
-        return self._folder.texts.get(name)
-
-    def _json(self, name: str) -> Any:  # noqa: ANN401 (any JSON value)
-        return parse_json(self._text(name), self._path / name)
-
-    def _object(self, name: str, keys: frozenset[str] | None = None) -> dict[str, Any]:
-        found = self._json(name)
-        if not isinstance(found, dict):
-            raise self._wrong(name, f"expected an object, got {type(found).__name__}")
-        if keys is not None and set(found) != keys:
-            raise self._wrong(
-                name, f"expected the keys {', '.join(sorted(keys))}, got {', '.join(sorted(found))!r:.200}"
-            )
-        return found
+    def _validated(self, name: str, kind: type[_Model], value: object) -> _Model:
+        if not isinstance(value, dict):
+            raise self._wrong(name, f"expected an object, got {value!r:.40}")
+        try:
+            return kind.model_validate(value)
+        except pydantic.ValidationError as error:
+            problem = describe_problem(dict(error.errors()[0]), kind)
+            raise self._wrong(name, problem.rstrip(".")) from error
 
     def _wrong(self, name: str, why: str) -> StateError:
-        return StateError(f"{self._path / name}: {why}: {_AGAIN}.")
-
-
-def _figure(*, name: str, rows: int, estimate: float, **interval: float | None) -> Figure:
-    ends = {key: None if value is None else float(value) for key, value in interval.items()}
-    return Figure(name=str(name), rows=int(rows), estimate=float(estimate), **ends)
-
-
-def _history(record: Mapping[str, Any], known: LabelSet) -> BundleHistory:
-    confidence = tuple(map(float, record["confidence"]))
-    if not all(0.0 <= value <= 1.0 for value in confidence):
-        raise ValueError("expected confidences in [0, 1] in history.json")
-    labels = {str(label): int(count) for label, count in dict(record["labels"]).items()}
-    rows = int(record["rows"])
-    counts = list(labels.values())
-    most = max([0, *counts]) if isinstance(known, CompositeLabels) else sum(counts)
-    if min(rows, *counts, 0) < 0 or most > rows:
-        raise ValueError("expected counts of labels from 0, no more than there are rows, in history.json")
-    return BundleHistory(rows=rows, labels=labels, confidence=confidence)
+        return StateError(f"{self._folder.path / name}: {why}: {_AGAIN}.")

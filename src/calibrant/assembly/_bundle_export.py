@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import Bundle, Figure, read_bundle
-from calibrant.assembly._bundle_card import card
-from calibrant.assembly._bundle_figures import (
-    accepted_of,
-    answered_of,
-    figures_of,
-    low_mass_of,
-    thresholds_of,
-    verdicts_of,
-)
+from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, read_bundle
+from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
     RunSettings,
@@ -33,20 +24,18 @@ from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, DataError, StateError
 from calibrant.core._files import read_json_object
-from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
-from calibrant.core._search_verdicts import changed_prompt
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._saved import load_predictions
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity, public_description
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._origin import unfinished
+from calibrant.runs._directory import unfinished
 
 _HISTORY: Final = 1000  # confidences that are kept
-_NO_HISTORY: Final[Mapping[str, Any]] = {"rows": 0, "labels": {}, "confidence": []}
 _LEARNED: Final = "learned.json"
 _DESCRIBED: Final = (
     "model",
@@ -58,7 +47,8 @@ _DESCRIBED: Final = (
     "user_template",
     "label_prior",
 )
-_PACKED: Final = ("labels", "prompt", "user_template")  # of the first task: they have files of their own
+_PACKED: Final = {"labels", "prompt", "user_template"}  # of the first task: they have files of their own
+_AGAIN: Final = "run the same command again, which writes it and asks nothing anew"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +83,7 @@ class _ExportedRun:
     settings: RunSettings
     prompt: str
     user_template: str | None
-    description: Mapping[str, Any] | None
+    description: dict[str, Any] | None
     metrics: Mapping[str, Any] | None
     search: Mapping[str, Any] | None
     calibration: Mapping[str, Any] | None
@@ -154,7 +144,6 @@ def export(
         found = _read_run(place, task, model, calibrated)
         found = found if texts else _without_texts(found)
         files = _files(found, calibrated)
-        _check_text(files)
     except CalibrantError:
         raise
     except OSError as error:
@@ -270,7 +259,7 @@ def _settings(
     record = task_to_record(asked_alone(given, model))
     common = _common_prompt(record)
     replaced = description is None or description["prompt"] != common
-    return RunSettings(tasks=(record,), prompt_for_all=replaced)
+    return RunSettings(tasks=(record,), plan=None, prompt_for_all=replaced)
 
 
 def _common_prompt(record: Mapping[str, Any]) -> str:
@@ -338,20 +327,14 @@ def _check(run: _ExportedRun) -> None:
 
 def _files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the content of every file of the bundle by its name."""
-    thresholds = thresholds_of(run.calibration)
     first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
-    figures = () if run.texts_left_out else _figures(run, first, thresholds)
     files = {
         "prompt.txt": run.prompt,
         "labels.json": json_text(labels_to_record(first.labels)),
         "schema.json": json_text(enum_schema(first.labels, first.field)),
-        "thresholds.json": json_text(thresholds),
-        "figures.json": json_text([asdict(figure) for figure in figures]),
-        "history.json": json_text(
-            _NO_HISTORY if run.texts_left_out else _history(run.predictions, first.labels)
-        ),
         **_settings_files(run),
-        **({} if run.texts_left_out else _calibration_files(run, calibration)),
+        **_measured_files(run, first),
+        **_calibration_files(run, calibration),
     }
     if run.demonstrations is not None:
         files[DEMONSTRATIONS] = _text(run.path / DEMONSTRATIONS)
@@ -359,50 +342,9 @@ def _files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
         files["user_template.txt"] = run.user_template
     if run.settings.plan is not None:
         files["plan.json"] = json_text(run.settings.plan)
-    files["card.md"] = card(
-        run.settings,
-        name=first.name,
-        labels=first.labels,
-        prompt=run.prompt,
-        proposer=None
-        if run.search is None or not changed_prompt(run.search)
-        else str(run.search["proposer"]),
-        verdict=[] if run.texts_left_out else verdicts_of(run.metrics, run.search),
-        figures=figures,
-        thresholds=thresholds,
-        fingerprint=run.fingerprint.to_record(),
-        measured_on=_measured_on(run),
-        answered_by={} if run.metrics is None else run.metrics["models"],
-        corrected="label_prior.json" in files,
-        head=json.loads(files["head.json"])["state"] if "head.json" in files else None,
-        calibrator="calibrator.json" in files,
-        demonstrations=None
-        if run.demonstrations is None
-        else demonstrated(run.demonstrations, files[DEMONSTRATIONS]),
-        texts_left_out=run.texts_left_out,
-    )
+    for text in files.values():
+        text.encode()  # half a character, which UTF-8 cannot hold, is an error
     return files
-
-
-def _figures(run: _ExportedRun, task: Task, thresholds: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """Return the measured figures."""
-    found = figures_of(run.metrics, run.search, run.calibration, run.predictions)
-    found += (*answered_of(run.predictions, task.labels), *low_mass_of(run.predictions))
-    if (
-        "cascade" not in task.sections and run.settings.plan is None
-    ):  # a cascade decides by the thresholds between its models
-        found += tuple(accepted_of(run.predictions, thresholds))
-    return found
-
-
-def _measured_on(run: _ExportedRun) -> str:
-    """Return a description of the rows that the figures were measured on."""
-    if run.search is not None:
-        return "the task's test rows, which the search for the prompt never saw"
-    data = (_record(run.path / "run.json") or {}).get("data")
-    if not isinstance(data, Mapping):
-        return f"the {len(run.predictions):,} rows of the run"
-    return f"the {len(run.predictions):,} rows of the run (SHA-256 of texts and answers `{data['sha256']}`)"
 
 
 def _settings_files(run: _ExportedRun) -> dict[str, str]:
@@ -410,47 +352,77 @@ def _settings_files(run: _ExportedRun) -> dict[str, str]:
     files = {}
     tasks = []
     for number, record in enumerate(run.settings.tasks):
-        own = {key: value for key, value in record.items() if number or key not in _PACKED}
-        own.pop("labels", None)
-        learned = None if own["cascade"] is None else own["cascade"].get("learned_file")
-        if learned is not None:
-            files[_LEARNED] = _text(Path(learned))
+        packed = {"labels", "demonstrations"} if number else {*_PACKED, "demonstrations"}
+        own = {key: value for key, value in record.items() if key not in packed}
+        if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
+            files[_LEARNED] = _text(Path(own["cascade"]["learned_file"]))
             own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
-        own.pop("demonstrations", None)
         if run.demonstrations is not None:  # a search may have found others than the task's
             own["demonstrations"] = run.demonstrations.model_dump()
         tasks.append(own)
-    files["settings.json"] = json_text(
-        {"tasks": tasks, "prompt_for_all": run.settings.prompt_for_all, "description": run.description}
+    settings = BundleSettings(
+        tasks=tuple(tasks), prompt_for_all=run.settings.prompt_for_all, description=run.description
     )
+    files["settings.json"] = json_text(dict(settings))
     return files
+
+
+def _measured_files(run: _ExportedRun, task: Task) -> dict[str, str]:
+    """Return figures, history and thresholds; empty ones if nothing was measured without the texts left out."""
+    record = run.calibration or {}
+    thresholds = {
+        "suggested": record.get("thresholds"),
+        "no_suggestion": record.get("no_thresholds", ""),
+        "certified": record.get("certified"),
+        "certification": record.get("certification"),
+    }
+    history, figures = BundleHistory(rows=0, labels={}, confidence=()), []
+    if not run.texts_left_out:
+        history = _history(run.predictions, task.labels)
+        # A cascade decides by the thresholds between its models.
+        in_turn = "cascade" in task.sections or run.settings.plan is not None
+        figures = [
+            figure.model_dump()
+            for figure in figures_of(
+                run.predictions,
+                task.labels,
+                metrics=run.metrics,
+                search=run.search,
+                calibration=run.calibration,
+                thresholds=None if in_turn else thresholds,
+            )
+        ]
+    return {
+        "thresholds.json": json_text(thresholds),
+        "figures.json": json_text(figures),
+        "history.json": json_text(history.model_dump()),
+    }
 
 
 def _calibration_files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
     """Return the head, or else the label prior, and the calibrator, as they are."""
+    if run.texts_left_out:
+        return {}
+    description = run.description or {}
     files = {}
-    prior, calibrator = run.path / "label_prior.json", calibration / "calibrator.json"
-    head = run.path / "head.json"
-    if head.exists():
-        files["head.json"] = _text(head)
-    elif "head" in (run.description or {}) or (run.search or {}).get("final") is not None:
+    if (run.path / "head.json").exists():
+        files["head.json"] = _text(run.path / "head.json")
+    elif "head" in description or (run.search or {}).get("final") is not None:
         raise StateError(
-            f"{run.path}: expected head.json, which made the run's predictions, got none: run the same command again, "
-            "which writes it and asks nothing anew."
+            f"{run.path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
         )
-    elif prior.exists():
-        files["label_prior.json"] = _text(prior)
-    elif run.description is not None and run.description["label_prior"] is not None:
+    elif (run.path / "label_prior.json").exists():
+        files["label_prior.json"] = _text(run.path / "label_prior.json")
+    elif description.get("label_prior") is not None:
         raise StateError(
-            f"{run.path}: expected label_prior.json, as the run's predictions are corrected, got none: run the same "
-            "evaluation again, which writes it and asks nothing anew."
+            f"{run.path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
         )
-    if calibrator.exists():
+    if (calibration / "calibrator.json").exists():
         if run.calibration is None:
             raise StateError(
                 f"{calibration}: expected calibration.json beside calibrator.json: calibrate again."
             )
-        files["calibrator.json"] = _text(calibrator)
+        files["calibrator.json"] = _text(calibration / "calibrator.json")
     return files
 
 
@@ -461,13 +433,7 @@ def _text(path: Path) -> str:
         raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
 
 
-def _check_text(files: Mapping[str, str]) -> None:
-    """Raise ValueError where something is no text, or half a character that UTF-8 cannot hold."""
-    for text in files.values():
-        text.encode()
-
-
-def _history(predictions: SavedPredictions, labels: LabelSet) -> dict[str, Any]:
+def _history(predictions: SavedPredictions, labels: LabelSet) -> BundleHistory:
     known = np.sort(predictions.confidence[~np.isnan(predictions.confidence)])
     if len(known) > _HISTORY:
         known = known[np.linspace(0, len(known) - 1, _HISTORY).round().astype(np.intp)]
@@ -475,4 +441,6 @@ def _history(predictions: SavedPredictions, labels: LabelSet) -> dict[str, Any]:
     for label in predictions.labels:
         if label is not None:
             counts.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
-    return {"rows": len(predictions), "labels": dict(sorted(counts.items())), "confidence": known.tolist()}
+    return BundleHistory(
+        rows=len(predictions), labels=dict(sorted(counts.items())), confidence=tuple(known.tolist())
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from calibrant.assembly._bundle import Figure, rule_of
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._labels import LabelSet
 from calibrant.core._run_rows import UNKNOWN
-from calibrant.core._search_verdicts import changed_prompt, search_verdict
+from calibrant.core._search_verdicts import changed_prompt
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
@@ -19,8 +19,11 @@ from calibrant.metrics._remarks import confidence_remarks
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
 
-_Record = Mapping[str, Any]
+_Record: TypeAlias = Mapping[str, Any]
+# Name, measured value (a number, or a record with estimate, lower, upper and level; None is no figure), and rows.
+_Measured: TypeAlias = tuple[str, Any, Any]
 
+# Keys in metrics.json, result.json and calibration.json: key, name of the figure, key of the number of rows.
 _SHARES: Final = (("accuracy", "accuracy, all rows"), ("accuracy_answered", "accuracy, answered rows"))
 _NUMBERS: Final = (
     ("macro_f1", "macro F1", "answered"),
@@ -51,66 +54,150 @@ _HELD_OUT: Final = (
 
 
 def figures_of(
-    metrics: _Record | None,
-    search: _Record | None,
-    calibration: _Record | None,
     predictions: SavedPredictions,
+    labels: LabelSet,
+    *,
+    metrics: _Record | None = None,
+    search: _Record | None = None,
+    calibration: _Record | None = None,
+    thresholds: _Record | None = None,
 ) -> tuple[Figure, ...]:
-    """Return the figures in ``metrics.json``, ``result.json`` and ``calibration.json``, as far as there are any.
+    """Return the figures of a run.
 
-    Of a run with neither of the first two, such as a batch, accuracies are counted from its predictions.
+    Parameters
+    ----------
+    predictions : SavedPredictions
+        The run's rows.
+    labels : LabelSet
+        The task's labels.
+    metrics, search, calibration : mapping, optional
+        ``metrics.json``, ``result.json`` and ``calibration.json``. Without the first two, as in a batch, accuracies
+        are counted from the rows.
+    thresholds : mapping, optional
+        Thresholds of the bundle; without any, or in a cascade, which has its own, acceptance is not counted.
     """
     if search is not None:
-        found = _searched(search)
+        measured = _search_figures(search)
+    elif metrics is not None:
+        measured = _evaluation_figures(metrics)
     else:
-        found = _counted(predictions) if metrics is None else _evaluated(metrics)
-    return (
-        *found,
-        *(() if calibration is None else _calibrated(calibration)),
+        measured = _counted_figures(predictions)
+    entries = (
+        *measured,
+        *_calibration_figures(calibration),
+        *_label_figures(predictions, labels),
+        *_acceptance_figures(predictions, thresholds),
     )
+    return tuple(_figure(*entry) for entry in entries if entry[1] is not None)
 
 
-def verdicts_of(metrics: _Record | None, search: _Record | None) -> list[str]:
-    """Return in sentences what a search chose, and what the language model adds to TF-IDF."""
-    if search is not None:
-        final = search.get("final")
-        return [*search_verdict(search), *([] if final is None else [str(final["verdict"])])]
-    beside = None if metrics is None else metrics.get("baselines")
-    return [] if beside is None else [str(beside["verdict"])]
+def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
+    record = value if isinstance(value, Mapping) else {"estimate": value}
+    numbers = {key: float(record[key]) for key in ("estimate", "lower", "upper", "level") if key in record}
+    return Figure(name=name, **numbers, rows=int(rows))
 
 
-def thresholds_of(calibration: _Record | None) -> dict[str, Any]:
-    """Return the thresholds in ``calibration.json``; all None where there is none."""
-    found = calibration or {}
-    return {
-        "suggested": found.get("thresholds"),
-        "no_suggestion": found.get("no_thresholds", ""),
-        "certified": found.get("certified"),
-        "certification": found.get("certification"),
-    }
-
-
-def accepted_of(predictions: SavedPredictions, thresholds: _Record) -> Iterator[Figure]:
-    """Yield the share of accepted rows and their accuracy.
-
-    Nothing without a threshold.
-    """
-    _, least = rule_of(thresholds)
-    if least is None:
-        return
-    taken = (
-        predictions.confidence >= least
-    )  # rows that are no answers have NaN, which is below every threshold
-    known = taken & (predictions.correct != UNKNOWN)
-    yield _share("accepted answers, share of the rows", int(taken.sum()), len(predictions))
-    if known.any():
-        yield _share(
-            "accepted answers, accuracy", int((predictions.correct[known] == 1).sum()), int(known.sum())
+def figure_warnings(figures: Iterable[Figure]) -> list[str]:
+    """Return warnings of a collapsed classifier and of a low label mass, as plain sentences."""
+    by_name = {figure.name: figure for figure in figures}
+    warnings = []
+    answered, low = by_name.get(LABELS_ANSWERED), by_name.get(_LOW_LABEL_MASS)
+    if answered is not None and answered.estimate < 0.5:
+        warnings.append(
+            f"Collapsed: only {answered.estimate:.0%} of the labels that occur in the rows were ever answered."
         )
+    if low is not None:
+        count = round(low.estimate * low.rows)
+        warnings += confidence_remarks(None, rows=low.rows, rows_with_low_label_mass=count)
+    return warnings
 
 
-def answered_of(predictions: SavedPredictions, labels: LabelSet) -> Iterator[Figure]:
-    """Yield the share of the occurring labels that the answers use; nothing without labelled rows."""
+def _share(count: int, rows: int) -> dict[str, float]:
+    """Return a share of rows with its Wilson interval."""
+    interval = wilson_interval(count, rows)
+    ends = {"lower": interval.lower, "upper": interval.upper, "level": interval.level}
+    return {"estimate": count / rows, **ends}
+
+
+def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
+    for key, name in _SHARES:
+        share = metrics[key] or {}
+        yield name, metrics[key], share.get("rows")
+    yield from _composite_figures(metrics.get("composite"), metrics["answered"])
+    for key, name, rows in _NUMBERS:
+        yield name, metrics[key], metrics[rows]
+    structure = metrics.get("structure") or {}
+    for key, name, rows in _STRUCTURED:
+        yield name, structure.get(key), structure.get(rows)
+    for number, level in enumerate(structure.get("levels", ()), 1):
+        yield f"right down to level {number}", level, structure["rows"]
+    baselines = metrics.get("baselines")  # not in metrics of earlier versions
+    if baselines is not None and baselines["against_text"] is not None:
+        yield from _baseline_figures(baselines["scores"][1:], baselines["against_text"], baselines["rows"])
+
+
+def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measured]:
+    """Yield the figures of answers that hold several labels; other accuracies are of whole answers."""
+    if composite is None:
+        return
+    if composite["kind"] == "fields":
+        for name, part in composite["parts"].items():
+            yield f"accuracy of the field {name}", part["accuracy"], rows
+    for key, name in _PARTS:
+        yield name, composite[key], rows
+
+
+def _baseline_figures(
+    scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
+) -> Iterator[_Measured]:
+    """Yield the accuracy difference to TF-IDF, and the baselines' figures on the same rows."""
+    yield f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], against_text["n"]
+    for score in scores:
+        answered = score.get("answered_labels") or {}  # not in results of earlier versions
+        yield f"{kind}accuracy, {score['name']}", score["accuracy"], rows
+        yield f"{kind}macro F1, {score['name']}", score["macro_f1"], rows
+        yield f"{kind}{LABELS_ANSWERED}, {score['name']}", answered.get("share"), rows
+
+
+def _counted_figures(predictions: SavedPredictions) -> Iterator[_Measured]:
+    labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
+    right = int((predictions.correct == 1).sum())
+    for (_, name), rows in zip(_SHARES, (labelled, labelled & ~predictions.failed), strict=True):
+        if rows.any():
+            yield name, _share(right, int(rows.sum())), rows.sum()
+
+
+def _search_figures(search: _Record) -> Iterator[_Measured]:
+    final, comparison = search.get("final"), search["comparison"]
+    scores = [] if final is None else [(final["score"], "this prompt and the head")]
+    scores += [(search["best_prompt"], "this prompt"), (search["seed_prompt"], "first prompt")]
+    for score, of in scores:
+        if score["accuracy"] is not None:
+            answered = score["rows"] - score["outcomes"].get("error", 0)
+            for key in ("accuracy", "macro_f1", "credit"):  # only the first in results of earlier versions
+                yield f"test {key.replace('_f1', ' F1')}, {of}", score.get(key), answered
+    if final is not None:
+        seed, text = final["against_seed"], final["against_text"]
+        if seed is not None:
+            yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
+        if text is not None:
+            yield from _baseline_figures(
+                final["baselines"], text, text["n"], kind="test ", of="with the head"
+            )
+    if changed_prompt(search) and comparison is not None:
+        yield "test accuracy, this minus first prompt", comparison["interval"], comparison["n"]
+        yield "test credit, this minus first prompt", search.get("credit_difference"), comparison["n"]
+
+
+def _calibration_figures(calibration: _Record | None) -> Iterator[_Measured]:
+    if calibration is not None:
+        held_out = calibration["held_out"]
+        for key, name in _HELD_OUT:
+            yield name, held_out[key], held_out["rows"]
+
+
+def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[_Measured]:
+    """Yield the share of the occurring labels that the answers use, and the share of rows with a low label mass."""
     answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
     known = [
         (answer, given)
@@ -119,156 +206,21 @@ def answered_of(predictions: SavedPredictions, labels: LabelSet) -> Iterator[Fig
     ]
     summary = answer_summary(labels, [answer for answer, _ in known], [given for _, given in known])
     if summary is not None:
-        yield Figure(name=LABELS_ANSWERED, estimate=summary.answered_labels.share, rows=len(known))
-
-
-def collapse_warning(figures: Iterable[Figure]) -> str:
-    """Return a plain sentence where fewer than half of the labels in the rows were answered; else an empty text."""
-    share = next((figure.estimate for figure in figures if figure.name == LABELS_ANSWERED), 1.0)
-    if share >= 0.5:
-        return ""
-    return f"Collapsed: only {share:.0%} of the labels that occur in the rows were ever answered."
-
-
-def low_mass_of(predictions: SavedPredictions) -> Iterator[Figure]:
-    """Yield on which share of the rows the model wanted to write something else; nothing where on none."""
-    if predictions.rows_with_low_label_mass:
+        yield LABELS_ANSWERED, summary.answered_labels.share, len(known)
+    if low := predictions.rows_with_low_label_mass:
         answered = len(predictions.failed) - int(np.sum(predictions.failed))
-        yield _share(_LOW_LABEL_MASS, predictions.rows_with_low_label_mass, answered)
+        yield _LOW_LABEL_MASS, _share(low, answered), answered
 
 
-def label_mass_warning(figures: Iterable[Figure]) -> str:
-    """Return a plain sentence where the model wanted to write something else on some rows; else an empty text."""
-    found = next((figure for figure in figures if figure.name == _LOW_LABEL_MASS), None)
-    if found is None:
-        return ""
-    low = round(found.estimate * found.rows)
-    return " ".join(confidence_remarks(None, rows=found.rows, rows_with_low_label_mass=low))
-
-
-def _share(name: str, count: int, rows: int) -> Figure:
-    found = wilson_interval(count, rows)
-    return Figure(
-        name=name,
-        estimate=count / rows,
-        lower=found.lower,
-        upper=found.upper,
-        level=found.level,
-        rows=rows,
-    )
-
-
-def _evaluated(metrics: _Record) -> Iterator[Figure]:
-    for key, name in _SHARES:
-        if metrics[key] is not None:
-            yield _with_interval(name, metrics[key], int(metrics[key]["rows"]))
-    if metrics.get("composite") is not None:
-        yield from _of_parts(metrics["composite"], int(metrics["answered"]))
-    for key, name, rows in _NUMBERS:
-        if metrics[key] is not None:
-            yield Figure(name=name, estimate=float(metrics[key]), rows=int(metrics[rows]))
-    yield from _structured(metrics.get("structure") or {})
-    beside = metrics.get("baselines")  # not in metrics of earlier versions
-    if beside is not None and beside["against_text"] is not None:
-        yield from _baselines(beside["scores"][1:], beside["against_text"], int(beside["rows"]))
-
-
-def _baselines(
-    scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
-) -> Iterator[Figure]:
-    """Yield the accuracy difference to TF-IDF, and the baselines' figures on the same rows."""
-    yield _with_interval(
-        f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], int(against_text["n"])
-    )
-    for score in scores:
-        name = score["name"]
-        yield _with_interval(f"{kind}accuracy, {name}", score["accuracy"], rows)
-        yield Figure(name=f"{kind}macro F1, {name}", estimate=float(score["macro_f1"]), rows=rows)
-        if score.get("answered_labels") is not None:  # not in results of earlier versions
-            share = float(score["answered_labels"]["share"])
-            yield Figure(name=f"{kind}{LABELS_ANSWERED}, {name}", estimate=share, rows=rows)
-
-
-def _structured(found: _Record) -> Iterator[Figure]:
-    """Yield the distances of answers from true labels, for labels on a scale or in a tree."""
-    for key, name, rows in _STRUCTURED:
-        value = found.get(key)
-        if isinstance(value, Mapping):
-            yield _with_interval(name, value, int(found[rows]))
-        elif value is not None:
-            yield Figure(name=name, estimate=float(value), rows=int(found[rows]))
-    for number, level in enumerate(found.get("levels", ()), 1):
-        yield _with_interval(f"right down to level {number}", level, int(found["rows"]))
-
-
-def _of_parts(composite: _Record, rows: int) -> Iterator[Figure]:
-    """Yield the figures of answers that hold several labels; the accuracies above are of whole answers."""
-    if composite["kind"] == "fields":
-        for name, part in composite["parts"].items():
-            yield _with_interval(f"accuracy of the field {name}", part["accuracy"], rows)
-    for key, name in _PARTS:
-        if composite[key] is not None:
-            yield Figure(name=name, estimate=float(composite[key]), rows=rows)
-
-
-def _counted(predictions: SavedPredictions) -> Iterator[Figure]:
-    labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
-    right = int((predictions.correct == 1).sum())
-    for (_, name), rows in zip(_SHARES, (labelled, labelled & ~predictions.failed), strict=True):
-        if rows.any():
-            yield _share(name, right, int(rows.sum()))
-
-
-def _searched(search: _Record) -> Iterator[Figure]:
-    final = search.get("final")
-    for score, name in (
-        *([] if final is None else [(final["score"], "test accuracy, this prompt and the head")]),
-        (search["best_prompt"], "test accuracy, this prompt"),
-        (search["seed_prompt"], "test accuracy, first prompt"),
-    ):
-        if score["accuracy"] is not None:
-            answered = int(score["rows"]) - int(score["outcomes"].get("error", 0))
-            yield _with_interval(name, score["accuracy"], answered)
-            if score.get("macro_f1") is not None:  # not in results of earlier versions
-                named = name.replace("accuracy", "macro F1")
-                yield Figure(name=named, estimate=float(score["macro_f1"]), rows=answered)
-            if score.get("credit") is not None:
-                yield _with_interval(name.replace("accuracy", "credit"), score["credit"], answered)
-    if final is not None:
-        yield from _with_head(final)
-    comparison = search["comparison"]
-    if changed_prompt(search) and comparison is not None:
-        yield _with_interval(
-            "test accuracy, this minus first prompt", comparison["interval"], int(comparison["n"])
-        )
-        if search.get("credit_difference") is not None:
-            yield _with_interval(
-                "test credit, this minus first prompt", search["credit_difference"], int(comparison["n"])
-            )
-
-
-def _with_head(final: _Record) -> Iterator[Figure]:
-    """Yield the figures that compare the best prompt and its head with the first prompt and the baselines."""
-    seed, text = final["against_seed"], final["against_text"]
-    if seed is not None:
-        name = "test accuracy, with the head minus first prompt"
-        yield _with_interval(name, seed["interval"], int(seed["n"]))
-    if text is not None:
-        yield from _baselines(final["baselines"], text, int(text["n"]), kind="test ", of="with the head")
-
-
-def _calibrated(calibration: _Record) -> Iterator[Figure]:
-    held_out = calibration["held_out"]
-    for key, name in _HELD_OUT:
-        yield _with_interval(name, held_out[key], int(held_out["rows"]))
-
-
-def _with_interval(name: str, found: _Record, rows: int) -> Figure:
-    return Figure(
-        name=name,
-        estimate=float(found["estimate"]),
-        lower=float(found["lower"]),
-        upper=float(found["upper"]),
-        level=float(found["level"]),
-        rows=rows,
-    )
+def _acceptance_figures(predictions: SavedPredictions, thresholds: _Record | None) -> Iterator[_Measured]:
+    """Yield the share of accepted rows and their accuracy."""
+    _, least = (None, None) if thresholds is None else rule_of(thresholds)
+    if least is None:
+        return
+    # Rows without an answer have NaN, which is below every threshold.
+    taken = predictions.confidence >= least
+    known = taken & (predictions.correct != UNKNOWN)
+    yield "accepted answers, share of the rows", _share(int(taken.sum()), len(taken)), len(taken)
+    if known.any():
+        right = int((predictions.correct[known] == 1).sum())
+        yield "accepted answers, accuracy", _share(right, int(known.sum())), known.sum()

@@ -14,6 +14,7 @@ from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._sections import routing_settings
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
+from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._limits import Limits
@@ -31,7 +32,7 @@ _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Bundle,
     *,
     model: ModelLike | None = None,
     options: Mapping[str, Any] | None = None,
@@ -43,8 +44,8 @@ def load(
 
     Parameters
     ----------
-    path : str or Path
-        The folder that `calibrant export` wrote.
+    path : str, Path or Bundle
+        The folder that `calibrant export` wrote; or what `calibrant.assembly.read_bundle` read of it.
     model : str, Client or callable, optional
         Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
         Figures, calibrator and thresholds belong to the bundle's own.
@@ -71,29 +72,9 @@ def load(
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
     """
-    return open_bundle(
-        read_bundle(path),
-        model=model,
-        options=options,
-        limits=limits,
-        journal=journal,
-        router_state=router_state,
-    )
-
-
-def open_bundle(
-    bundle: Bundle,
-    *,
-    model: ModelLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    journal: Journal | None = None,
-    router_state: str | None = None,
-) -> BasePredictor:
-    """Return the classifier of a bundle that has been read; see `load`."""
+    bundle = path if isinstance(path, Bundle) else read_bundle(path)
     given = _by_model(bundle, options or {})
     missing = _missing(bundle, given) if model is None else {}
-    _refuse_missing(bundle, missing)
     tasks = [_opened_as(own, bundle, given, router_state) for own in bundle.tasks]
     if bundle.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
@@ -101,7 +82,7 @@ def open_bundle(
         if model is not None:
             classifier = _with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
         elif bundle.plan is not None:
-            classifier = _planned(bundle, tasks, limits=limits, journal=journal)
+            classifier = _planned(bundle.plan, tasks, limits=limits, journal=journal)
         else:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
     except ConfigurationError as error:
@@ -130,21 +111,15 @@ def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[s
 
 
 def _missing(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the options that were left out and not given, by model."""
-    found: dict[str, list[str]] = {}
+    """Return the options that were left out and not given, by model; raise if no environment variable can do."""
+    missing: dict[str, list[str]] = {}
     for task in bundle.tasks:
         for name, left_out in task.left_out.items():
-            names = [option for option in left_out if option not in given.get(name, {})]
-            if names:
-                found[name] = names
-    return found
-
-
-def _refuse_missing(bundle: Bundle, missing: Mapping[str, list[str]]) -> None:
-    """Raise where something is missing that no environment variable stands for."""
-    needed = {name: set(options) - _FROM_ENVIRONMENT for name, options in missing.items()}
-    if any(needed.values()):
+            if names := [option for option in left_out if option not in given.get(name, {})]:
+                missing[name] = names
+    if any(set(names) - _FROM_ENVIRONMENT for names in missing.values()):
         raise ConfigurationError(_left_out(bundle, missing))
+    return missing
 
 
 def _left_out(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
@@ -188,26 +163,26 @@ def _with_other_model(
 
 
 def _planned(
-    bundle: Bundle, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+    plan: CascadePlan, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
-    plan = bundle.plan
-    if plan is None:
-        raise StateError(f"{bundle.path}: expected a plan, got none: export the run again.")
+    """Return the cascade of a plan; of a plan with one model, its classifier, which takes limits and journal."""
     members = plan.policy.members
     alone = len(members) == 1
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
-            access = {"limits": limits, "journal": journal} if alone else {}
-            classifiers.append(Classifier.from_task(task, **access))  # type: ignore[arg-type]
-            opened.callback(classifiers[-1].close)
-        further = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
-        found = plan.cascade(classifiers, **further)
+            classifier = Classifier.from_task(
+                task, limits=limits if alone else None, journal=journal if alone else None
+            )
+            opened.callback(classifier.close)
+            classifiers.append(classifier)
+        several = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
+        cascade = plan.cascade(classifiers, **several)
         opened.pop_all()
     for number, classifier in enumerate(classifiers):
         if number not in members:
             classifier.close()
-    return found
+    return cascade
 
 
 def _finished(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
@@ -239,12 +214,10 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
     if bundle.description is None:
         return
-    then, now = (
-        _comparable(public_description(found)) for found in (bundle.description, classifier.describe())
-    )
+    before, now = map(_comparable, (bundle.description, classifier.describe()))
     if name != bundle.fingerprint.model:
-        then["model"] = now["model"]
-    changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+        before["model"] = now["model"]
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if changed:
         raise StateError(
             f"{bundle.path}: its classifier would be asked otherwise than in the run: it differs in "
@@ -255,11 +228,10 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
 
 def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description as it is stored, without addresses."""
-    found: dict[str, Any] = _without(json.loads(json.dumps(description, default=repr)))
-    return found
+    text = json.dumps(public_description(description), default=repr)
+    content: dict[str, Any] = json.loads(text, object_hook=_without_address)
+    return content
 
 
-def _without(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
-    if isinstance(value, dict):
-        return {name: _without(found) for name, found in value.items() if name != _ENDPOINT}
-    return [_without(found) for found in value] if isinstance(value, list) else value
+def _without_address(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != _ENDPOINT}

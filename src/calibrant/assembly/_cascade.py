@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from calibrant.assembly._looper import read_looper
-from calibrant.assembly._routing import checked, routed_client
-from calibrant.assembly._sections import cascade_settings, routing_settings
+from calibrant.assembly._routing import open_routed_client, refuse_misleading_providers
 from calibrant.cascade._cascade import Cascade
+from calibrant.cascade._methods import method_named
 from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._named import method_named
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
 from calibrant.cascade.methods._learned import LearnedScorer
@@ -61,12 +60,16 @@ def _chosen(
     return tuple(model for ref in named for model in settings.models if model.name == ref.name)
 
 
-def open_cascade(task: Task, *, journal: Journal | None, limits: Limits | None) -> Cascade:
+def open_cascade(
+    task: Task,
+    section: CascadeSettings,
+    routing: RoutingSettings | None,
+    *,
+    journal: Journal | None,
+    limits: Limits | None,
+) -> Cascade:
     """Return the cascade that a task's sections describe; see `calibrant.assembly.open_classifier`."""
-    found, routing = cascade_settings(task), routing_settings(task)
-    if found is None:
-        raise ConfigurationError(f"Expected a [cascade] section in task {task.name!r}, got none: add it.")
-    settings = resolved_cascade(found)
+    settings = resolved_cascade(section)
     with ExitStack() as opened:
         models = _models(task, settings, routing, opened)
         method = _method(settings, [model.classifier for model in models])
@@ -100,8 +103,11 @@ def _models(
         prompt = task.prompt if own.prompt is None else own.prompt
         described = replace(rowless, model=_with_tokens(own, settings), prompt=prompt)
         if own.name == ROUTED and routing is not None:
-            routed = routed or routed_client(routing, task, opened)
-            classifier = checked(Classifier.from_task(described, client=routed), routed, routing)
+            if routed is None:
+                routed = open_routed_client(routing, task_name=task.name)
+                opened.callback(routed.close)
+            classifier = Classifier.from_task(described, client=routed)
+            refuse_misleading_providers(classifier, routed, routing)
         else:
             classifier = Classifier.from_task(described)
         opened.callback(classifier.close)

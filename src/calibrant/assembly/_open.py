@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._limits import Limits
@@ -52,35 +50,20 @@ def open_classifier(
     StateError
         The learned scorer's file cannot be used, or it was fitted on another model or prompt.
     """
-    if model is None:
-        for section, opener in _OPENERS.items():
-            if section in task.sections:
-                return opener(task, journal, limits)
-    elif task.sections:
-        for settings in (cascade_settings, routing_settings):
-            settings(task)  # a wrong section is an error even if `model` replaces it
+    # A wrong section is an error even if `model` replaces it.
+    cascade, routing = cascade_settings(task), routing_settings(task)
+    if model is None and cascade is not None:
+        from calibrant.assembly._cascade import open_cascade  # noqa: PLC0415 (few tasks have one)
+
+        return open_cascade(task, cascade, routing, journal=journal, limits=limits)
+    if model is None and routing is not None:
+        from calibrant.assembly._routing import open_routed  # noqa: PLC0415 (few tasks have one)
+
+        return open_routed(task, routing, journal=journal, limits=limits)
+    if task.sections:
         _LOG.warning(
             "%s alone is asked: the task's %s and its settings are not used.",
             model if isinstance(model, str) else "Another model",
-            next(section for section in _OPENERS if section in task.sections),
+            "routing" if cascade is None else "cascade",
         )
     return Classifier.from_task(task, model=model, journal=journal, limits=limits)
-
-
-def _cascade(task: Task, journal: Journal | None, limits: Limits | None) -> BasePredictor:
-    from calibrant.assembly._cascade import open_cascade  # noqa: PLC0415 (few tasks have one)
-
-    return open_cascade(task, journal=journal, limits=limits)
-
-
-def _routed(task: Task, journal: Journal | None, limits: Limits | None) -> BasePredictor:
-    from calibrant.assembly._routing import open_routed  # noqa: PLC0415 (few tasks have one)
-
-    return open_routed(task, journal=journal, limits=limits)
-
-
-# Openers by section; the first section that a task has opens the task's other sections, too.
-_OPENERS: Final[Mapping[str, Callable[[Task, Journal | None, Limits | None], BasePredictor]]] = {
-    "cascade": _cascade,
-    "routing": _routed,
-}

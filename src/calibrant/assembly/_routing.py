@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._sections import routing_settings
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
@@ -25,11 +24,10 @@ from calibrant.inference.doctor._records import refuse_misleading
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
 from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._base import FixedRouter, TaskRouter
 from calibrant.routing._cascade import CascadeRouter
-from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._ema import EMARouter
-from calibrant.routing._fixed import FixedRouter, TaskRouter
-from calibrant.routing._gate import QualityGate
 from calibrant.routing._protocol import Router
 from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
 from calibrant.routing._thompson import ThompsonRouter
@@ -157,10 +155,10 @@ def open_routed_client(
         A provider cannot be opened, or a setting does not fit.
     """
     with ExitStack() as opened:
-        clients = {own.label: _client(own, opened) for own in settings.providers}
+        providers = [_open_provider(own, opened) for own in settings.providers]
         embedder = _embedder(settings, opened)
         routed = RoutedClient(
-            [_provider(own, clients[own.label]) for own in settings.providers],
+            providers,
             router=_shared(open_router(settings, rng=rng), settings, task_name, opened),
             embedder=embedder,
             task=task_name,
@@ -168,64 +166,49 @@ def open_routed_client(
             allowed_failures=settings.allowed_failures,
             call_seconds=settings.call_seconds,
             owned=True,
-            **_parts(settings, clients),
+            **_parts(settings, {own.name: own.client for own in providers}),
         )
         opened.pop_all()
     return routed
 
 
-def open_routed(task: Task, *, journal: Journal | None, limits: Limits | None) -> Classifier:
+def open_routed(
+    task: Task, routing: RoutingSettings, *, journal: Journal | None, limits: Limits | None
+) -> Classifier:
     """Return a classifier that asks the providers of a task's ``[routing]`` section."""
-    routing = routing_settings(task)
-    if routing is None:
-        raise ConfigurationError(f"Expected a [routing] section in task {task.name!r}, got none: add it.")
-    alone = replace(task, sections={})
     with ExitStack() as opened:
-        client = routed_client(routing, task, opened)
-        found = Classifier.from_task(alone, client=client, journal=journal, limits=limits)
-        checked(found, client, routing)
+        client = open_routed_client(routing, task_name=task.name)
+        opened.callback(client.close)
+        alone = replace(task, sections={})
+        classifier = Classifier.from_task(alone, client=client, journal=journal, limits=limits)
+        refuse_misleading_providers(classifier, client, routing)
         opened.pop_all()
-    return found
-
-
-def routed_client(routing: RoutingSettings, task: Task, opened: ExitStack) -> RoutedClient:
-    """Return a client for a task's providers, closed with `opened`."""
-    client = open_routed_client(routing, task_name=task.name)
-    opened.callback(client.close)
-    return client
-
-
-def checked(classifier: Classifier, client: RoutedClient, routing: RoutingSettings) -> Classifier:
-    """Refuse providers that are known to give misleading confidence."""
-    for own, provider in zip(routing.providers, client.providers, strict=True):
-        refuse_misleading(
-            own.name,
-            options=provider_options(own),
-            method=classifier.method,
-            space=provider.logprob_space,
-        )
     return classifier
 
 
-def _client(own: RoutingProviderSettings, opened: ExitStack) -> Client:
-    client = open_client(
-        own.name, space=own.space, concurrency=own.concurrency, options=provider_options(own)
-    )
-    opened.callback(client.close)
-    return client
+def refuse_misleading_providers(
+    classifier: Classifier, client: RoutedClient, routing: RoutingSettings
+) -> None:
+    """Refuse providers that are known to give misleading confidence."""
+    for own, provider in zip(routing.providers, client.providers, strict=True):
+        options, space = _options(own), provider.logprob_space
+        refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 
-def provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
+def _options(own: RoutingProviderSettings) -> dict[str, Any]:
     """Return the options of a provider, its address among them."""
     return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
 
 
-def _provider(own: RoutingProviderSettings, client: Client) -> Provider:
+def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
+    options = _options(own)
+    client = open_client(own.name, space=own.space, concurrency=own.concurrency, options=options)
+    opened.callback(client.close)
     return Provider(
         own.label,
         client,
         concurrency=own.concurrency,
-        options=call_options(provider_options(own)),
+        options=call_options(options),
         cost=own.cost,
         context_window=own.context_window,
         space=own.space,
@@ -264,7 +247,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     if name is None:
         return None
     provider = next((one for one in settings.providers if one.label == name), None)
-    access = {} if provider is None else provider_options(provider)
+    access = {} if provider is None else _options(provider)
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, line_of, refuse
+from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, refuse
 from calibrant.core._task import Task
 
 if TYPE_CHECKING:
@@ -34,19 +35,19 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     ConfigurationError
         The section is wrong, or contradicts another one; names file and line of every mistake.
     """
-    section = task.sections.get("cascade")
-    if section is None:
+    if "cascade" not in task.sections:
         return None
     from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
-    if isinstance(section, SectionTable):
-        settings = _validated(section, "cascade", CascadeSettings)
-        refuse(_cascade_problems(settings, section, task), section.text, section.path)
-        refuse(_member_problems(settings, task), section.text, section.path)
-        files = {name: getattr(settings, name) for name in ("file", "learned_file")}
-        folder = section.path.parent
-        return settings.model_copy(update={name: file and folder / file for name, file in files.items()})
-    return _expected(section, "cascade", CascadeSettings)
+    section = task.sections["cascade"]
+    settings = _checked(section, "cascade", CascadeSettings)
+    if not isinstance(section, SectionTable):
+        return settings
+    refuse(_cascade_problems(settings, section, task), section.text, section.path)
+    refuse(_member_problems(settings, task), section.text, section.path)
+    files = {name: getattr(settings, name) for name in ("file", "learned_file")}
+    folder = section.path.parent
+    return settings.model_copy(update={name: file and folder / file for name, file in files.items()})
 
 
 def routing_settings(task: Task) -> RoutingSettings | None:
@@ -63,37 +64,74 @@ def routing_settings(task: Task) -> RoutingSettings | None:
         The section, or the configuration of Zeph that it names, is wrong, or it contradicts another one; names file
         and line of every mistake.
     """
-    section = task.sections.get("routing")
-    if section is None:
+    if "routing" not in task.sections:
         return None
     from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
-    if isinstance(section, SectionTable):
-        settings = _validated(_with_zeph(section), "routing", RoutingSettings)
-        refuse(_routing_problems(settings, section, task), section.text, section.path)
-        return settings.beside(section.path.parent)
-    return _expected(section, "routing", RoutingSettings)
+    section = task.sections["routing"]
+    if not isinstance(section, SectionTable):
+        return _checked(section, "routing", RoutingSettings)
+    settings = _checked(_with_zeph(section), "routing", RoutingSettings)
+    refuse(_routing_problems(settings, section, task), section.text, section.path)
+    return settings.beside(section.path.parent)
 
 
-def _validated(section: SectionTable, name: str, kind: type[_Settings]) -> _Settings:
-    """Return the settings in a table."""
+def read_settings_file(path: Path, expected: str) -> str:
+    """Return the text of a file that a section names.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    expected : str
+        Its contents, for messages.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such file, or it is not UTF-8; names the line.
+    """
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path}: no such file: expected {expected} (paths in a task file are relative to it)."
+        )
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        raise ConfigurationError(
+            f"{path}:{line}: expected UTF-8 text, got the byte 0x{byte:02x}: save the file as UTF-8."
+        ) from error
+
+
+def _checked(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:
+    """Return the settings of a section, from its table or as they are."""
+    if isinstance(section, kind):
+        return section
+    if not isinstance(section, SectionTable):
+        raise ConfigurationError(f"Expected the section {name!r} as {kind.__name__}, got {section!r:.80}.")
     # Validated inside an outer model, so that the keys in error messages begin with the section's name.
     whole = pydantic.create_model("_Whole", __base__=Section, **{name: (kind, ...)})  # type: ignore[call-overload]
     try:
         settings: _Settings = getattr(whole.model_validate({name: section.values}), name)
     except pydantic.ValidationError as error:
         problems = [(item["loc"], describe_problem(dict(item), whole)) for item in error.errors()]
-        lines = [
-            f"{section.path}:{line_of(section.text, location)}: {problem}" for location, problem in problems
-        ]
-        raise ConfigurationError("\n".join(lines)) from error
+        refuse(problems, section.text, section.path)
+        raise
     return settings
 
 
-def _expected(section: Section, name: str, kind: type[_Settings]) -> _Settings:
-    if not isinstance(section, kind):
-        raise ConfigurationError(f"Expected the section {name!r} as {kind.__name__}, got {section!r:.80}.")
-    return section
+def _common_problems(
+    name: str, models: str, own_prior: str, section: SectionTable, task: Task
+) -> Iterator[Problem]:
+    """Yield settings of one model that have no effect beside a section with several."""
+    if "model" in section.beside:
+        problem = f"expected no [model] beside [{name}]: it would not be asked; name it under [[{models}]], or remove "
+        yield ("model",), problem + "it."
+    if task.calibration.prior_correction is not None:
+        problem = f"expected no prior_correction beside [{name}]: {own_prior}; leave it out."
+        yield ("calibration", "prior_correction"), problem
 
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
@@ -102,23 +140,22 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
 
     if settings.file is not None:
         doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold", "learned_file"}
-        for name in sorted(doubled):
-            problem = f"expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
-            yield ("cascade", name), problem
-    if "model" in section.beside:
-        problem = "expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], or "
-        yield ("model",), problem + "remove it."
-    if task.calibration.prior_correction is not None:
-        problem = (
-            "expected no prior_correction beside [cascade]: a label that it changes is one that no model was "
-        )
-        yield ("calibration", "prior_correction"), problem + "sure of; leave it out."
+        yield from _doubled("cascade", doubled)
+    reason = "a label that it changes is one that no model was sure of"
+    yield from _common_problems("cascade", "cascade.models", reason, section, task)
     if task.demonstrations is not None:
         problem = "expected no [demonstrations] beside [cascade]: they belong to one prompt; leave them out."
         yield ("demonstrations",), problem
     if not settings.models and settings.file is None:
         problem = "expected at least one [[cascade.models]], got none: name the models to be asked in turn."
         yield ("cascade",), problem
+
+
+def _doubled(section: str, names: Iterable[str]) -> Iterator[Problem]:
+    """Yield settings that stand beside the file they belong in."""
+    for name in sorted(names):
+        where = f"expected no '{section}.{name}' beside '{section}.file'"
+        yield (section, name), f"{where}: set it in that file, or leave the file out."
 
 
 def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
@@ -146,14 +183,8 @@ def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Ta
         if ROUTED not in {member.name for member in cascade.models}:
             problem = f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "
             yield ("routing",), problem + "[routing], which nobody would use."
-    if "model" in section.beside:
-        problem = "expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], "
-        yield ("model",), problem + "or remove it."
-    if task.calibration.prior_correction is not None:
-        problem = (
-            "expected no prior_correction beside [routing]: every provider has a label prior of its own; "
-        )
-        yield ("calibration", "prior_correction"), problem + "leave it out."
+    reason = "every provider has a label prior of its own"
+    yield from _common_problems("routing", "routing.providers", reason, section, task)
     if settings.strategy == "task" and task.name not in settings.tasks:
         named = ", ".join(map(repr, settings.tasks))
         problem = f"expected a provider for this task, {task.name!r}, got one for {named}: add it."
@@ -168,14 +199,6 @@ def _with_zeph(section: SectionTable) -> SectionTable:
     from calibrant.assembly._zeph import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
 
     own = {name: value for name, value in routing.items() if name != "file"}
-    doubled = [
-        (
-            ("routing", name),
-            f"expected no 'routing.{name}' beside 'routing.file': set it in that file, or leave the file out.",
-        )
-        for name in own
-        if name not in OWN_KEYS
-    ]
-    refuse(doubled, section.text, section.path)
+    refuse(_doubled("routing", own.keys() - OWN_KEYS), section.text, section.path)
     zeph = read_zeph(section.path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
     return SectionTable(values={**zeph, **own}, path=section.path, beside=section.beside, text=section.text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import pydantic
 
@@ -17,36 +18,57 @@ from calibrant.core._label_records import labels_from_record, labels_to_record
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
-from calibrant.inference._withheld import may_be_withheld, without_secrets
+from calibrant.inference._models import may_be_withheld, without_secrets
 
 if TYPE_CHECKING:
-    from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
-    from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings
+    from calibrant.routing._settings import RoutingProviderSettings
 
 _FILE: Final = "task.json"
 _KIND: Final = "settings of a run"
 _VERSION: Final = 1
 _MAKE: Final = "run it"
 _STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
-_KEYS: Final = frozenset(
-    {
-        "name",
-        "labels",
-        "field",
-        "prompt",
-        "user_template",
-        "model",
-        "cascade",
-        "routing",
-        "left_out",
-        "state_left_out",
-    }
-)
 
-_OPTIONAL_KEYS: Final = frozenset({"demonstrations"})
-
-_AnyModel = TypeVar("_AnyModel", ModelSettings, "CascadeModelSettings", "RoutingProviderSettings")
+# A model of the task or of its cascade, or a provider.
+_Model: TypeAlias = Any
 _Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
+
+
+class _TaskRecord(Section):
+    """Settings of a task as JSON values.
+
+    Cascade and routing are checked by their own packages, which few tasks need.
+    """
+
+    name: str
+    labels: Any
+    field: str
+    prompt: str
+    user_template: str | None
+    model: ModelSettings | None
+    cascade: Any
+    routing: Any
+    state_left_out: bool
+    left_out: dict[str, tuple[str, ...]]
+    demonstrations: DemonstrationSettings | None = None
+
+
+class RunSettings(Section):
+    """Tasks and prompts of a run: the contents of its ``task.json``.
+
+    Attributes
+    ----------
+    tasks : tuple of dict
+        Records of `task_to_record`; several for the models of a plan.
+    plan : dict or None
+        A `calibrant.cascade.CascadePlan` as JSON values.
+    prompt_for_all : bool
+        True if the run replaced the task's prompt, for all models of a cascade.
+    """
+
+    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
+    plan: dict[str, Any] | None
+    prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,25 +88,6 @@ class RecordedTask:
     task: Task
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     state_left_out: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Tasks and prompts of a run.
-
-    Attributes
-    ----------
-    tasks : tuple of mapping
-        Records of `task_to_record`; several for the models of a plan.
-    plan : mapping or None
-        A `calibrant.cascade.CascadePlan` as JSON values.
-    prompt_for_all : bool
-        True if the run replaced the task's prompt, for all models of a cascade.
-    """
-
-    tasks: tuple[Mapping[str, Any], ...]
-    plan: Mapping[str, Any] | None = None
-    prompt_for_all: bool = False
 
 
 def record_run(
@@ -113,12 +116,12 @@ def record_run(
     StateError
         It cannot be written.
     """
-    record = {
-        "tasks": [task_to_record(asked_alone(task, model)) for task, model in asked],
-        "plan": None if plan is None else dict(plan),
-        "prompt_for_all": prompt_for_all,
-    }
-    write_record(directory / _FILE, record, kind=_KIND, version=_VERSION)
+    settings = RunSettings(
+        tasks=tuple(task_to_record(asked_alone(task, model)) for task, model in asked),
+        plan=None if plan is None else dict(plan),
+        prompt_for_all=prompt_for_all,
+    )
+    write_record(directory / _FILE, dict(settings), kind=_KIND, version=_VERSION)
 
 
 def read_run_settings(directory: Path) -> RunSettings | None:
@@ -133,12 +136,8 @@ def read_run_settings(directory: Path) -> RunSettings | None:
     if not path.exists():
         return None
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
-    tasks, plan = record.get("tasks"), record.get("plan")
-    if not isinstance(tasks, list) or not tasks or not all(isinstance(task, dict) for task in tasks):
-        raise StateError(f"{path}: damaged: expected at least one task: {_MAKE} again.")
-    if not isinstance(plan, dict | None) or not isinstance(record.get("prompt_for_all"), bool):
-        raise StateError(f"{path}: damaged: expected plan and prompt_for_all: {_MAKE} again.")
-    return RunSettings(tasks=tuple(tasks), plan=plan, prompt_for_all=record["prompt_for_all"])
+    settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
+    return _validated(RunSettings, settings, path)
 
 
 def asked_alone(task: Task, model: str | None) -> Task:
@@ -156,7 +155,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     ConfigurationError
         That file cannot be used.
     """
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
     if cascade is not None:
         from calibrant.assembly._cascade import resolved_cascade  # noqa: PLC0415 (few tasks have one)
 
@@ -164,36 +163,28 @@ def task_to_record(task: Task) -> dict[str, Any]:
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": cascade.learned_file.resolve()})
     left_out: dict[str, list[str]] = {}
-    alone = cascade is None and routing is None
-    return {
+    task = _with_models(task.with_sections(cascade=cascade), partial(_public, left_out=left_out))
+    cascade, routing = cascade_settings(task), routing_settings(task)
+    record = {
         "name": task.name,
         "labels": labels_to_record(task.labels),
         "field": task.field,
         "prompt": task.prompt,
         "user_template": task.user_template,
-        "model": _public(task.model, left_out).model_dump(mode="json") if alone else None,
-        "cascade": None if cascade is None else _cascade_record(cascade, left_out),
-        "routing": None if routing is None else _routing_record(routing, left_out),
+        "model": None if task.sections else task.model.model_dump(mode="json"),
+        "cascade": None if cascade is None else cascade.model_dump(mode="json"),
+        "routing": None if routing is None else routing.model_dump(mode="json", exclude=set(_STATES)),
         "state_left_out": routing is not None and any(getattr(routing, name) for name in _STATES),
         "left_out": left_out,
-        **({} if task.demonstrations is None else {"demonstrations": task.demonstrations.model_dump()}),
     }
-
-
-def _cascade_record(cascade: CascadeSettings, left_out: dict[str, list[str]]) -> dict[str, Any]:
-    models = tuple(_public(model, left_out) for model in cascade.models)
-    return cascade.model_copy(update={"models": models}).model_dump(mode="json")
-
-
-def _routing_record(routing: RoutingSettings, left_out: dict[str, list[str]]) -> dict[str, Any]:
-    providers = tuple(_public(provider, left_out) for provider in routing.providers)
-    record = routing.model_copy(update={"providers": providers}).model_dump(mode="json", exclude=set(_STATES))
-    if not routing.router_ema_enabled:
-        del record["router_ema_enabled"]  # written out, it would contradict routing = "ema"
+    if routing is not None and not routing.router_ema_enabled:
+        del record["routing"]["router_ema_enabled"]  # written out, it would contradict routing = "ema"
+    if task.demonstrations is not None:
+        record["demonstrations"] = task.demonstrations.model_dump()
     return record
 
 
-def _public(own: _AnyModel, left_out: dict[str, list[str]]) -> _AnyModel:
+def _public(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
     """Return a model's settings without options that may hold credentials; note those left out."""
     base = {} if own.api_base is None else {"api_base": own.api_base}
     kept, names = without_secrets({**own.options, **base})
@@ -224,94 +215,84 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     StateError
         The values are no record of a task.
     """
-    if not _KEYS <= set(record) <= _KEYS | _OPTIONAL_KEYS:
-        raise _damaged(
-            place, f"expected the keys {', '.join(sorted(_KEYS))}, got {', '.join(sorted(record))!r:.200}"
-        )
+    own = _validated(_TaskRecord, record, place)
+    sections = _sections(own, place)
+    if (own.model is None) is not bool(sections):
+        raise _damaged(place, "expected either model, or cascade and routing")
     try:
         task = Task(
-            name=_text(record, "name", place),
-            labels=labels_from_record(record["labels"]),
-            prompt=_text(record, "prompt", place),
-            field=_text(record, "field", place),
-            user_template=None if record["user_template"] is None else _text(record, "user_template", place),
-            **_model_sections(record, place),
+            name=own.name,
+            labels=labels_from_record(own.labels),
+            prompt=own.prompt,
+            field=own.field,
+            user_template=own.user_template,
+            model=own.model or ModelSettings(),
+            sections=sections,
+            demonstrations=own.demonstrations,
         )
-        left_out = {str(name): tuple(map(str, names)) for name, names in dict(record["left_out"]).items()}
     except (ConfigurationError, TypeError, ValueError) as error:
         raise _damaged(place, str(error)) from error
-    return RecordedTask(task=task, left_out=left_out, state_left_out=bool(record["state_left_out"]))
+    return RecordedTask(task=task, left_out=own.left_out, state_left_out=own.state_left_out)
 
 
-def _model_sections(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Return the sections that name the models."""
-    given = {name: found for name in ("cascade", "routing") if (found := record[name]) is not None}
-    sections = _several(given, place)
-    if (record["model"] is None) is not bool(sections):
-        raise _damaged(place, "expected either model, or cascade and routing")
-    model = _section(ModelSettings, record["model"], place)
-    return {
-        "sections": sections,
-        "demonstrations": _section(DemonstrationSettings, record.get("demonstrations"), place),
-        **({} if model is None else {"model": model}),
-    }
-
-
-def _several(records: Mapping[str, Any], place: Path) -> dict[str, Section]:
+def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
     """Return the sections with several models."""
     sections: dict[str, Section] = {}
-    if "routing" in records:
+    if record.routing is not None:
         from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
-        sections["routing"] = _read(RoutingSettings, records["routing"], place)
-    if "cascade" in records:
+        sections["routing"] = _validated(RoutingSettings, record.routing, place)
+    if record.cascade is not None:
         from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
-        cascade = _read(CascadeSettings, records["cascade"], place)
+        cascade = _validated(CascadeSettings, record.cascade, place)
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
         members = {model.name for model in cascade.models}
         if not members:
             raise _damaged(place, "expected at least one of the cascade's models")
-        if (ROUTED in members) is not ("routing" in records):
+        if (ROUTED in members) is not ("routing" in sections):
             raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
         sections["cascade"] = cascade
     return sections
 
 
-def _section(kind: type[_Settings], value: object, place: Path) -> _Settings | None:
-    return None if value is None else _read(kind, value, place)
-
-
-def _read(kind: type[_Settings], value: object, place: Path) -> _Settings:
+def _validated(kind: type[_Settings], value: object, place: Path) -> _Settings:
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
         raise _damaged(place, describe_problem(dict(error.errors()[0]), kind)) from error
 
 
-def _text(record: Mapping[str, Any], key: str, place: Path) -> str:
-    value = record[key]
-    if not isinstance(value, str):
-        raise _damaged(place, f"expected {key} as text, got {value!r:.80}")
-    return value
-
-
 def _damaged(place: Path, why: str) -> StateError:
     return StateError(f"{place}: damaged: {why.rstrip('.')}: write it again, or restore it.")
 
 
-def models_of(task: Task) -> Iterator[ModelSettings | RoutingProviderSettings]:
-    """Yield every model and provider that a task names."""
-    if not task.sections:
-        yield task.model
+def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
+    """Return every model and provider that a task names."""
     cascade, routing = cascade_settings(task), routing_settings(task)
+    models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
         from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (few tasks have one)
 
-        yield from (model for model in cascade.models if model.name != ROUTED)
+        models += [model for model in cascade.models if model.name != ROUTED]
     if routing is not None:
-        yield from routing.providers
+        models += routing.providers
+    return models
+
+
+def _with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
+    """Return the task with its model, or the models and providers of its sections, changed."""
+    cascade, routing = cascade_settings(task), routing_settings(task)
+    if not task.sections:
+        return replace(task, model=change(task.model))
+    if cascade is not None:
+        models = tuple(map(change, cascade.models))
+        cascade = cascade.model_copy(update={"models": models})
+    if routing is not None:
+        providers = tuple(map(change, routing.providers))
+        routing = routing.model_copy(update={"providers": providers})
+    return task.with_sections(cascade=cascade, routing=routing)
 
 
 def with_options(
@@ -338,11 +319,11 @@ def with_options(
     """
     if not options:
         return task
-    known = [label_of(own) for own in models_of(task)]
+    names = [label_of(own) for own in models_of(task)]
     for name, given in options.items():
-        if name not in known:
+        if name not in names:
             raise ConfigurationError(
-                f"Expected options of one of the models {', '.join(known)}, got some of {name!r:.80}: correct the name."
+                f"Expected options of one of the models {', '.join(names)}, got some of {name!r:.80}: correct the name."
             )
         allowed = left_out.get(name, ())
         other = [option for option in given if option not in allowed and not may_be_withheld(option)]
@@ -351,19 +332,10 @@ def with_options(
                 f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "
                 f"{other[0]!r:.80}: it could change the predictions; run and export with it."
             )
-    cascade, routing = cascade_settings(task), routing_settings(task)
-    if cascade is not None:
-        models = tuple(_with_own_options(model, options) for model in cascade.models)
-        cascade = cascade.model_copy(update={"models": models})
-    if routing is not None:
-        providers = tuple(_with_own_options(provider, options) for provider in routing.providers)
-        routing = routing.model_copy(update={"providers": providers})
-    return replace(task, model=_with_own_options(task.model, options)).with_sections(
-        cascade=cascade, routing=routing
-    )
 
+    def with_own(own: _Model) -> _Model:
+        given = dict(options.get(label_of(own), {}))
+        base = given.pop("api_base", own.api_base)
+        return own.model_copy(update={"api_base": base, "options": {**own.options, **given}})
 
-def _with_own_options(own: _AnyModel, options: Mapping[str, Mapping[str, Any]]) -> _AnyModel:
-    given = dict(options.get(label_of(own), {}))
-    base = given.pop("api_base", own.api_base)
-    return own.model_copy(update={"api_base": base, "options": {**own.options, **given}})
+    return _with_models(task, with_own)

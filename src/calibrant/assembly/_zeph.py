@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pydantic
 
+from calibrant.assembly._sections import read_settings_file
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import describe_problem, line_of
+from calibrant.core._sections import Problem, describe_problem, line_of, parse_toml
 from calibrant.routing._settings import (
     BanditSettings,
     CascadeRoutingSettings,
@@ -20,10 +20,9 @@ from calibrant.routing._settings import (
 )
 
 _Location: TypeAlias = tuple[str | int, ...]
-_Problem: TypeAlias = tuple[_Location, str]
 
 OWN_KEYS: Final = ("state", "thompson_decay", "cooldown_seconds", "allowed_failures", "call_seconds")
-"""What Zeph has no key for, and a task file may say beside ``[routing] file``."""
+"""Keys that Zeph does not have, and a task file may say beside ``[routing] file``."""
 
 # How litellm calls a provider of each type.
 _PREFIXES: Final = {
@@ -34,24 +33,40 @@ _PREFIXES: Final = {
     "openai": "openai/",
 }
 _PROVIDER: Final = ("name", "type", "model", "embed", "base_url", "max_tokens")
-_SAME: Final = (
-    "quality_gate",
-    "router_ema_enabled",
-    "router_ema_alpha",
-    "router_reorder_interval",
-    "thompson_state_path",
-    "bandit_state_path",
-)
-_LLM: Final = ("routing", *_SAME, "summary_model", "cascade", "complexity_routing", "router", "providers")
-_CASCADE: Final = tuple(name for name in CascadeRoutingSettings.model_fields if name != "judge_provider")
-# The page writes [llm.routing.asi] and [llm.router.bandit]: TOML holds the first only where `routing` is no text.
-_ROUTER: Final = ("bandit", "asi", "quality_gate")
-_TRIAGE: Final = {
-    "triage_provider": "triage_provider",
-    "tiers": "tiers",
-    "triage_timeout_secs": "timeout_seconds",
+
+
+def _router_keys(table: str) -> dict[str, str]:
+    keys = {f"{table}.bandit.{name}": f"bandit.{name}" for name in BanditSettings.model_fields}
+    keys |= {f"{table}.asi.{name}": f"coherence.{name}" for name in CoherenceSettings.model_fields}
+    return keys | {f"{table}.quality_gate": "quality_gate"}
+
+
+# Zeph's keys under [llm], and ours under [routing].
+_KEYS: Final[Mapping[str, str]] = {
+    "routing": "routing",
+    "quality_gate": "quality_gate",
+    "router_ema_enabled": "router_ema_enabled",
+    "router_ema_alpha": "router_ema_alpha",
+    "router_reorder_interval": "router_reorder_interval",
+    "thompson_state_path": "thompson_state_path",
+    "bandit_state_path": "bandit_state_path",
+    "summary_model": "cascade.judge_provider",
+    **{
+        f"cascade.{name}": f"cascade.{name}"
+        for name in CascadeRoutingSettings.model_fields
+        if name != "judge_provider"
+    },
+    "complexity_routing.triage_provider": "triage.triage_provider",
+    "complexity_routing.triage_timeout_secs": "triage.timeout_seconds",
+    **{
+        f"complexity_routing.tiers.{tier}": f"triage.tiers.{tier}"
+        for tier in ("simple", "medium", "complex", "expert")
+    },
+    **_router_keys("router"),
+    # The page writes [llm.routing.asi], too: TOML holds it only where `routing` is no text.
+    **_router_keys("routing"),
+    "providers": "providers",
 }
-_TIERS: Final = ("simple", "medium", "complex", "expert")
 
 
 def read_zeph(path: str | Path) -> RoutingSettings:
@@ -77,8 +92,9 @@ def read_zeph(path: str | Path) -> RoutingSettings:
         There is no such file, it is no TOML, or a key is unknown or wrong; names file and line.
     """
     path = Path(path)
-    text = _read_text(path)
-    converter = _Converter(_llm_of(text, path))
+    text = read_settings_file(path, "a configuration of Zeph with an [llm] section")
+    converter = _Converter()
+    converter.take(_llm_table(text, path), "")
     settings = None
     try:
         settings = RoutingSettings.model_validate(converter.values)
@@ -86,57 +102,34 @@ def read_zeph(path: str | Path) -> RoutingSettings:
         if not converter.problems:  # a missing key may be an unknown one, misspelt
             for item in error.errors():
                 location = converter.origin(item["loc"])
-                converter.problems.append(
-                    (location, describe_problem({**item, "loc": location}, RoutingSettings))
-                )
+                problem = describe_problem({**item, "loc": location}, RoutingSettings)
+                converter.problems.append((location, problem))
     if converter.problems or settings is None:
         lines = sorted((line_of(text, location), problem) for location, problem in converter.problems)
         raise ConfigurationError("\n".join(f"{path}:{line}: {problem}" for line, problem in lines))
     return settings.beside(path.parent.absolute())
 
 
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path}: no such file: expected a configuration of Zeph with an [llm] section (paths in a task file are "
-            "relative to it)."
-        )
-    data = path.read_bytes()
+def _llm_table(text: str, path: Path) -> dict[str, Any]:
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(
-            f"{path}:{line}: expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8."
-        ) from error
-
-
-def _llm_of(text: str, path: Path) -> dict[str, Any]:
-    try:
-        found = tomllib.loads(text).get("llm")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        place = re.search(r"at line (\d+)", str(error))
-        line = int(place[1]) if place else text.count("\n") + 1
+        table = parse_toml(text, path).get("llm")
+    except ConfigurationError as error:
         if "overwrite" in str(error) and re.search(r"^\s*\[llm\.routing[.\]]", text, re.MULTILINE):
+            place = str(error).partition(": ")[0]
             raise ConfigurationError(
-                f"{path}:{line}: TOML cannot hold routing = ... under [llm] and a table [llm.routing]: write "
+                f"{place}: TOML cannot hold routing = ... under [llm] and a table [llm.routing]: write "
                 "[llm.router.asi] for [llm.routing.asi], and quality_gate under [llm]."
             ) from error
-        raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error
-    if not isinstance(found, dict):
+        raise
+    if not isinstance(table, dict):
         raise ConfigurationError(
             f"{path}:1: expected an [llm] section, got none: name a configuration of Zeph."
         )
-    return found
+    return table
 
 
 class _Converter:
-    """Converts Zeph's keys to routing settings, and keeps the line of each.
-
-    Parameters
-    ----------
-    llm : mapping
-        The ``[llm]`` section.
+    """Converts Zeph's keys to routing settings, and keeps the place of each.
 
     Attributes
     ----------
@@ -146,24 +139,10 @@ class _Converter:
         Unknown keys, and values of another kind.
     """
 
-    def __init__(self, llm: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.problems: list[_Problem] = []
+        self.problems: list[Problem] = []
         self._places: dict[_Location, _Location] = {}
-        table_of_routing = isinstance(llm.get("routing"), dict)
-        for key, value in self._known_settings(llm, ("llm",), _LLM):
-            if key == "providers":
-                self._take_providers(value)
-            elif key == "cascade":
-                self._take_table(value, ("llm", key), ("cascade",), {name: name for name in _CASCADE})
-            elif key == "complexity_routing":
-                self._take_table(value, ("llm", key), ("triage",), _TRIAGE)
-            elif key == "router" or (key == "routing" and table_of_routing):
-                self._take_router(value, ("llm", key))
-            elif key == "summary_model":
-                self._set(("cascade", "judge_provider"), value, ("llm", key))
-            else:
-                self._set((key,), value, ("llm", key))
 
     def origin(self, location: _Location) -> _Location:
         """Return the place in the file that the setting at a location comes from."""
@@ -172,80 +151,79 @@ class _Converter:
                 return (*self._places[location[:length]], *location[length:])
         return ("llm", *location)
 
+    def take(self, table: object, prefix: str) -> None:
+        """Take the settings of a table, whose keys begin with `prefix`, and of the tables in it."""
+        place = ("llm", *prefix.split(".")[:-1])
+        names = tuple(
+            dict.fromkeys(
+                key.removeprefix(prefix).partition(".")[0] for key in _KEYS if key.startswith(prefix)
+            )
+        )
+        for name, value in self._known_settings(table, place, names).items():
+            key = prefix + name
+            is_table = any(other.startswith(f"{key}.") for other in _KEYS)
+            if key == "providers":
+                self._take_providers(value)
+            elif is_table and (isinstance(value, dict) or key not in _KEYS):
+                self.take(value, f"{key}.")
+            else:
+                self._set(tuple(_KEYS[key].split(".")), value, (*place, name))
+
     def _set(self, location: _Location, value: object, place: _Location) -> None:
         table = self.values
-        for name in location[:-1]:
+        for length, name in enumerate(location[:-1], 1):
             table = table.setdefault(str(name), {})
+            # So that a missing key has the line of its table.
+            self._places.setdefault(location[:length], place[: length - len(location)])
         if location[-1] in table:
             self.problems.append((place, f"{place[-1]}: expected it once, got it twice: keep one."))
         table[str(location[-1])] = value
         self._places[location] = place
 
-    def _known_settings(
-        self, table: object, place: _Location, keys: tuple[str, ...]
-    ) -> Iterator[tuple[str, Any]]:
-        """Yield the known settings of a table, and note the unknown ones."""
+    def _known_settings(self, table: object, place: _Location, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the known settings of a table, and note the unknown ones."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
             self.problems.append((place, f"{where}: expected a table, got {table!r:.80}."))
-            return
-        for key, value in table.items():
-            if key in keys:
-                yield key, value
-            else:
-                self.problems.append(
-                    ((*place, key), f"unknown key '{where}.{key}': expected one of {', '.join(keys)}.")
-                )
-
-    def _take_table(self, table: object, place: _Location, to: _Location, keys: Mapping[str, str]) -> None:
-        self._places[to] = place
-        for key, value in self._known_settings(table, place, tuple(keys)):
-            if key == "tiers":
-                self._take_table(value, (*place, key), (*to, key), {tier: tier for tier in _TIERS})
-            else:
-                self._set((*to, keys[key]), value, (*place, key))
-
-    def _take_router(self, table: object, place: _Location) -> None:
-        for key, value in self._known_settings(table, place, _ROUTER):
-            own = (*place, key)
-            if key == "bandit":
-                self._take_table(
-                    value, own, ("bandit",), {name: name for name in BanditSettings.model_fields}
-                )
-            elif key == "asi":
-                names = {name: name for name in CoherenceSettings.model_fields}
-                self._take_table(value, own, ("coherence",), names)
-            else:
-                self._set((key,), value, own)
+            return {}
+        for name in table:
+            if name not in names:
+                problem = f"unknown key '{where}.{name}': expected one of {', '.join(names)}."
+                self.problems.append(((*place, name), problem))
+        return {name: value for name, value in table.items() if name in names}
 
     def _take_providers(self, entries: object) -> None:
+        place: _Location = ("llm", "providers")
         if not isinstance(entries, list):
-            self.problems.append((("llm", "providers"), "expected [[llm.providers]], got something else."))
+            self.problems.append((place, "expected [[llm.providers]], got something else."))
             return
-        found = self.values["providers"] = []
-        self._places[("providers",)] = ("llm", "providers")
+        providers = self.values["providers"] = []
+        self._places["providers",] = place
         for number, entry in enumerate(entries):
-            place = ("llm", "providers", number)
-            known = dict(self._known_settings(entry, place, _PROVIDER))
-            found.append(self._provider(known, place))
-            self._places[("providers", number, "name")] = (*place, "model")
-            self._places[("providers", number, "alias")] = (*place, "name")
-            if known.get("embed") is True:
-                self.values.setdefault("embedding_provider", found[-1].get("alias", found[-1]["name"]))
+            settings = self._known_settings(entry, (*place, number), _PROVIDER)
+            provider = self._provider(settings, (*place, number))
+            providers.append(provider)
+            self._places["providers", number, "name"] = (*place, number, "model")
+            self._places["providers", number, "alias"] = (*place, number, "name")
+            if settings.get("embed") is True:
+                self.values.setdefault("embedding_provider", provider.get("alias", provider["name"]))
 
     def _provider(self, entry: Mapping[str, Any], place: _Location) -> dict[str, Any]:
         """Return an entry of ``[[routing.providers]]``."""
-        for key in ("type", "model"):
-            if not isinstance(entry.get(key), str) or (key == "type" and entry[key] not in _PREFIXES):
-                kinds = f"one of {', '.join(_PREFIXES)}" if key == "type" else "the name of a model"
-                self.problems.append(((*place, key), f"{key}: expected {kinds}, got {entry.get(key)!r:.80}."))
-        if not isinstance(entry.get("embed", False), bool):
-            self.problems.append(
-                ((*place, "embed"), f"embed: expected true or false, got {entry['embed']!r:.80}.")
-            )
-        found = {"name": _PREFIXES.get(str(entry.get("type")), "") + str(entry.get("model"))}
-        given = {"alias": entry.get("name"), "api_base": entry.get("base_url")}
-        options = {"max_tokens": entry["max_tokens"]} if "max_tokens" in entry else None
-        return found | {
-            key: value for key, value in {**given, "options": options}.items() if value is not None
+        kind, model, embed = entry.get("type"), entry.get("model"), entry.get("embed", False)
+        for key, legal, expected in (
+            ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
+            ("model", isinstance(model, str), "the name of a model"),
+            ("embed", isinstance(embed, bool), "true or false"),
+        ):
+            if not legal:
+                self.problems.append(
+                    ((*place, key), f"{key}: expected {expected}, got {entry.get(key)!r:.80}.")
+                )
+        provider = {"name": f"{_PREFIXES.get(str(kind), '')}{model}"}
+        optional = {
+            "alias": entry.get("name"),
+            "api_base": entry.get("base_url"),
+            "options": {"max_tokens": entry["max_tokens"]} if "max_tokens" in entry else None,
         }
+        return provider | {key: value for key, value in optional.items() if value is not None}

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._rows import FittedRows
-from calibrant.calibration._state import damaged, read_state, write_state
-from calibrant.calibration._validation import as_numbers, check_number, require_fitted
+from calibrant.calibration._state import SavedFit
+from calibrant.calibration._validation import as_numbers
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._validation import check_confidence, check_confidence_correct
 
 KIND = "confidence calibrator"
 VERSION = 1
+_Floats = NDArray[np.float64]
+_Labels = Sequence[str] | None
 _CLIP = 1e-6
 _LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
-_HUGE = 1e100
+_COEFFICIENT = "[-1e100, 1e100]"
+TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class CalibrationEvaluation:
     log_loss: float
 
 
-class ConfidenceCalibrator(ABC):
+class ConfidenceCalibrator(SavedFit):
     """Base class of calibrators that map one confidence per row to a probability of being right.
 
     Attributes
@@ -62,6 +63,7 @@ class ConfidenceCalibrator(ABC):
 
     method: ClassVar[str]
     rows_: FittedRows
+    _kind, _version, _fitted = KIND, VERSION, "rows_"
 
     def fit(
         self,
@@ -95,9 +97,7 @@ class ConfidenceCalibrator(ABC):
         self.rows_ = rows
         return self
 
-    def predict(
-        self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None
-    ) -> NDArray[np.float64]:
+    def predict(self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None) -> _Floats:
         """Return calibrated confidence, in [0, 1], shape (n,).
 
         Parameters
@@ -114,7 +114,7 @@ class ConfidenceCalibrator(ABC):
         ConfigurationError
             No rows, NaN, or values out of range.
         """
-        require_fitted(self, "rows_", what="predict")
+        self._require_fitted("predict")
         return np.clip(self._apply(check_confidence(confidence), predicted), 0.0, 1.0)
 
     def evaluate(
@@ -135,7 +135,7 @@ class ConfidenceCalibrator(ABC):
             As `fit`; or a row was fitted: one of the `ids` is known from the fit or, without ids in
             either call, the rows equal the fitted ones in any order.
         """
-        require_fitted(self, "rows_", what="evaluate")
+        self._require_fitted("evaluate")
         p, y = check_confidence_correct(confidence, correct)
         self.rows_.refuse(p, y, ids)
         q = self.predict(p, predicted=predicted)
@@ -149,69 +149,31 @@ class ConfidenceCalibrator(ABC):
             log_loss=log_loss(q, y),
         )
 
-    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write the fitted parameters to one JSON file, atomically and at full precision.
-
-        Parameters
-        ----------
-        path : str or Path
-            Destination path. An existing file is replaced.
-        fingerprint : Fingerprint
-            Fingerprint of the fit; loading requires the same.
-
-        Raises
-        ------
-        NotFittedError
-            `fit` was not called.
-        StateError
-            The file cannot be written.
-        """
-        require_fitted(self, "rows_", what="save")
-        write_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint, state=self.to_record())
-
     def to_record(self) -> dict[str, Any]:
         """Return the fitted parameters as JSON values."""
         return {"method": self.method, "learned": self._learned(), "rows": self.rows_.to_record()}
 
     @classmethod
-    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the calibrator of this class written by `save`; see also `load_calibrator`.
-
-        Raises
-        ------
-        StateError
-            The file is missing or damaged, holds something else or another version, or was fitted
-            on another prompt, model, log-probability space or label set; the message names which.
-        """
-        state = read_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint)
-        try:
-            return cls.from_record(state)
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path, error) from error
-
-    @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError for any other."""
-        if record["method"] != cls.method:
-            raise ConfigurationError(f"Expected method {cls.method!r}, got {record['method']!r}.")
+        cls._check_method(record, cls.method)
         calibrator = cls()
         calibrator._restore(record["learned"])
         calibrator.rows_ = FittedRows.from_record(record["rows"])
         return calibrator
 
-    @abstractmethod
-    def _learn(
-        self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None
-    ) -> None: ...
+    def _state(self) -> dict[str, Any]:
+        return self.to_record()
+
+    @classmethod
+    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:  # noqa: ARG003
+        return cls.from_record(state)
 
     @abstractmethod
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]: ...
+    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None: ...
 
     @abstractmethod
-    def _learned(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _restore(self, learned: Mapping[str, Any]) -> None: ...
+    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats: ...
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
@@ -219,17 +181,11 @@ class IdentityCalibrator(ConfidenceCalibrator):
 
     method = "none"
 
-    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:
+    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:
         pass
 
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
         return p
-
-    def _learned(self) -> dict[str, Any]:
-        return {}
-
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        pass
 
 
 class PlattCalibrator(ConfidenceCalibrator):
@@ -254,10 +210,11 @@ class PlattCalibrator(ConfidenceCalibrator):
     """
 
     method = "platt"
+    _parameters = {"slope": _COEFFICIENT, "intercept": _COEFFICIENT}  # noqa: RUF012  (never changed)
     slope_: float
     intercept_: float
 
-    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         # Platt (1999), section 2.2: the posterior means of both classes under a uniform prior.
@@ -272,15 +229,8 @@ class PlattCalibrator(ConfidenceCalibrator):
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
 
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
         return _sigmoid(self.slope_ * _log_odds(p) + self.intercept_)
-
-    def _learned(self) -> dict[str, Any]:
-        return {"slope": self.slope_, "intercept": self.intercept_}
-
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        self.slope_ = check_number("slope", learned["slope"], low=-_HUGE, high=_HUGE)
-        self.intercept_ = check_number("intercept", learned["intercept"], low=-_HUGE, high=_HUGE)
 
 
 class TemperatureCalibrator(ConfidenceCalibrator):
@@ -303,23 +253,18 @@ class TemperatureCalibrator(ConfidenceCalibrator):
     """
 
     method = "temperature"
+    _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         self.temperature_ = 1.0 / best_inverse_temperature(
             lambda s: float(np.mean((_sigmoid(s * z) - y) * z))
         )
 
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
         return _sigmoid(_log_odds(p) / self.temperature_)
-
-    def _learned(self) -> dict[str, Any]:
-        return {"temperature": self.temperature_}
-
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        self.temperature_ = check_number("temperature", learned["temperature"], low=_LEAST, high=_MOST)
 
 
 class IsotonicCalibrator(ConfidenceCalibrator):
@@ -336,17 +281,17 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     """
 
     method = "isotonic"
-    x_: NDArray[np.float64]
-    y_: NDArray[np.float64]
+    x_: _Floats
+    y_: _Floats
 
-    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:  # noqa: ARG002
+    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
         from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - heavy, and needed only here
 
         _require_both(y)
         curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p, y)
         self.x_, self.y_ = curve.X_thresholds_, curve.y_thresholds_
 
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:  # noqa: ARG002
+    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
         return np.interp(p, self.x_, self.y_)
 
     def _learned(self) -> dict[str, Any]:
@@ -378,23 +323,23 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     return float(brentq(slope, _LEAST, _MOST, xtol=1e-15, rtol=1e-14))
 
 
-def _logistic_fit(z: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+def _logistic_fit(z: _Floats, y: _Floats) -> tuple[float, float]:
     """Return slope and intercept of the greatest likelihood of targets ``y ~ sigmoid(a z + b)``, in [0, 1]."""
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     design = np.stack([z, np.ones_like(z)], axis=1)
 
-    def loss(w: NDArray[np.float64]) -> float:
+    def loss(w: _Floats) -> float:
         t = design @ w
         return float(np.mean(np.logaddexp(0.0, t) - y * t))
 
-    def gradient(w: NDArray[np.float64]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = design.T @ (_sigmoid(design @ w) - y) / len(y)
+    def gradient(w: _Floats) -> _Floats:
+        found: _Floats = design.T @ (_sigmoid(design @ w) - y) / len(y)
         return found
 
-    def hessian(w: NDArray[np.float64]) -> NDArray[np.float64]:
+    def hessian(w: _Floats) -> _Floats:
         p = _sigmoid(design @ w)
-        found: NDArray[np.float64] = (design.T * (p * (1.0 - p))) @ design / len(y)
+        found: _Floats = (design.T * (p * (1.0 - p))) @ design / len(y)
         return found
 
     # Convex; targets strictly between 0 and 1 have a minimum.
@@ -403,18 +348,18 @@ def _logistic_fit(z: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float
     return float(found.x[0]), float(found.x[1])
 
 
-def _log_odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_odds(p: _Floats) -> _Floats:
     q = np.clip(p, _CLIP, 1.0 - _CLIP)
     return np.log(q / (1.0 - q))
 
 
-def _sigmoid(z: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sigmoid(z: _Floats) -> _Floats:
     from scipy.special import expit  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     return np.asarray(expit(z), dtype=np.float64)
 
 
-def _require_both(y: NDArray[np.float64]) -> None:
+def _require_both(y: _Floats) -> None:
     if y.min() == y.max():
         what = "right" if y[0] == 1.0 else "wrong"
         raise ConfigurationError(

@@ -10,9 +10,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._validation import check_number
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_confidence_correct
+from calibrant.metrics._validation import check_confidence_correct, check_number
 
 _MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 
@@ -134,14 +133,15 @@ def certify_threshold(
     9
     """
     p, y = check_confidence_correct(confidence, correct)
-    target, level = _inside("target_accuracy", target_accuracy), _inside("delta", delta)
+    target = check_number("target_accuracy", target_accuracy, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
     cells, n, k = rows_at_thresholds(p, y)
     first = first_rows(len(p), target_accuracy=target, delta=level)
     if start is None:
         top, started = 0, n >= first
     else:
         # The rows that the first threshold accepts are those of the last one above it that matters.
-        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, low=0.0, high=1.0)))
+        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, "[0, 1]")))
         begin = int(np.searchsorted(cells, top, side="right")) - 1
         started = np.arange(len(cells)) >= (begin if begin >= 0 else len(cells))
     last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
@@ -192,7 +192,8 @@ def certify_class_thresholds(
         As for `certify_threshold`, or a predicted label is not among `labels`.
     """
     p, y = check_confidence_correct(confidence, correct)
-    target, level = _inside("target_accuracy", target_accuracy), _inside("delta", delta)
+    target = check_number("target_accuracy", target_accuracy, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
     names = np.array([str(label) for label in predicted], dtype=object)
     if len(names) != len(p):
         raise ConfigurationError(
@@ -339,11 +340,3 @@ def _nothing(target: float, delta: float, *, n: int, additional_rows: int | None
         n_accepted=0,
         additional_rows=additional_rows,
     )
-
-
-def _inside(name: str, value: object) -> float:
-    """Return a number strictly between 0 and 1."""
-    number = check_number(name, value, low=0.0, high=1.0, open_low=True)
-    if number == 1.0:
-        raise ConfigurationError(f"Expected {name} in (0, 1), got 1.0: no number of rows proves certainty.")
-    return number

@@ -33,6 +33,7 @@ _KINDS: Mapping[str, type[ConfidenceCalibrator]] = {
     kind.method: kind
     for kind in (IdentityCalibrator, PlattCalibrator, IsotonicCalibrator, TemperatureCalibrator)
 }
+_Floats = NDArray[np.float64]
 _FOLDS = 5
 _MIN_ROWS = 100
 _MIN_EACH = 10
@@ -49,8 +50,6 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     ----------
     base : {"platt", "isotonic", "temperature"}, default "platt"
         The kind of every calibrator.
-    min_rows : int, at least 20, default 100
-        Least number of rows for a calibrator of its own.
 
     Attributes
     ----------
@@ -62,39 +61,34 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     Raises
     ------
     ConfigurationError
-        An unknown base, or `min_rows` below 20.
+        An unknown base.
     """
 
     method = "per-label"
     pooled_: ConfidenceCalibrator
     by_label_: dict[str, ConfidenceCalibrator]
 
-    def __init__(self, base: CalibratorMethod = "platt", *, min_rows: int = _MIN_ROWS) -> None:
+    def __init__(self, base: CalibratorMethod = "platt") -> None:
         if base not in get_args(CalibratorMethod):
             raise ConfigurationError(f"Expected base as one of {get_args(CalibratorMethod)}, got {base!r}.")
-        if isinstance(min_rows, bool) or not isinstance(min_rows, int) or min_rows < 2 * _MIN_EACH:
-            raise ConfigurationError(
-                f"Expected min_rows as a whole number of at least {2 * _MIN_EACH}, got {min_rows!r}."
-            )
         self.base = base
-        self.min_rows = min_rows
 
-    def _learn(self, p: NDArray[np.float64], y: NDArray[np.float64], predicted: Sequence[str] | None) -> None:
+    def _learn(self, p: _Floats, y: _Floats, predicted: Sequence[str] | None) -> None:
         names = _checked_labels(predicted, len(p))
         self.pooled_ = _KINDS[self.base]().fit(p, y)
         self.by_label_ = {}
-        for label in sorted(set(names)):
-            rows = np.array([name == label for name in names])
+        for label in sorted(set(names.tolist())):
+            rows = names == label
             right = int(y[rows].sum())
             n = int(rows.sum())
-            if n >= self.min_rows and min(right, n - right) >= _MIN_EACH:
+            if n >= _MIN_ROWS and min(right, n - right) >= _MIN_EACH:
                 self.by_label_[label] = _KINDS[self.base]().fit(p[rows], y[rows])
 
-    def _apply(self, p: NDArray[np.float64], predicted: Sequence[str] | None) -> NDArray[np.float64]:
+    def _apply(self, p: _Floats, predicted: Sequence[str] | None) -> _Floats:
         names = _checked_labels(predicted, len(p))
         result = self.pooled_.predict(p)
         for label, calibrator in self.by_label_.items():
-            rows = np.array([name == label for name in names])
+            rows = names == label
             if rows.any():
                 result[rows] = calibrator.predict(p[rows])
         return result
@@ -102,14 +96,12 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     def _learned(self) -> dict[str, Any]:
         return {
             "base": self.base,
-            "min_rows": self.min_rows,
             "pooled": self.pooled_.to_record(),
             "by_label": {label: found.to_record() for label, found in self.by_label_.items()},
         }
 
     def _restore(self, learned: Mapping[str, Any]) -> None:
-        checked = PerLabelCalibrator(learned["base"], min_rows=learned["min_rows"])
-        self.base, self.min_rows = checked.base, checked.min_rows
+        self.base = PerLabelCalibrator(learned["base"]).base
         kind = _KINDS[self.base]
         self.pooled_ = kind.from_record(learned["pooled"])
         self.by_label_ = {
@@ -179,7 +171,6 @@ def select_calibrator(
     correct: ArrayLike,
     *,
     predicted: Sequence[str] | None = None,
-    candidates: Sequence[CalibratorMethod] = ("temperature", "platt", "isotonic"),
     ids: Sequence[object] | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> CalibratorSelection:
@@ -201,8 +192,6 @@ def select_calibrator(
     predicted : sequence of str, length n, optional
         Predicted labels. With them, every method is also tried with one calibrator per label
         (`PerLabelCalibrator`), if any label has rows enough.
-    candidates : sequence of {"temperature", "platt", "isotonic"}, default all
-        Methods to try; their order does not matter.
     ids : sequence of length n, optional
         Names of the rows, kept as digests; see `ConfidenceCalibrator.fit`.
     rng : numpy Generator, int or None, default None
@@ -212,59 +201,44 @@ def select_calibrator(
     Raises
     ------
     ConfigurationError
-        No rows, NaN, values out of range, different lengths, or an unknown candidate.
+        No rows, NaN, values out of range, or different lengths.
     """
     p, y = check_confidence_correct(confidence, correct)
     names = None if predicted is None else _checked_labels(predicted, len(p))
-    makers = _makers(candidates, names, y)
-    n_folds = min(_FOLDS, int(y.sum()), int(len(y) - y.sum()))
+    right = int(y.sum())
+    n_folds = min(_FOLDS, right, len(y) - right)
+    makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
+    losses, reason = {"none": (p - y) ** 2}, ""
     if n_folds < 2:
-        reason = (
-            f"None: {int(y.sum())} of {len(y)} rows are right; a calibrator is judged on at least 2 right and 2 wrong "
-            "rows."
-        )
-        losses = {"none": (p - y) ** 2}
-        makers = {"none": IdentityCalibrator}
+        few = f"{right} of {len(y)} rows are right"
+        reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
     else:
+        makers |= {name: _KINDS[name] for name in get_args(CalibratorMethod)}
+        if names is not None and _any_suffices(names, y):
+            makers |= {
+                f"{name} per label": partial(PerLabelCalibrator, name) for name in get_args(CalibratorMethod)
+            }
         fold = _folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
-        losses = {name: (_held_out(make, p, y, names, fold) - y) ** 2 for name, make in makers.items()}
-        reason = ""
+        losses |= {name: (_held_out(make, p, y, names, fold) - y) ** 2 for name, make in makers.items()}
     chosen = "none"
     for name, loss in losses.items():
         if paired_gain(losses[chosen], loss).helps:
             chosen = name
     return CalibratorSelection(
-        calibrator=makers[chosen]().fit(p, y, predicted=names, ids=ids),
+        calibrator=makers[chosen]().fit(p, y, predicted=None if names is None else names.tolist(), ids=ids),
         name=chosen,
         brier={name: float(loss.mean()) for name, loss in losses.items()},
         reason=reason or _reason(chosen, losses),
     )
 
 
-def _makers(
-    candidates: Sequence[CalibratorMethod], names: Sequence[str] | None, y: NDArray[np.float64]
-) -> dict[str, Callable[[], ConfidenceCalibrator]]:
-    """Return factories of unfitted calibrators by method name, the identity first."""
-    unknown = [name for name in candidates if name not in get_args(CalibratorMethod)]
-    if isinstance(candidates, str) or unknown:
-        raise ConfigurationError(
-            f"Expected candidates among {get_args(CalibratorMethod)}, got {candidates!r}: pass a list of them."
-        )
-    makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
-    simplest_first = [name for name in get_args(CalibratorMethod) if name in candidates]
-    makers.update({name: _KINDS[name] for name in simplest_first})
-    if names is not None and _any_suffices(names, y):
-        makers.update({f"{name} per label": partial(PerLabelCalibrator, name) for name in simplest_first})
-    return makers
-
-
-def _any_suffices(names: Sequence[str], y: NDArray[np.float64]) -> bool:
-    _, group = np.unique(np.asarray(names, dtype=object).astype(str), return_inverse=True)
+def _any_suffices(names: NDArray[np.object_], y: _Floats) -> bool:
+    _, group = np.unique(names.astype(str), return_inverse=True)
     n, right = np.bincount(group), np.bincount(group, weights=y)
     return bool(((n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)).any())
 
 
-def _folds(y: NDArray[np.float64], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def _folds(y: _Floats, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return a random fold for each row, stratified by right and wrong."""
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
@@ -275,23 +249,21 @@ def _folds(y: NDArray[np.float64], n_folds: int, rng: np.random.Generator) -> ND
 
 def _held_out(
     make: Callable[[], ConfidenceCalibrator],
-    p: NDArray[np.float64],
-    y: NDArray[np.float64],
-    names: Sequence[str] | None,
+    p: _Floats,
+    y: _Floats,
+    names: NDArray[np.object_] | None,
     fold: NDArray[np.intp],
-) -> NDArray[np.float64]:
+) -> _Floats:
     """Return out-of-fold calibrated confidence, shape (n,)."""
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
         judged = fold == k
-        rest = None if names is None else [name for name, out in zip(names, judged, strict=True) if not out]
-        own = None if names is None else [name for name, out in zip(names, judged, strict=True) if out]
-        calibrator = make().fit(p[~judged], y[~judged], predicted=rest)
-        result[judged] = calibrator.predict(p[judged], predicted=own)
+        rest, own = (None, None) if names is None else (names[~judged].tolist(), names[judged].tolist())
+        result[judged] = make().fit(p[~judged], y[~judged], predicted=rest).predict(p[judged], predicted=own)
     return result
 
 
-def _reason(chosen: str, losses: Mapping[str, NDArray[np.float64]]) -> str:
+def _reason(chosen: str, losses: Mapping[str, _Floats]) -> str:
     best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
     if best == "none":
         n = len(losses["none"])
@@ -304,10 +276,10 @@ def _reason(chosen: str, losses: Mapping[str, NDArray[np.float64]]) -> str:
     return f"{chosen.capitalize()}: {change}, {error}."
 
 
-def _checked_labels(predicted: Sequence[str] | None, n: int) -> list[str]:
+def _checked_labels(predicted: Sequence[str] | None, n: int) -> NDArray[np.object_]:
     if predicted is None or isinstance(predicted, str) or len(predicted) != n:
         found = "none" if predicted is None else f"{len(predicted)}"
         raise ConfigurationError(
             f"Expected one predicted label per row, {n} in all, got {found}: pass predicted=."
         )
-    return [str(label) for label in predicted]
+    return np.array([str(label) for label in predicted], dtype=object)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._validation import check_answers, check_log_probabilities, check_number
+from calibrant.calibration._validation import check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
+from calibrant.metrics._validation import check_number
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]
 
@@ -95,11 +96,7 @@ class ConformalSets:
         """
         if self._rows is None or self._answers is None:
             raise NotFittedError("Expected labelled rows before sets can be predicted: call fit first.")
-        wished = check_number("level", level, low=0.0, high=1.0, open_low=True)
-        if wished == 1.0:
-            raise ConfigurationError(
-                "Expected level in (0, 1), got 1.0: only the set of all labels is certain."
-            )
+        wished = check_number("level", level, "(0, 1)")
         least = ceil(max(1.0 / wished, 1.0 / (1.0 - wished)))  # MAPIE's own limit
         if len(self._rows) < least:
             raise ConfigurationError(

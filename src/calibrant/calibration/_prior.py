@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import index
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -12,15 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._dominance import guarded_prior, label_wins
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
-from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
-from calibrant.calibration._validation import (
-    as_numbers,
-    check_answers,
-    check_log_probabilities,
-    check_number,
-)
-from calibrant.core._errors import ConfigurationError, NotFittedError
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.calibration._state import SavedFit
+from calibrant.calibration._validation import as_numbers, as_rows, check_answers, check_log_probabilities
+from calibrant.core._distribution import LabelDistribution
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Prediction
+from calibrant.metrics._validation import check_number
 
 PriorMethod = Literal["batch", "contextual"]
 """Which rows a prior is the mean of: real inputs, or content-free ones."""
@@ -31,19 +28,16 @@ CONTENT_FREE_INPUTS = (" ", "N/A", "[MASK]")
 A space stands in for their empty text, which some providers reject.
 """
 
-_KIND = "label-prior correction"
-_VERSION = 2
-# Its corrections divide by the whole prior: version 1 knew no guard.
-_UNGUARDED = 1
+_Floats = NDArray[np.float64]
 # The least probability a label has in a distribution read from an answer.
 _FLOOR = 1e-12
 _MOST_LEARNED = 2.0
-_MOST_GIVEN = 1e6
+_STRENGTHS = "[0, 1e6]"
 # How far the sum of shares may be from 1.
 _SHARES_SUM = 1e-6
 
 
-class LabelPriorCorrection:
+class LabelPriorCorrection(SavedFit):
     """Correction that divides predicted distributions by the mean prediction, which removes label bias.
 
     Small models prefer a label whatever the text. The mean predicted distribution, `prior_`, shows
@@ -80,9 +74,6 @@ class LabelPriorCorrection:
     strength : float in [0, 1e6], optional
         Exponent of the prior: 1 divides by all of it, 0 by nothing. Default: learned from answers
         if given, else 1, or 0 if the guard finds no bias.
-    decay : float in (0, 1], default 1
-        Weight of a row relative to the next one, for streams that drift: about the last
-        ``1 / (1 - decay)`` rows count. 1 weighs all rows alike.
     frequencies : array-like of shape (L,), optional
         Known share of each label among the texts, positive, summing to 1 within 1e-6. The mean
         corrected prediction then leans towards these shares rather than equal ones.
@@ -90,7 +81,7 @@ class LabelPriorCorrection:
     Attributes
     ----------
     prior_ : ndarray of shape (L,)
-        The (weighted) mean of the normalised probabilities, each at least 1e-12 so that logarithms
+        The mean of the normalised probabilities, each at least 1e-12 so that logarithms
         stay finite; sums to 1 but for that floor.
     divisor_ : ndarray of shape (L,)
         The prior that is divided out: `prior_`, as the guard bounds it, or relative to
@@ -104,7 +95,7 @@ class LabelPriorCorrection:
     Raises
     ------
     ConfigurationError
-        An unknown method, a strength or decay out of range, or invalid frequencies.
+        An unknown method, a strength out of range, or invalid frequencies.
 
     Examples
     --------
@@ -119,45 +110,35 @@ class LabelPriorCorrection:
     [[0.75, 0.25], [0.33, 0.67]]
     """
 
-    prior_: NDArray[np.float64]
-    divisor_: NDArray[np.float64]
+    prior_: _Floats
+    divisor_: _Floats
     n_rows_: int
     strength_: float
-    _mean: NDArray[np.float64]  # prior_ before the floor
-    _wins: NDArray[np.float64] | None  # shares of rows won; None where nothing is guarded
-    _weight: float  # the sum of the weights of all rows
+    _mean: _Floats  # prior_ before the floor
+    _wins: _Floats | None  # shares of rows won; None where nothing is guarded
+    _kind, _fitted = "label-prior correction", "prior_"
+    # Version 1 knew no guard: its corrections divide by the whole prior.
+    _version, _earlier = 2, (1,)
 
     def __init__(
         self,
         method: PriorMethod = "batch",
         *,
         strength: float | None = None,
-        decay: float = 1.0,
         frequencies: ArrayLike | None = None,
     ) -> None:
         if method not in get_args(PriorMethod):
             msg = f"Expected method 'batch' or 'contextual', got {method!r}."
             raise ConfigurationError(msg)
         self.method = method
-        self.strength = (
-            None if strength is None else check_number("strength", strength, low=0.0, high=_MOST_GIVEN)
-        )
-        self.decay = check_number("decay", decay, low=0.0, high=1.0, open_low=True)
+        self.strength = None if strength is None else check_number("strength", strength, _STRENGTHS)
         self.frequencies = None if frequencies is None else _check_frequencies(frequencies)
 
     def __repr__(self) -> str:
         known = "" if self.frequencies is None else f", frequencies={list(self.frequencies)}"
-        return (
-            f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}, decay={self.decay!r}{known})"
-        )
+        return f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}{known})"
 
-    def fit(
-        self,
-        log_probabilities: ArrayLike,
-        answers: ArrayLike | None = None,
-        *,
-        weights: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, log_probabilities: ArrayLike, answers: ArrayLike | None = None) -> Self:
         """Fit the prior and, given answers, the strength; an earlier fit is discarded.
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
@@ -172,24 +153,26 @@ class LabelPriorCorrection:
         answers : array-like of int, shape (n,), optional
             Position of the true label of each row, in [0, L). Only checked where the strength was
             given to the constructor. Content-free inputs have none.
-        weights : array-like of shape (n,), optional
-            Weight of each row in the prior, in (0, 1]; times that of `decay`. Default 1.
 
         Raises
         ------
         ConfigurationError
-            Wrong shapes, no rows, NaN or infinity, a position or weight out of range, another
+            Wrong shapes, no rows, NaN or infinity, a position out of range, another
             number of labels than `frequencies`, or answers to content-free inputs.
         """
         n_labels = None if self.frequencies is None else len(self.frequencies)
         rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=n_labels)
-        positions = None if answers is None else self._check_real(answers, rows)
-        row_weights = np.ones(len(rows)) if weights is None else _check_weights(weights, rows)
+        if answers is not None and self.method == "contextual":
+            raise ConfigurationError(
+                "Expected no answers to content-free inputs (method='contextual'), got some: call fit without "
+                "them, then fit_strength on labelled rows of real inputs."
+            )
+        positions = None if answers is None else check_answers(answers, rows)
         guarded = self.method == "batch" and self.strength is None and self.frequencies is None
         nothing = np.zeros(rows.shape[1])
         self.strength_ = 1.0 if self.strength is None else self.strength
-        self._mean, self._wins, self._weight, self.n_rows_ = nothing, nothing if guarded else None, 0.0, 0
-        self._absorb(rows, row_weights)
+        self._mean, self._wins, self.n_rows_ = nothing, nothing if guarded else None, 0
+        self._absorb(rows)
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)
         return self
@@ -203,17 +186,17 @@ class LabelPriorCorrection:
         Parameters
         ----------
         log_probabilities : array-like of shape (n, L)
-            As for `fit`, the oldest row first, over the same labels as before.
+            As for `fit`, over the same labels as before.
 
         Raises
         ------
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """
-        if not self._fitted:
+        if not hasattr(self, "prior_"):
             return self.fit(log_probabilities)
         rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
-        self._absorb(rows, np.ones(len(rows)))
+        self._absorb(rows)
         return self
 
     def fit_strength(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
@@ -249,7 +232,7 @@ class LabelPriorCorrection:
         self._learn_strength(rows, check_answers(answers, rows))
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> NDArray[np.float64]:
+    def transform(self, log_probabilities: ArrayLike) -> _Floats:
         """Return corrected log-probabilities, normalised and finite.
 
         Parameters
@@ -270,128 +253,45 @@ class LabelPriorCorrection:
             Wrong shapes, no rows, NaN or infinity.
         """
         self._require_fitted("transform")
-        given = as_numbers("log_probabilities", log_probabilities)
-        single = given.ndim == 1
-        rows = check_log_probabilities(
-            "log_probabilities", given[None, :] if single else given, n_labels=len(self.prior_)
-        )
+        rows = as_rows("log_probabilities", log_probabilities, n_labels=len(self.prior_))
         corrected = divided(log_normalise(rows), self.divisor_, self.strength_)
-        return corrected[0] if single else corrected
+        return corrected.reshape(np.shape(log_probabilities))
 
-    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write the fitted parameters to one JSON file, atomically and at full precision.
+    def _n_labels(self) -> int:
+        return len(self.prior_)
 
-        Parameters
-        ----------
-        path : str or Path
-            Destination path. An existing file is replaced.
-        fingerprint : Fingerprint
-            Fingerprint of the fit; `load` requires the same.
-
-        Raises
-        ------
-        NotFittedError
-            Neither `fit` nor `partial_fit` was called.
-        ConfigurationError
-            The fingerprint has another number of labels.
-        StateError
-            The file cannot be written.
-        """
-        self._require_fitted("save")
-        check_label_count(fingerprint, len(self.prior_))
-        state = {
+    def _state(self) -> dict[str, Any]:
+        return {
             "method": self.method,
             "strength": self.strength,
-            "decay": self.decay,
             "learned_strength": self.strength_,
             "n_rows": self.n_rows_,
-            "weight": self._weight,
             "mean": self._mean.tolist(),
             "wins": None if self._wins is None else self._wins.tolist(),
             "frequencies": None if self.frequencies is None else list(self.frequencies),
         }
-        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
     @classmethod
-    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the correction written by `save`; `partial_fit` continues from its state.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        fingerprint : Fingerprint
-            Fingerprint of the predictions to correct.
-
-        Raises
-        ------
-        StateError
-            The file is missing or damaged, holds something else or another version, or was fitted
-            on another prompt, model, log-probability space or label set; the message names which.
-        """
-        state = read_state(path, kind=_KIND, version=_VERSION, earlier=(_UNGUARDED,), fingerprint=fingerprint)
-        try:
-            return cls._restored(state, n_labels=len(fingerprint.labels))
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path, error) from error
-
-    @classmethod
-    def _restored(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the correction of a stored state; KeyError, TypeError or ValueError if the state is invalid."""
+    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
         # Files of version 1 hold neither wins nor frequencies.
-        restored = cls(
-            state["method"],
-            strength=state["strength"],
-            decay=state["decay"],
-            frequencies=state.get("frequencies"),
-        )
-        n_rows = index(state["n_rows"])
-        restored.n_rows_ = n_rows
-        restored.strength_ = check_number("strength", state["learned_strength"], low=0.0, high=_MOST_GIVEN)
-        restored._weight = check_number("weight", state["weight"], low=0.0, high=float(n_rows), open_low=True)
+        restored = cls(state["method"], strength=state["strength"], frequencies=state.get("frequencies"))
+        restored.n_rows_ = index(state["n_rows"])
+        restored.strength_ = check_number("strength", state["learned_strength"], _STRENGTHS)
         restored._mean = _stored_shares(state["mean"], n_labels)
         wins = state.get("wins")
         restored._wins = None if wins is None else _stored_shares(wins, n_labels)
-        if restored.frequencies is not None and len(restored.frequencies) != n_labels:
-            msg = f"Expected frequencies of {n_labels} labels, got {len(restored.frequencies)}."
-            raise ConfigurationError(msg)
+        if restored.n_rows_ < 1 or len(restored.frequencies or restored._mean) != n_labels:
+            raise ConfigurationError(f"Expected the prior of {n_labels} labels from at least one row.")
         restored._derive()
         return restored
 
-    @property
-    def _fitted(self) -> bool:
-        return hasattr(self, "prior_")
-
-    def _require_fitted(self, what: str) -> None:
-        if not self._fitted:
-            msg = f"Expected a fitted LabelPriorCorrection, got {what} before fit: call fit or partial_fit first."
-            raise NotFittedError(msg)
-
-    def _check_real(self, answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Return checked answers; content-free inputs have none."""
-        if self.method == "contextual":
-            msg = (
-                "Expected no answers to content-free inputs (method='contextual'), got some: call fit without "
-                "them, then fit_strength on labelled rows of real inputs."
-            )
-            raise ConfigurationError(msg)
-        return check_answers(answers, rows)
-
-    def _absorb(self, rows: NDArray[np.float64], row_weights: NDArray[np.float64]) -> None:
-        """Take `rows`, oldest first, into the running means.
-
-        A row that is followed by k others has ``decay^k`` times its weight: that of a row does not
-        depend on how the stream is split.
-        """
-        n = len(rows)
-        weights = row_weights * self.decay ** np.arange(n - 1, -1, -1, dtype=np.float64)
-        kept = self._weight * self.decay**n
-        total = kept + float(weights.sum())
-        self._mean = (kept * self._mean + weights @ np.exp(log_normalise(rows))) / total
-        if self._wins is not None:
-            self._wins = (kept * self._wins + weights @ label_wins(rows)) / total
-        self._weight = total
+    def _absorb(self, rows: _Floats) -> None:
+        """Take rows into the running means."""
+        n, before = len(rows), self.n_rows_
         self.n_rows_ += n
+        self._mean = (before * self._mean + np.exp(log_normalise(rows)).sum(axis=0)) / self.n_rows_
+        if self._wins is not None:
+            self._wins = (before * self._wins + label_wins(rows).sum(axis=0)) / self.n_rows_
         self._derive()
 
     def _derive(self) -> None:
@@ -402,13 +302,13 @@ class LabelPriorCorrection:
             ratio = self.prior_ / np.array(self.frequencies)
             self.divisor_ = ratio / ratio.sum()
         elif self._wins is not None:
-            found = guarded_prior(self.prior_, self._wins)
-            self.strength_ = 0.0 if found is None else 1.0
-            self.divisor_ = self.prior_ if found is None else found
+            guarded = guarded_prior(self.prior_, self._wins)
+            self.strength_ = 0.0 if guarded is None else 1.0
+            self.divisor_ = self.prior_ if guarded is None else guarded
         self.prior_.setflags(write=False)
         self.divisor_.setflags(write=False)
 
-    def _learn_strength(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+    def _learn_strength(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
         # Answers tell rare labels from suppressed ones.
         self._wins = None
         self._derive()
@@ -430,15 +330,7 @@ def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
     return tuple(given.tolist())
 
 
-def _check_weights(weights: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    given = as_numbers("weights", weights)
-    if given.shape != (len(rows),) or not ((given > 0.0) & (given <= 1.0)).all():
-        msg = f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
-        raise ConfigurationError(msg)
-    return given
-
-
-def _stored_shares(values: Any, n_labels: int) -> NDArray[np.float64]:  # noqa: ANN401 - any JSON value
+def _stored_shares(values: Any, n_labels: int) -> _Floats:  # noqa: ANN401 - any JSON value
     """Return stored shares of the labels; TypeError, ValueError or ConfigurationError if they are invalid."""
     shares = np.array(values, dtype=np.float64)
     if shares.shape != (n_labels,) or not (shares >= 0.0).all() or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
@@ -447,12 +339,12 @@ def _stored_shares(values: Any, n_labels: int) -> NDArray[np.float64]:  # noqa: 
     return shares
 
 
-def divided(log_p: NDArray[np.float64], prior: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+def divided(log_p: _Floats, prior: _Floats, strength: float) -> _Floats:
     """Return the logarithm of ``p / prior^strength``, rows normalised, shape (n, L)."""
     return log_normalise(log_p - strength * np.log(prior))
 
 
-def best_strength(log_p: NDArray[np.float64], answers: NDArray[np.intp], prior: NDArray[np.float64]) -> float:
+def best_strength(log_p: _Floats, answers: NDArray[np.intp], prior: _Floats) -> float:
     """Return the strength in [0, 2] of least mean log loss.
 
     Parameters
@@ -474,3 +366,51 @@ def best_strength(log_p: NDArray[np.float64], answers: NDArray[np.intp], prior: 
     inner = minimize_scalar(loss, bounds=(0.0, _MOST_LEARNED), method="bounded", options={"xatol": 1e-8})
     # The search stays inside the interval; the ends themselves may be the minimum.
     return min((0.0, float(inner.x), _MOST_LEARNED), key=loss)
+
+
+def correct_prediction(prediction: Prediction, correction: LabelPriorCorrection) -> Prediction:
+    """Return `prediction` with the label and the confidence of its corrected distribution.
+
+    One without a distribution, or without a label, is returned as it is. `text` stays as the model wrote it.
+
+    Raises
+    ------
+    NotFittedError
+        The correction was not fitted.
+    ConfigurationError
+        It was fitted on another number of labels.
+    """
+    if prediction.distribution is None or prediction.label is None:
+        return prediction
+    distribution = _correct_distribution(prediction.distribution, correction)
+    if distribution is prediction.distribution:
+        return prediction
+    label = distribution.labels[int(distribution.logprobs.argmax())]
+    confidence = distribution.confidence(label)
+    return replace(prediction, label=label, confidence=confidence, distribution=distribution)
+
+
+def _correct_distribution(
+    distribution: LabelDistribution, correction: LabelPriorCorrection
+) -> LabelDistribution:
+    """Return `distribution` with corrected log-probabilities, `measured`, masses and space kept.
+
+    The log-probability reported for the label that the model wrote is no confidence in the corrected one.
+    """
+    correction._require_fitted("a distribution to correct")  # noqa: SLF001
+    if len(correction.prior_) != len(distribution.labels):
+        raise ConfigurationError(
+            f"Expected a distribution over {len(correction.prior_)} labels, as the correction was fitted on, got "
+            f"{len(distribution.labels)} {distribution.labels[:3]}: fit a correction for this label set."
+        )
+    if correction.strength_ == 0:
+        return distribution
+    logprobs = correction.transform(distribution.logprobs)
+    return replace(
+        distribution,
+        logprobs=logprobs,
+        emitted=distribution.labels[int(logprobs.argmax())],
+        joint_logprob=None,
+        closing_logprob=None,
+        error_bound=None,
+    )

@@ -109,31 +109,42 @@ def read_predictions(
         prompt = row.values.get("prompt", "best") if "row" in row.values else "best"
         if prompt in kept:
             kept[prompt].add(row)
-    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].index), None)
+    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].rows), None)
     if rows is None:
         raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
-    found = None
-    if fingerprint is not None and rows.space is not None:
-        found = fingerprint(LogprobSpace(rows.space), rows.label_set)
-    return rows.saved(name, found)
+    known = fingerprint is not None and rows.space is not None
+    found = fingerprint(LogprobSpace(rows.space), rows.label_set) if known else None
+
+    def column(of: str, kind: type[np.generic]) -> NDArray[Any]:
+        return np.array([getattr(row, of) for row in rows.rows.values()], dtype=kind)
+
+    def texts(of: str) -> tuple[str | None, ...]:
+        return tuple(getattr(row, of) for row in rows.rows.values())
+
+    return SavedPredictions(
+        name=name,
+        index=np.array(list(rows.rows), dtype=np.int64),
+        inputs=texts("input"),
+        answers=texts("answer"),
+        labels=texts("label"),
+        outcomes=tuple(row.outcome for row in rows.rows.values()),
+        confidence=column("confidence", np.float64),
+        correct=column("correct", np.int8),
+        cost=column("cost", np.float64),
+        latency_seconds=column("latency_seconds", np.float64),
+        label_set=rows.label_set,
+        rows_with_low_label_mass=int(column("has_low_label_mass", np.bool_).sum()),
+        fingerprint=found,
+    )
 
 
 class _Rows:
-    """The rows read so far."""
+    """The rows of one prompt read so far, by index."""
 
     def __init__(self) -> None:
-        self.index: dict[int, None] = {}
-        self.inputs: list[str | None] = []
-        self.answers: list[str | None] = []
-        self.labels: list[str | None] = []
-        self.outcomes: list[Outcome] = []
-        self.confidence: list[float] = []
-        self.correct: list[int] = []
-        self.cost: list[float] = []
-        self.latency: list[float] = []
+        self.rows: dict[int, RunRow] = {}
         self.label_set: tuple[str, ...] | None = None
         self.space: str | None = None
-        self.low_label_mass = 0
 
     def add(self, row: Row) -> None:
         """Check a row and add it."""
@@ -141,19 +152,10 @@ class _Rows:
             found = RunRow.checked(row.values)
         except ValueError as error:
             raise _broken(row, str(error)) from error
-        index = len(self.index) if found.index is None else found.index
-        if index in self.index:
+        index = len(self.rows) if found.index is None else found.index
+        if index in self.rows:
             raise _broken(row, f"expected every index once, got {index} again")
-        self.index[index] = None
-        self.outcomes.append(found.outcome)
-        self.inputs.append(found.input)
-        self.answers.append(found.answer)
-        self.labels.append(found.label)
-        self.confidence.append(found.confidence)
-        self.correct.append(found.correct)
-        self.cost.append(found.cost)
-        self.latency.append(found.latency_seconds)
-        self.low_label_mass += found.has_low_label_mass
+        self.rows[index] = found
         if self.label_set is None:
             self._learn_labels(row.values.get("distribution") or row.values)
 
@@ -164,24 +166,6 @@ class _Rows:
             self.label_set, self.space = tuple(found), values["space"]
         if self.space is None and values.get("parts"):  # whose label set the directory knows
             self.space = _space_of(values)
-
-    def saved(self, name: str, fingerprint: Fingerprint | None) -> SavedPredictions:
-        """Return the arrays."""
-        return SavedPredictions(
-            name=name,
-            index=np.array(list(self.index), dtype=np.int64),
-            inputs=tuple(self.inputs),
-            answers=tuple(self.answers),
-            labels=tuple(self.labels),
-            outcomes=tuple(self.outcomes),
-            confidence=np.array(self.confidence, dtype=np.float64),
-            correct=np.array(self.correct, dtype=np.int8),
-            cost=np.array(self.cost, dtype=np.float64),
-            latency_seconds=np.array(self.latency, dtype=np.float64),
-            label_set=self.label_set,
-            rows_with_low_label_mass=self.low_label_mass,
-            fingerprint=fingerprint,
-        )
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:

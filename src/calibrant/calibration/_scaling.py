@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._calibrators import best_inverse_temperature
+from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
 from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._state import check_label_count, damaged, read_state, write_state
-from calibrant.calibration._validation import (
-    as_numbers,
-    check_answers,
-    check_log_probabilities,
-    check_number,
-    require_fitted,
-)
+from calibrant.calibration._state import SavedFit
+from calibrant.calibration._validation import as_numbers, as_rows, check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.metrics._validation import check_number
 
-_KIND = "distribution scaling"
-_VERSION = 1
+_Floats = NDArray[np.float64]
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
 _FLOOR = float(np.log(1e-12))
-_LEAST, _MOST = 1e-3, 1e3
 _HUGE = 1e100
 
 
-class DistributionScaling(ABC):
+class DistributionScaling(SavedFit):
     """Base class of temperature and vector scaling.
 
     Rows are log-probabilities, normalised first; less than log(1e-12) counts as that.
@@ -44,6 +35,7 @@ class DistributionScaling(ABC):
 
     method: ClassVar[str]
     n_labels_: int
+    _kind, _fitted = "distribution scaling", "n_labels_"
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
         """Fit on labelled rows; an earlier fit is discarded.
@@ -65,7 +57,7 @@ class DistributionScaling(ABC):
         self.n_labels_ = rows.shape[1]
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> NDArray[np.float64]:
+    def transform(self, log_probabilities: ArrayLike) -> _Floats:
         """Return scaled log-probabilities, normalised and finite, of the shape given.
 
         Parameters
@@ -80,63 +72,26 @@ class DistributionScaling(ABC):
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """
-        require_fitted(self, "n_labels_", what="transform")
-        given = as_numbers("log_probabilities", log_probabilities)
-        rows = check_log_probabilities(
-            "log_probabilities", given[None, :] if given.ndim == 1 else given, n_labels=self.n_labels_
-        )
-        scaled = log_normalise(self._scaled(_logits(rows)))
-        return scaled[0] if given.ndim == 1 else scaled
+        self._require_fitted("transform")
+        rows = as_rows("log_probabilities", log_probabilities, n_labels=self.n_labels_)
+        return log_normalise(self._scaled(_logits(rows))).reshape(np.shape(log_probabilities))
 
-    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write the fitted parameters to one JSON file, atomically and at full precision.
-
-        Raises
-        ------
-        NotFittedError
-            `fit` was not called.
-        ConfigurationError
-            The fingerprint has another number of labels.
-        StateError
-            The file cannot be written.
-        """
-        require_fitted(self, "n_labels_", what="save")
-        check_label_count(fingerprint, self.n_labels_)
-        state = {"method": self.method, **self._learned()}
-        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
+    def _state(self) -> dict[str, Any]:
+        return {"method": self.method, **self._learned()}
 
     @classmethod
-    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the scaling of this class written by `save`.
-
-        Raises
-        ------
-        StateError
-            The file is missing or damaged, holds something else or another version, or was fitted
-            on another prompt, model, log-probability space or label set; the message names which.
-        """
-        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
-        try:
-            scaling = cls()
-            if state["method"] != cls.method:
-                raise ConfigurationError(f"Expected method {cls.method!r}, got {state['method']!r}.")
-            scaling.n_labels_ = len(fingerprint.labels)
-            scaling._restore(state)
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path, error) from error
+    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+        cls._check_method(state, cls.method)
+        scaling = cls()
+        scaling.n_labels_ = n_labels
+        scaling._restore(state)
         return scaling
 
     @abstractmethod
-    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None: ...
+    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None: ...
 
     @abstractmethod
-    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]: ...
-
-    @abstractmethod
-    def _learned(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _restore(self, learned: Mapping[str, Any]) -> None: ...
+    def _scaled(self, rows: _Floats) -> _Floats: ...
 
 
 class TemperatureScaling(DistributionScaling):
@@ -152,9 +107,10 @@ class TemperatureScaling(DistributionScaling):
     """
 
     method = "temperature"
+    _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
         truth = rows[np.arange(len(rows)), answers]
         if np.ptp(rows) > 0.0 and (truth >= rows.max(axis=1)).all():
             raise ConfigurationError(
@@ -168,14 +124,8 @@ class TemperatureScaling(DistributionScaling):
 
         self.temperature_ = 1.0 / best_inverse_temperature(slope)
 
-    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, rows: _Floats) -> _Floats:
         return rows / self.temperature_
-
-    def _learned(self) -> dict[str, Any]:
-        return {"temperature": self.temperature_}
-
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        self.temperature_ = check_number("temperature", learned["temperature"], low=_LEAST, high=_MOST)
 
 
 class VectorScaling(DistributionScaling):
@@ -202,19 +152,19 @@ class VectorScaling(DistributionScaling):
     """
 
     method = "vector"
-    weight_: NDArray[np.float64]
-    offset_: NDArray[np.float64]
+    weight_: _Floats
+    offset_: _Floats
 
     def __init__(self, *, l2: float = 1.0) -> None:
-        self.l2 = check_number("l2", l2, low=0.0, high=1e6, open_low=True)
+        self.l2 = check_number("l2", l2, "(0, 1e6]")
 
-    def _learn(self, rows: NDArray[np.float64], answers: NDArray[np.intp]) -> None:
+    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
         from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
         n, n_labels = rows.shape
         onehot = np.eye(n_labels)[answers]
 
-        def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def loss(x: _Floats) -> tuple[float, _Floats]:
             moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
             log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
             gap = (np.exp(log_p) - onehot) / n
@@ -228,14 +178,14 @@ class VectorScaling(DistributionScaling):
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, n_labels)
         self.weight_, self.offset_ = found[0].copy(), found[1].copy()
 
-    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, rows: _Floats) -> _Floats:
         return rows * self.weight_ + self.offset_
 
     def _learned(self) -> dict[str, Any]:
         return {"l2": self.l2, "weight": self.weight_.tolist(), "offset": self.offset_.tolist()}
 
     def _restore(self, learned: Mapping[str, Any]) -> None:
-        self.l2 = check_number("l2", learned["l2"], low=0.0, high=1e6, open_low=True)
+        self.l2 = check_number("l2", learned["l2"], "(0, 1e6]")
         both = as_numbers("weight and offset", [learned["weight"], learned["offset"]])
         if both.shape != (2, self.n_labels_) or not (np.abs(both) <= _HUGE).all():
             raise ConfigurationError(
@@ -244,5 +194,5 @@ class VectorScaling(DistributionScaling):
         self.weight_, self.offset_ = both[0].copy(), both[1].copy()
 
 
-def _logits(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _logits(rows: _Floats) -> _Floats:
     return np.maximum(log_normalise(rows), _FLOOR)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.metrics._validation import check_number
 
 _MAKE: Final = "fit and save it"
 
@@ -72,21 +74,97 @@ def read_state(
     return state
 
 
-def check_label_count(fingerprint: Fingerprint, n_labels: int) -> None:
-    """Refuse a fingerprint of another number of labels than were fitted.
-
-    Raises
-    ------
-    ConfigurationError
-        It has another number.
-    """
-    if len(fingerprint.labels) != n_labels:
-        raise ConfigurationError(
-            f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the label "
-            "set of the rows."
-        )
-
-
 def damaged(path: str | Path, error: Exception) -> StateError:
     """Return the error to raise for a damaged file."""
     return damaged_record(path, error, make=_MAKE)
+
+
+class SavedFit(ABC):
+    """Base class of estimators that are saved as one JSON file, with the fingerprint of the fit.
+
+    Learned numbers are attributes with an underscore behind the name.
+    """
+
+    _kind: ClassVar[str]
+    _version: ClassVar[int] = 1
+    _earlier: ClassVar[tuple[int, ...]] = ()
+    _fitted: ClassVar[str]  # attribute that only a fitted estimator has
+    _parameters: ClassVar[Mapping[str, str]] = {}  # learned numbers, and the intervals they lie in
+
+    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
+        """Write the fitted parameters to one JSON file, atomically and at full precision.
+
+        Parameters
+        ----------
+        path : str or Path
+            Destination path. An existing file is replaced.
+        fingerprint : Fingerprint
+            Fingerprint of the fit; loading requires the same.
+
+        Raises
+        ------
+        NotFittedError
+            Nothing was learned yet.
+        ConfigurationError
+            The fingerprint has another number of labels than were fitted.
+        StateError
+            The file cannot be written.
+        """
+        self._require_fitted("save")
+        n_labels = self._n_labels()
+        if n_labels not in {None, len(fingerprint.labels)}:
+            raise ConfigurationError(
+                f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the "
+                "label set of the rows."
+            )
+        write_state(
+            path, kind=self._kind, version=self._version, fingerprint=fingerprint, state=self._state()
+        )
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
+        """Return the estimator of this class written by `save`.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged, holds something else or another version, or was fitted on another prompt,
+            model, log-probability space or label set; the message names which.
+        """
+        state = read_state(
+            path, kind=cls._kind, version=cls._version, earlier=cls._earlier, fingerprint=fingerprint
+        )
+        try:
+            return cls._from_state(state, n_labels=len(fingerprint.labels))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error) from error
+
+    def _require_fitted(self, action: str) -> None:
+        if not hasattr(self, self._fitted):
+            name = type(self).__name__
+            raise NotFittedError(
+                f"Expected a fitted {name}, got {action} before fit: call fit or load first."
+            )
+
+    def _n_labels(self) -> int | None:
+        """Return the number of fitted labels, if the fit depends on it."""
+        return getattr(self, "n_labels_", None)
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]: ...
+
+    @classmethod
+    @abstractmethod
+    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self: ...
+
+    def _learned(self) -> dict[str, Any]:
+        return {name: getattr(self, f"{name}_") for name in self._parameters}
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        for name, interval in self._parameters.items():
+            setattr(self, f"{name}_", check_number(name, learned[name], interval))
+
+    @classmethod
+    def _check_method(cls, record: Mapping[str, Any], method: str) -> None:
+        if record["method"] != method:
+            raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")

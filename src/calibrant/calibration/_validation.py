@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._errors import ConfigurationError
 
 # Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
 _HUGE = 1e100
-
-
-def require_fitted(fitted: object, learned: str, *, what: str) -> None:
-    """Raise NotFittedError unless `fitted` has the attribute `learned`; `what` names the refused action."""
-    if not hasattr(fitted, learned):
-        name = type(fitted).__name__
-        raise NotFittedError(f"Expected a fitted {name}, got {what} before fit: call fit or load first.")
 
 
 def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -76,6 +67,11 @@ def _check_width(name: str, width: int, n_labels: int | None) -> None:
         raise ConfigurationError(msg)
 
 
+def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:
+    """Return log-probabilities of shape (n, L), or (L,) for a single row, as checked rows of shape (n, L)."""
+    return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
+
+
 def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
     """Return the positions of the true labels of `rows`, shape (n,), each in [0, L).
 
@@ -101,22 +97,3 @@ def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.i
         msg = f"Expected answers in [0, {n_labels}), one position per label, got {given[row]} in row {row}."
         raise ConfigurationError(msg)
     return given.astype(np.intp)
-
-
-def check_number(name: str, value: object, *, low: float, high: float, open_low: bool = False) -> float:
-    """Return `value` as a float in [low, high], or in (low, high] with `open_low`.
-
-    Raises
-    ------
-    ConfigurationError
-        Not a number, NaN, or out of range.
-    """
-    interval = f"{'(' if open_low else '['}{low:g}, {high:g}]"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        msg = f"Expected {name} to be a number in {interval}, got {value!r} ({type(value).__name__})."
-        raise ConfigurationError(msg)
-    number = float(value)
-    if not low <= number <= high or (open_low and number == low):
-        msg = f"Expected {name} in {interval}, got {number!r}: choose a value in that range."
-        raise ConfigurationError(msg)
-    return number

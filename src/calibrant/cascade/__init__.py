@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._pomdp_file import read_pomdp
-    from calibrant.cascade.automix._several import CascadePolicy, plan_models
-    from calibrant.cascade.automix._union import union_baseline
+    from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
-    from calibrant.cascade.methods._filters import TokenFilter
     from calibrant.cascade.methods._label_probability import LabelProbability
     from calibrant.cascade.methods._learned import LearnedScorer
     from calibrant.cascade.methods._self_verify import SelfVerify
@@ -35,10 +33,8 @@ else:
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
             ".automix._pomdp_file": "read_pomdp",
-            ".automix._several": "CascadePolicy plan_models",
-            ".automix._union": "union_baseline",
+            ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
-            ".methods._filters": "TokenFilter",
             ".methods._label_probability": "LabelProbability",
             ".methods._learned": "LearnedScorer",
             ".methods._self_verify": "SelfVerify",
@@ -67,7 +63,6 @@ __all__ = [
     "SelfConsistencyMetaVerifier",
     "SelfVerify",
     "ThresholdMetaVerifier",
-    "TokenFilter",
     "Verifier",
     "certify_cascade",
     "ibc",

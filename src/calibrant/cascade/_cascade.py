@@ -1,24 +1,21 @@
-"""Several models as one classifier: the cheapest that is sure enough answers."""
+"""A cascade of models as one predictor: the cheapest model that is sure enough answers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar
 
-from calibrant.cascade._calibrator import Calibrator
-from calibrant.cascade._escalation import EscalationRule, Thresholds, in_order, open_policy
-from calibrant.cascade._evidence import check_evidence, check_tokens
+from calibrant.cascade._escalation import EscalationRule, Thresholds, open_policy
 from calibrant.cascade._judge import ContextOf, Judge
-from calibrant.cascade._limits import RowLimits
-from calibrant.cascade._models import CascadeModel, with_names
-from calibrant.cascade._named import method_named
-from calibrant.cascade._order import EscalationOrder, escalated
-from calibrant.cascade._protocol import ConfidenceMethod
-from calibrant.cascade._purse import Purse
-from calibrant.cascade._walk import Member, OnError, Walk
+from calibrant.cascade._limits import Purse, RowLimits
+from calibrant.cascade._methods import check_evidence, check_models, method_named
+from calibrant.cascade._models import CascadeModel, EscalationOrder, escalated, with_names
+from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
+from calibrant.cascade._walk import CascadeMember, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._distribution import LogprobSpace
@@ -28,9 +25,9 @@ from calibrant.core._limits import Limits
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate
 from calibrant.inference._predictor import BasePredictor
-from calibrant.inference._runner import Runner
 
 _V = TypeVar("_V")
 
@@ -40,8 +37,8 @@ class Cascade(BasePredictor):
 
     An answer whose confidence reaches the threshold is accepted. When all fall short the most confident
     answer is returned (of equals the later model's) with `Prediction.accepted` False, and an answer without
-    evidence only where there is no other: its confidence is None. `Prediction.steps` says what every
-    model contributed, `Prediction.confidence` is the method's, and usage and attempts count every call.
+    evidence only where there is no other: its confidence is None. `Prediction.steps` lists the part of every
+    model, `Prediction.confidence` is the method's, and usage and attempts count every call.
 
     Every member is asked under its own prompt and user template. Where a query has another prompt than the
     cascade's (a candidate of an optimiser, `with_prompt`), this takes the place of every member's; so does
@@ -52,7 +49,7 @@ class Cascade(BasePredictor):
     classifiers : sequence of Classifier or CascadeModel
         The models, over the same labels. The cascade works with copies and changes none of them.
     method : ConfidenceMethod or str
-        Says how sure an answer is; its name stands for it with its defaults (see `method_named`).
+        Measures the confidence in an answer; its name stands for it with its defaults (see `method_named`).
     threshold : float or sequence of float, optional
         Confidence in [0, 1] from which an answer is accepted; by default the method's. A sequence has one
         per model in the order in which they are asked; one less takes the last model's answer however
@@ -69,11 +66,11 @@ class Cascade(BasePredictor):
     cost_quality_tradeoff : float, default 0.3
         The t of ``automix``, in [0, 1].
     on_error : {"skip", "fail"}
-        Whether a model that fails, refuses, answers with no label, or without evidence, is passed over for
-        the next one, or ends the row with what is known so far. A model that gives no log-probabilities at all
+        A model that fails, refuses, answers with no label, or without evidence, is passed over for
+        the next one, or ends the row with the steps so far. A model that gives no log-probabilities at all
         raises `LogprobsUnsupportedError` either way, unless its answers count without.
     max_escalations, max_tokens, max_cost, deadline_seconds : number, optional
-        What one row may take, at least 0: answers passed over, tokens and US dollars of all its calls,
+        Limits of one row, at least 0: answers passed over, tokens and US dollars of all its calls,
         seconds. They are looked at before a further model is asked; see `RowLimits`.
     meta_verifier : object with ``route``, sequence of them, or CascadePolicy, optional
         Decides instead of a threshold, as `EscalationRule` says; one per model but the last, whose
@@ -88,11 +85,9 @@ class Cascade(BasePredictor):
         Whether the method is asked about the last model's answer; by default, unless a meta-verifier
         decides. An answer nobody verified has no confidence and is not accepted.
     context_of : callable or str, optional
-        Returns what the answer to a text should be grounded in, or None, for methods that use it; in keys
+        Returns the context that the answer to a text should be grounded in, or None, for methods that use it; in keys
         of a journal it counts by its name. A text stands for all. A text that is asked about with a context of its
         own (`TextWithContext`, a row's `Example.context`) has that.
-    name : str, optional
-        By default ``cascade(first -> second)``.
     limits : Limits, optional
         Budgets and deadline of whole runs. Rates, calls in flight and deadlines of calls are the
         members' own, where `with_limits` or this says nothing else. By default there is the members'
@@ -105,7 +100,7 @@ class Cascade(BasePredictor):
     Attributes
     ----------
     method : ConfidenceMethod
-        Says how sure an answer is.
+        Measures the confidence in an answer.
 
     Raises
     ------
@@ -145,73 +140,58 @@ class Cascade(BasePredictor):
         calibrators: Sequence[Calibrator | None] | None = None,
         verify_last: bool | None = None,
         context_of: ContextOf | None = None,
-        name: str | None = None,
         limits: Limits | None = None,
         journal: Journal | None = None,
         owns_models: bool = False,
     ) -> None:
-        if on_error not in get_args(OnError):
-            raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {on_error!r}.")
-        row_limits = RowLimits(
-            max_escalations=max_escalations,
-            max_tokens=max_tokens,
-            max_cost=max_cost,
-            deadline_seconds=deadline_seconds,
-        )
         models = with_names(classifiers)
         places, order = escalated(models, escalation_order, tradeoff=cost_quality_tradeoff)
         asked = [models[place] for place in places]
+        own = [model.classifier for model in asked]
         self.method = method_named(method) if isinstance(method, str) else method
-        _check(asked, self.method)
+        check_models(asked, self.method)
         policy = open_policy(
-            [model.classifier for model in asked],
+            own,
             self.method,
             threshold=threshold,
             native_threshold=native_threshold,
             meta_verifier=meta_verifier,
-            calibrators=in_order(calibrators, places),
+            calibrators=_in_order(calibrators, places),
             verify_last=verify_last,
         )
-        check_evidence(asked[:-1] if policy.final_last else asked, self.method)
-        self._name = name or f"cascade({' -> '.join(model.label for model in asked)})"
-        self.labels, self.field = asked[0].classifier.labels, asked[0].classifier.field
-        # What all have in common: an optimiser starts from it.
-        self.prompt = _common([model.classifier.prompt for model in asked], "")
-        self.user_template = _common([model.classifier.user_template for model in asked], None)
-        self._closes = [model.classifier for model in models] if owns_models else []
-        self._closes_method = owns_models or isinstance(method, str)
+        check_evidence(asked if policy.judges_last else asked[:-1], self.method)
+        self._name = f"cascade({' -> '.join(model.label for model in asked)})"
+        self.labels, self.field = own[0].labels, own[0].field
+        # An optimiser starts from the prompt and the template that all models share.
+        self.prompt = _common([one.prompt for one in own], "")
+        self.user_template = _common([one.user_template for one in own], None)
+        self._owned: list[ConfidenceMethod | Classifier] = [*own] if owns_models else []
+        if owns_models or isinstance(method, str):
+            self._owned.append(self.method)
         walk = Walk(
             name=self._name,
             members=tuple(_member(model, self.method, limits) for model in asked),
-            judge=Judge(self.method, context_of),
+            judge=Judge(method=self.method, context_of=context_of),
             policy=policy,
-            limits=row_limits,
+            limits=RowLimits(
+                max_escalations=max_escalations,
+                max_tokens=max_tokens,
+                max_cost=max_cost,
+                deadline_seconds=deadline_seconds,
+            ),
             on_error=on_error,
             prompt=self.prompt,
             user_template=self.user_template,
             order=order,
         )
-        self._open(walk, limits or _combined(asked), journal)
+        self._open(walk, limits or _combined(own), journal)
         if journal is not None:
             self.use_journal(journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
-        purse = Purse(limits, [member.classifier.meter for member in walk.members])
-        walk.purse = purse
+        walk.purse = Purse(limits, [member.classifier.meter for member in walk.members])
         self._walk = walk
-        self._runner = Runner(model=walk, gate=purse, journal=journal)
-
-    def _rebuilt_with(
-        self, limits: Limits, rebuild: Callable[[Member], Classifier], *, keep_tokens: bool
-    ) -> Self:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy._closes, copy._closes_method = [], False
-        walk = self._walk
-        members = tuple(_under(member, rebuild(member)) for member in walk.members)
-        walk = replace(walk, members=members, judge=walk.judge.copy(), keep_tokens=keep_tokens)
-        copy._open(walk, limits, self.journal)
-        return copy
+        self._runner = Runner(gate=walk.purse, journal=journal)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -225,14 +205,13 @@ class Cascade(BasePredictor):
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """What its calls go through: those of its models, in that order."""
+        """Meters of the calls to each of its models, in that order."""
         return tuple(gate for member in self._walk.members for gate in member.classifier.gates)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
         """The confidence in [0, 1] from which each model's answer is accepted; None under meta-verifiers."""
-        policy = self._walk.policy
-        return None if policy.meta_verifiers or policy.plan is not None else policy.thresholds
+        return self._walk.policy.thresholds
 
     @property
     def name(self) -> str:
@@ -242,11 +221,11 @@ class Cascade(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """The models' where they agree, else ``none``."""
-        return self._walk.space
+        return _common([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
     def in_process(self) -> bool:
-        """Whether a model is computed in this process: rows in flight then wait for that one."""
+        """True if a model is computed in this process: rows in flight then wait for that one."""
         return any(member.classifier.in_process for member in self._walk.members)
 
     @property
@@ -256,7 +235,7 @@ class Cascade(BasePredictor):
 
     @property
     def meter(self) -> Purse:
-        """What its rows have taken so far, all models together."""
+        """Meter of its rows, all models together."""
         return self._walk.purse
 
     async def feed(
@@ -268,7 +247,8 @@ class Cascade(BasePredictor):
         stop: Stop | None = None,
     ) -> str:
         """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
-        return await self._runner.feed(queries, deliver, on_prediction=on_prediction, stop=stop)
+        feed = Feed(self._walk, self._runner, deliver, on_prediction=on_prediction, stop=stop)
+        return await feed.run(queries)
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy that asks every model under another prompt; it shares clients and journals.
@@ -280,12 +260,11 @@ class Cascade(BasePredictor):
         user_template : str, optional
             By default each model's own.
         """
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy.prompt = prompt
+        other = copy(self)
+        other.prompt = prompt
         if user_template is not None:
-            copy.user_template = user_template
-        return copy
+            other.user_template = user_template
+        return other
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
@@ -297,25 +276,16 @@ class Cascade(BasePredictor):
             a call for each model, whose own rates and deadline of a call stay where these name none, and
             whose `CascadeModel.concurrency` stays.
         """
-        return self._rebuilt_with(
-            limits,
-            lambda one: one.classifier.with_limits(_limits(one.classifier.limits, limits, one.concurrency)),
-            keep_tokens=self._walk.keep_tokens,
-        )
-
-    def with_tokens(self, *, top_logprobs: int = 0) -> Self:
-        """Return a copy whose predictions hold the tokens of the answer, where its model decodes.
-
-        Parameters
-        ----------
-        top_logprobs : int, default 0
-            Alternatives asked for per token at least.
-        """
-        return self._rebuilt_with(
-            self.limits,
-            lambda one: one.classifier.with_tokens(top_logprobs=top_logprobs),
-            keep_tokens=True,
-        )
+        other = copy(self)
+        other._owned = []  # noqa: SLF001  (of its own kind)
+        members = []
+        for member in self._walk.members:
+            own = member.classifier
+            classifier = own.with_limits(_limits(own.limits, limits, member.concurrency))
+            members.append(replace(member, classifier=classifier, described=classifier.describe()))
+        walk = replace(self._walk, members=tuple(members), judge=replace(self._walk.judge))
+        other._open(walk, limits, self.journal)  # noqa: SLF001
+        return other
 
     def use_journal(self, journal: Journal | None) -> None:
         """Look predictions up in `journal` from now on, and store them there; the models' and the verifier's, too.
@@ -328,7 +298,7 @@ class Cascade(BasePredictor):
                 member.classifier.use_journal(journal)
 
     def fingerprint(self) -> Fingerprint:
-        """Return what a calibration of this cascade's predictions belongs to: any other setting is another."""
+        """Return the fingerprint of its settings, which a calibration of its predictions is bound to."""
         told = json.dumps(self.describe(), sort_keys=True, default=repr)
         digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
         return Fingerprint(
@@ -344,7 +314,7 @@ class Cascade(BasePredictor):
             "model": self.name,
             "endpoint": None,
             "options": {},
-            "method": dict(self._walk.describe_under(self.prompt, self.user_template)),
+            "method": dict(self._walk.describe(self.prompt, self.user_template)),
             "response_format": None,
             "top_logprobs": 0,
             "prompt": self.prompt,
@@ -353,75 +323,58 @@ class Cascade(BasePredictor):
         }
 
     def close(self) -> None:
-        """Free what was opened for the cascade: a method given by name, and what it owns."""
-        if self._closes_method:
-            self.method.close()
-        for classifier in self._closes:
-            classifier.close()
+        """Close a method given by name, and the models that were handed over."""
+        for owned in self._owned:
+            owned.close()
 
 
-def _check(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse models that cannot stand for one another, or that the method cannot judge.
-
-    Raises
-    ------
-    ConfigurationError
-        As said.
-    """
-    if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
-        hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
-        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}{hint}.")
-    labels = models[0].classifier.labels
-    for model in models:
-        classifier = model.classifier
-        if classifier.labels != labels:
-            raise ConfigurationError(
-                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
-                f"{list(classifier.labels.labels)} for {model.label!r}."
-            )
-        if method.needs_tokens:
-            check_tokens(model, method)
+def _in_order(
+    calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
+) -> list[Calibrator | None]:
+    """Return the calibrators of the models at these places."""
+    if calibrators is None:
+        return [None] * len(places)
+    if len(calibrators) != len(places):
+        raise ConfigurationError(
+            f"Expected one calibrator (or None) per model, {len(places)}, got {len(calibrators)}."
+        )
+    return [calibrators[place] for place in places]
 
 
-def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> Member:
+def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> CascadeMember:
     """Return the cascade's own copy of a model."""
     given = model.classifier
-    own = given.limits
-    copy = given.with_limits(_limits(own, limits or own, model.concurrency))
+    own = given.with_limits(_limits(given.limits, limits or given.limits, model.concurrency))
     if method.needs_tokens:
-        copy = copy.with_tokens(top_logprobs=method.top_logprobs)
-    return Member(
+        own = own.with_tokens(top_logprobs=method.top_logprobs)
+    return CascadeMember(
         name=model.label,
-        classifier=copy,
+        classifier=own,
         free=model.cost == 0,
         keeps_journal=given.journal is not None,
-        described=copy.describe(),
+        described=own.describe(),
         concurrency=model.concurrency,
     )
 
 
-def _under(member: Member, classifier: Classifier) -> Member:
-    return replace(member, classifier=classifier, described=classifier.describe())
-
-
-def _limits(own: Limits, given: Limits, most: int | None) -> Limits:
-    """Return the limits of one model, with so many calls in flight at most, under those given to the whole."""
+def _limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
+    """Return the limits of one model under those of the whole; `concurrency` is the most it may have in flight."""
     return replace(
         own,
-        concurrency=min(filter(None, (most, given.concurrency or own.concurrency)), default=None),
-        requests_per_minute=given.requests_per_minute or own.requests_per_minute,
-        tokens_per_minute=given.tokens_per_minute or own.tokens_per_minute,
-        call_seconds=given.call_seconds or own.call_seconds,
+        concurrency=min(filter(None, (concurrency, whole.concurrency or own.concurrency)), default=None),
+        requests_per_minute=whole.requests_per_minute or own.requests_per_minute,
+        tokens_per_minute=whole.tokens_per_minute or own.tokens_per_minute,
+        call_seconds=whole.call_seconds or own.call_seconds,
     )
 
 
-def _combined(models: Sequence[CascadeModel]) -> Limits:
-    """Return what the models' own limits mean for the whole."""
-    own = [model.classifier.limits for model in models]
+def _combined(classifiers: Sequence[Classifier]) -> Limits:
+    """Return limits of the whole that follow from the models' own."""
+    own = [classifier.limits for classifier in classifiers]
     deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
-    most = max(model.classifier.meter.concurrency for model in models)
-    said = any(limits.concurrency is not None for limits in own)
-    return Limits(concurrency=most if said else None, run_seconds=min(deadlines, default=None))
+    most = max(classifier.meter.concurrency for classifier in classifiers)
+    limited = any(limits.concurrency is not None for limits in own)
+    return Limits(concurrency=most if limited else None, run_seconds=min(deadlines, default=None))
 
 
 def _common(values: Sequence[_V], otherwise: _V) -> _V:

@@ -1,11 +1,10 @@
-"""When an answer of a cascade is sure enough."""
+"""Escalation: the decision whether an answer of a cascade is accepted."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -13,25 +12,32 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._calibrator import Calibrator, applied, behaviour
-from calibrant.cascade._checks import is_number
-from calibrant.cascade._protocol import Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._checks import check_real
+from calibrant.cascade._protocol import (
+    Assessment,
+    Calibrator,
+    ConfidenceMethod,
+    NoEvidence,
+    calibrator_record,
+    class_record,
+    for_one_row,
+)
 from calibrant.cascade._ties import tie_keys
 from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._several import CascadePolicy
-from calibrant.cascade.automix._tree import CascadeAction, Seen
+from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.inference._classifier import Classifier
 
 Thresholds: TypeAlias = float | Sequence[float]
+_Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
 
 
 class EscalationRule(Protocol):
     """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it.
 
-    One whose ``route`` has a parameter ``answers`` is told the labels as well, one with ``texts`` the texts.
+    One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
 
     def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -45,72 +51,66 @@ class Policy:
 
     Attributes
     ----------
-    thresholds : tuple of float
-        On [0, 1]; one per model.
-    native_thresholds : tuple of float
-        The same in the method's own unit, or empty: used instead where they were given. Confidence has ends:
-        mean log-probabilities of -4 and of -5 are both 0.
-    meta_verifiers : tuple of callable
-        Used instead: whether to ask the next model, of confidence, label and text; one per model but the last,
-        or empty.
-    calibrators : tuple of (Calibrator or None)
-        What makes of a method's confidence the one that counts; one per model.
-    description : mapping
-        All of it as JSON values.
-    final_last : bool
-        Whether the last model's answer is taken however sure it is.
+    count : int
+        Number of models.
+    rules : tuple of callable
+        Each returns whether to accept an answer, by its assessment, its label and the text. One per model, or one
+        less where the last model's answer is taken however sure it is.
+    thresholds : tuple of float or None
+        Those of the rules on [0, 1], one per model; None where something else decides.
+    calibrators : tuple of (callable or None)
+        Each returns the confidence that counts, by the method's confidence and the label; one per model.
     verify_last : bool
         Whether the method is asked about the last model's answer.
-    plan : CascadePolicy or None
-        Decides instead of all that which model is asked next and which answer is verified.
+    description : mapping
+        All of it as JSON values.
     """
 
-    thresholds: tuple[float, ...]
-    native_thresholds: tuple[float, ...]
-    meta_verifiers: tuple[Callable[[float, str | None, str], bool], ...]
-    calibrators: tuple[Callable[[float, str | None], float] | None, ...]
-    description: Mapping[str, Any]
-    final_last: bool
+    count: int
+    rules: tuple[_Rule, ...]
+    thresholds: tuple[float, ...] | None
+    calibrators: tuple[Callable[..., Any] | None, ...]
     verify_last: bool
-    plan: CascadePolicy | None = None
+    description: Mapping[str, Any]
 
-    def next_model(self, position: int | None, seen: Seen) -> int | None:
+    @property
+    def judges_last(self) -> bool:
+        """True if the last model's answer is accepted only when it is sure enough."""
+        return len(self.rules) == self.count
+
+    def next_model(self, position: int | None, seen: Seen) -> int | None:  # noqa: ARG002  (for plans)
         """Return the place of the model to ask after this one (None: of the first); None where there is no other.
 
-        `seen` holds the verified models of the row and their scores. After a failure, or an answer without evidence,
-        no plan goes on: the next model is asked, and believed.
+        `seen` holds the scores of the row that a plan for all models has asked for.
         """
         following = 0 if position is None else position + 1
-        if self.plan is not None:
-            following = max(following, self.plan.actions[seen].model)
-        return following if following < len(self.thresholds) else None
+        return following if following < self.count else None
 
-    def verifies(self, position: int, seen: Seen) -> bool:
+    def verifies(self, position: int, seen: Seen) -> bool:  # noqa: ARG002  (for plans)
         """Return whether the method is asked about the answer of the model at this place."""
-        if self.plan is not None:
-            action = self.plan.actions[seen]
-            return action.kind == "verify" and action.model == position
-        return self.verify_last or position < len(self.thresholds) - 1
+        return self.verify_last or position < self.count - 1
 
-    def believes(self, position: int, seen: Seen) -> bool:
+    def believes(self, position: int, seen: Seen) -> bool:  # noqa: ARG002  (for plans)
         """Return whether the answer of the model at this place ends the row whatever is known of it."""
-        if self.plan is not None:
-            return not self.verifies(position, seen)
-        return self.final_last and position == len(self.thresholds) - 1
+        return position >= len(self.rules)
 
-    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
-        """Return what has been seen with this assessment."""
-        if self.plan is None:
-            return seen
-        found = bin_numbers(np.array([assessed.confidence]), self.plan.k[position])
-        return (*seen, (position, int(found[0])))
+    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:  # noqa: ARG002  (for plans)
+        """Return the scores of the row with this assessment."""
+        return seen
+
+    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:
+        """Return whether the answer of the model at this place to this text is sure enough.
+
+        `seen` holds the scores of the models so far, its own included.
+        """
+        return self.believes(position, seen) or self.rules[position](assessed, label, text)
 
     def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
         """Return the assessment with the confidence that counts."""
         calibrate = self.calibrators[position]
         if calibrate is None:
             return assessed
-        confidence = calibrate(assessed.confidence, label)
+        confidence = float(calibrate(assessed.confidence, predicted=label))
         if 0.0 <= confidence <= 1.0:
             return replace(assessed, confidence=confidence)
         return NoEvidence(
@@ -119,37 +119,30 @@ class Policy:
             attempts=assessed.attempts,
         )
 
-    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:
-        """Return whether the answer of the model at this place to this text is sure enough.
 
-        `seen` holds the scores of the models so far, its own included.
-        """
-        if self.plan is not None:
-            return self.plan.actions[seen] == CascadeAction(kind="report", model=position)
-        if position < len(self.meta_verifiers):
-            return not self.meta_verifiers[position](assessed.confidence, label, text)
-        if position < len(self.native_thresholds):
-            return assessed.native >= self.native_thresholds[position]
-        return assessed.confidence >= self.thresholds[position]
+@dataclass(frozen=True, kw_only=True)
+class _PlannedPolicy(Policy):
+    """Carries out a plan for all models, which says what comes next for everything that can have been seen."""
 
+    plan: CascadePolicy
 
-def in_order(
-    calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
-) -> list[Calibrator | None]:
-    """Return the calibrators of the models at these places.
+    def next_model(self, position: int | None, seen: Seen) -> int | None:
+        # No plan speaks of a failure, or of an answer without evidence: the next model is asked then, and believed.
+        following = max(0 if position is None else position + 1, self.plan.actions[seen].model)
+        return following if following < self.count else None
 
-    Raises
-    ------
-    ConfigurationError
-        There is not one per model.
-    """
-    if calibrators is None:
-        return [None] * len(places)
-    if len(calibrators) != len(places):
-        raise ConfigurationError(
-            f"Expected one calibrator (or None) per model, {len(places)}, got {len(calibrators)}."
-        )
-    return [calibrators[place] for place in places]
+    def verifies(self, position: int, seen: Seen) -> bool:
+        return self.plan.actions[seen] == CascadeAction(kind="verify", model=position)
+
+    def believes(self, position: int, seen: Seen) -> bool:
+        return not self.verifies(position, seen)
+
+    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
+        (step,) = bin_numbers(np.array([assessed.confidence]), self.plan.k[position])
+        return (*seen, (position, int(step)))
+
+    def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:  # noqa: ARG002
+        return self.plan.actions[seen] == CascadeAction(kind="report", model=position)
 
 
 def open_policy(  # noqa: PLR0913  (keyword-only options)
@@ -172,50 +165,72 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         A calibrator belongs to another classifier.
     """
     count = len(classifiers)
-    given = {
-        "threshold": threshold,
-        "native_threshold": native_threshold,
-        "meta_verifier": meta_verifier,
-    }
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise ConfigurationError(
-            f"Expected one of {', '.join(given)}, got {' and '.join(named)}: leave one out."
-        )
+    _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
     for classifier, calibrator in zip(classifiers, calibrators, strict=True):
         _check_fingerprint(classifier, calibrator)
+    fitted = [calibrator_record(one) for one in calibrators]
+    apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
-        return _planned(meta_verifier, calibrators, verify_last=verify_last)
+        _check_plan(meta_verifier, count, verify_last)
+        return _PlannedPolicy(
+            count=count,
+            rules=(),
+            thresholds=None,
+            calibrators=apply,
+            verify_last=False,
+            description={"plan": _plan_record(meta_verifier), "calibrators": fitted},
+            plan=meta_verifier,
+        )
     routers = _routers(meta_verifier, count)
-    # Without a threshold of its own the last model's answer is taken.
-    native = () if native_threshold is None else _each(native_threshold, count, "native_threshold")
-    if native and any(one is not None for one in calibrators):
+    native = [] if native_threshold is None else _each(native_threshold, count, "native_threshold")
+    if native and any(fitted):
         raise ConfigurationError(
             "Expected threshold with calibrators, got native_threshold: what a calibrator returns has no such unit."
         )
-    thresholds = () if routers else _thresholds(threshold, native, method, count)
+    limits = [] if routers else _thresholds(threshold, native, method, count)
+    verify_last = not routers if verify_last is None else verify_last
     return Policy(
-        thresholds=(*thresholds, *[0.0] * (count - len(thresholds))),
-        native_thresholds=(*native, *[-math.inf] * (count - len(native))) if native else (),
-        meta_verifiers=tuple(_routed(router) for router in routers),
-        calibrators=tuple(None if one is None else applied(one) for one in calibrators),
-        final_last=len(thresholds) < count,
-        verify_last=not routers if verify_last is None else verify_last,
+        count=count,
+        # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
+        rules=tuple(map(_by_route, routers))
+        or tuple(map(_at_native, native))
+        or tuple(map(_at_least, limits)),
+        # Without a threshold of its own the last model's answer is taken.
+        thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
+        calibrators=apply,
+        verify_last=verify_last,
         description={
-            "thresholds": None if routers else list(thresholds),
-            "native_thresholds": list(native),
-            "meta_verifiers": [_routes(router, classifiers[0].labels.labels) for router in routers],
-            "calibrators": [None if one is None else behaviour(one) for one in calibrators],
-            "verify_last": not routers if verify_last is None else verify_last,
+            "thresholds": None if routers else limits,
+            "native_thresholds": native,
+            "meta_verifiers": [_route_record(router, classifiers[0].labels.labels) for router in routers],
+            "calibrators": fitted,
+            "verify_last": verify_last,
         },
     )
 
 
-def _planned(
-    plan: CascadePolicy, calibrators: Sequence[Calibrator | None], *, verify_last: bool | None
-) -> Policy:
-    """Return the policy that carries a plan for all models out."""
-    count = len(calibrators)
+def _check_one_of(**options: object) -> None:
+    named = [name for name, value in options.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            f"Expected one of {', '.join(options)}, got {' and '.join(named)}: leave one out."
+        )
+
+
+def _at_least(limit: float) -> _Rule:
+    return lambda assessed, _label, _text: assessed.confidence >= limit
+
+
+def _at_native(limit: float) -> _Rule:
+    return lambda assessed, _label, _text: assessed.native >= limit
+
+
+def _by_route(rule: EscalationRule) -> _Rule:
+    route = for_one_row(rule.route)
+    return lambda assessed, label, text: not route(assessed.confidence, answers=label, texts=text)
+
+
+def _check_plan(plan: CascadePolicy, count: int, verify_last: bool | None) -> None:
     if len(plan.k) != count - 1:
         raise ConfigurationError(
             f"Expected a policy for the {count} models of the cascade, got one for {len(plan.k) + 1}: plan it from "
@@ -231,21 +246,13 @@ def _planned(
             f"Expected no verify_last with a policy of plan_models, which says whose answers are verified, got "
             f"{verify_last!r}: leave it out."
         )
+
+
+def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
+    """Return the number of models and a digest of all actions."""
     actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
     digest = hashlib.sha256(json.dumps([plan.k, actions]).encode()).hexdigest()
-    return Policy(
-        thresholds=(0.0,) * count,
-        native_thresholds=(),
-        meta_verifiers=(),
-        calibrators=tuple(None if one is None else applied(one) for one in calibrators),
-        final_last=True,
-        verify_last=False,
-        plan=plan,
-        description={
-            "plan": {"models": count, "sha256": digest},
-            "calibrators": [None if one is None else behaviour(one) for one in calibrators],
-        },
-    )
+    return {"models": len(plan.k) + 1, "sha256": digest}
 
 
 def _is_complete(plan: CascadePolicy) -> bool:
@@ -263,36 +270,30 @@ def _is_complete(plan: CascadePolicy) -> bool:
 
 def _thresholds(
     threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
-) -> tuple[float, ...]:
+) -> list[float]:
     """Return one threshold on [0, 1] per model, or one less."""
     if native:
-        wanted = [method.to_confidence(one) for one in native]
+        limits = [method.to_confidence(one) for one in native]
     else:
-        wanted = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
-    for value in wanted:
-        if not 0.0 <= value <= 1.0:
+        limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
+    for limit in limits:
+        if not 0.0 <= limit <= 1.0:
             raise ConfigurationError(
-                f"Expected a threshold in [0, 1], got {value!r}: a value in the method's own unit is a "
+                f"Expected a threshold in [0, 1], got {limit!r}: a value in the method's own unit is a "
                 "native_threshold."
             )
-    return tuple(wanted)
+    return limits
 
 
 def _each(given: object, count: int, name: str) -> list[float]:
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        return [_number(given)] * count
+        return [check_real(name, given)] * count
     if len(given) not in {count, count - 1}:
         raise ConfigurationError(
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
             f"the last model's answer however sure it is), got {len(given)}."
         )
-    return [_number(one) for one in given]
-
-
-def _number(value: object) -> float:
-    if not is_number(value):
-        raise ConfigurationError(f"Expected a threshold as a finite number, got {value!r}.")
-    return float(value)
+    return [check_real(name, one) for one in given]
 
 
 def _routers(
@@ -326,27 +327,14 @@ def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) ->
         )
 
 
-def _routed(rule: EscalationRule) -> Callable[[float, str | None, str], bool]:
-    route: Callable[..., NDArray[np.bool_]] = rule.route
-    wanted = set(inspect.signature(route).parameters)
-
-    def asks_next(confidence: float, label: str | None, text: str) -> bool:
-        told = {"answers": [label], "texts": [text]}
-        own = {name: value for name, value in told.items() if name in wanted}
-        return bool(route(np.array([confidence]), **own)[0])
-
-    return asks_next
-
-
-def _routes(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
-    """Return what tells a rule from others: its class, and a digest of what it does, or the rule if texts count."""
+def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the class of a rule and a digest of its decisions, or the whole rule where texts count."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
     route: Callable[..., NDArray[np.bool_]] = rule.route
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:
-        found = [route(scores, answers=[label] * len(scores)) for label in labels]
+        routed = [route(scores, answers=[label] * len(scores)) for label in labels]
     else:
-        found = [route(scores)]
-    digest = hashlib.sha256(np.packbits(np.asarray(found, dtype=np.bool_)).tobytes()).hexdigest()
-    return {"class": type(rule).__qualname__, "sha256": digest}
+        routed = [route(scores)]
+    return class_record(rule, np.packbits(np.asarray(routed, dtype=np.bool_)).tobytes())

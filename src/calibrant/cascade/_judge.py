@@ -1,4 +1,4 @@
-"""How sure each answer is: the method is asked, and what it asked others is remembered."""
+"""Confidence in answers: the method is asked, and assessments that took calls are kept in the journal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import is_share
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core._errors import ConfigurationError, NotFittedError, ProviderError
 from calibrant.core._prediction import Prediction
@@ -21,19 +21,17 @@ _LOG = logging.getLogger("calibrant")
 ContextOf = Callable[[str], str | None] | str
 
 
+@dataclass(kw_only=True)
 class Judge:
     """Asks a confidence method about answers.
 
-    Parameters
-    ----------
-    method : ConfidenceMethod
-        What says how sure an answer is.
-    context_of : callable or str, optional
-        Returns what the answer to a text should be grounded in, or says it for all texts; asked where a query brings
-        no context of its own.
-
     Attributes
     ----------
+    method : ConfidenceMethod
+        Measures the confidence in an answer.
+    context_of : callable or str, optional
+        Returns the text that an answer should be grounded in, or is that text for all; used where a query brings
+        no context of its own.
     journal : Journal or None
         Keeps assessments that took calls, so that another threshold does not pay for them again.
 
@@ -43,44 +41,42 @@ class Judge:
         `context_of` cannot be called.
     """
 
-    def __init__(self, method: ConfidenceMethod, context_of: ContextOf | None) -> None:
-        if context_of is not None and not (callable(context_of) or isinstance(context_of, str)):
+    method: ConfidenceMethod
+    context_of: ContextOf | None = None
+    journal: Journal | None = None
+    _warned: bool = field(default=False, init=False)
+    _settings: dict[tuple[int, str, str | None], str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.context_of is not None and not (
+            callable(self.context_of) or isinstance(self.context_of, str)
+        ):
             raise ConfigurationError(
-                f"Expected context_of to be a function from texts to texts, or one text for all, got {context_of!r}."
+                "Expected context_of to be a function from texts to texts, or one text for all, got "
+                f"{self.context_of!r}."
             )
-        self.method = method
-        self._warned = False
-        self.journal: Journal | None = None
-        self._context_of = context_of
-        self._digests: dict[tuple[int, str, str | None], Any] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Return what can change an assessment as JSON values."""
-        context = self._context_of
+        """Return the settings that can change an assessment as JSON values."""
+        context = self.context_of
         return {
             "confidence": {"method": self.method.name, **self.method.describe()},
             "context": context and getattr(context, "__qualname__", str(context)),
         }
 
-    def copy(self) -> Judge:
-        """Return another with the same journal, which is its own to change."""
-        other = Judge(self.method, self._context_of)
-        other.journal = self.journal
-        return other
-
     async def assess(
         self, query: Query, answered: Answered, described: Mapping[str, Any]
     ) -> Assessment | NoEvidence:
-        """Return how sure an answer is; a method that fails or says what no confidence can be has no evidence.
+        """Return the confidence in an answer; a method that fails, or leaves [0, 1], has no evidence.
 
         Parameters
         ----------
         query : Query
-            What was asked.
+            The question.
         answered : Answered
-            What was answered.
+            The answer.
         described : mapping
-            What can change an answer of the model.
+            Settings that can change an answer of the model.
 
         Raises
         ------
@@ -94,50 +90,56 @@ class Judge:
         if context is not None and not isinstance(context, str):
             return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
         answered = replace(answered, context=context)
-        # What is read from tokens alone takes no call.
+        # A method that reads tokens makes no call.
         journal = None if self.method.needs_tokens else self.journal
         if journal is None:
             return await self._ask(answered)
         key = self._key(query, answered, described)
         stored = journal.get_many([key]).get(key)
         if stored is not None and stored.confidence is not None:
-            return _to_assessment(stored, stored.confidence)
-        found = await self._ask(answered)
-        if isinstance(found, Assessment) and found.attempts:
-            journal.put(key, _to_prediction(found, answered.prediction.label))
-        return found
+            # Its text is the native value; it takes no calls this time.
+            return Assessment(
+                confidence=stored.confidence,
+                native=float(stored.text),
+                reason=stored.reason,
+                usage=stored.usage,
+            )
+        assessed = await self._ask(answered)
+        if isinstance(assessed, Assessment) and assessed.attempts:
+            journal.put(key, _to_prediction(assessed, answered.prediction.label))
+        return assessed
 
     def _context(self, query: Query) -> object:
-        """Return what the answer to a query should rest on."""
-        if query.context is not None or self._context_of is None:
+        """Return the text that the answer to a query should rest on, or None."""
+        if query.context is not None or self.context_of is None:
             return query.context
-        return self._context_of(query.text) if callable(self._context_of) else self._context_of
+        return self.context_of(query.text) if callable(self.context_of) else self.context_of
 
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
         try:
-            found: object = await self.method.assess(answered)
+            assessed: object = await self.method.assess(answered)
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
         except (ConfigurationError, NotFittedError):
             raise  # every row would meet it
-        except Exception as error:  # noqa: BLE001  (the seam: anything may come)
+        except Exception as error:  # noqa: BLE001  (a method of the user's may raise anything)
             return self._failed(self.method.name, error)
-        if isinstance(found, NoEvidence):
-            return found
-        if not isinstance(found, Assessment):
+        if isinstance(assessed, NoEvidence):
+            return assessed
+        if not isinstance(assessed, Assessment):
             return NoEvidence(
-                reason=f"expected an Assessment or NoEvidence of {self.method.name}, got {found!r:.80}"
+                reason=f"expected an Assessment or NoEvidence of {self.method.name}, got {assessed!r:.80}"
             )
-        if not (is_number(found.confidence) and 0.0 <= found.confidence <= 1.0):
+        if not is_share(assessed.confidence):
             return NoEvidence(
-                reason=f"expected a confidence in [0, 1] of {self.method.name}, got {found.confidence!r}",
-                usage=found.usage,
-                attempts=found.attempts,
+                reason=f"expected a confidence in [0, 1] of {self.method.name}, got {assessed.confidence!r}",
+                usage=assessed.usage,
+                attempts=assessed.attempts,
             )
-        return found
+        return assessed
 
     def _failed(self, what: str, error: Exception) -> NoEvidence:
-        """Return that code which was handed in failed; the first time, the log says where."""
+        """Return the fault of code that was handed in as missing evidence; log the first one with its traceback."""
         if not self._warned:
             self._warned = True
             _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
@@ -146,19 +148,16 @@ class Judge:
     def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
         """Return a digest of everything that can change the assessment."""
         about = (id(described), query.prompt, query.user_template)
-        digest = self._digests.get(about)
-        if digest is None:
-            parts = ["assessment", dict(described), query.prompt, query.user_template]
-            settings = json.dumps([*parts, dict(self.method.describe())], sort_keys=True, default=repr)
-            digest = self._digests[about] = hashlib.sha256(settings.encode("utf-8", "surrogatepass"))
-        digest = digest.copy()
+        if about not in self._settings:
+            settings = ["assessment", dict(described), *about[1:], dict(self.method.describe())]
+            self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
-        digest.update(json.dumps(texts).encode("utf-8", "surrogatepass"))
-        return str(digest.hexdigest())
+        told = self._settings[about] + json.dumps(texts)
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
-    """Return the assessment as what a journal can hold; its text is the native value."""
+    """Return the assessment as a prediction, which a journal can hold; its text is the native value."""
     return Prediction(
         label=label,
         confidence=assessment.confidence,
@@ -166,11 +165,4 @@ def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
         reason=assessment.reason,
         usage=assessment.usage,
         attempts=assessment.attempts,
-    )
-
-
-def _to_assessment(stored: Prediction, confidence: float) -> Assessment:
-    """Return the assessment that a journal held; it takes no calls now."""
-    return Assessment(
-        confidence=confidence, native=float(stored.text), reason=stored.reason, usage=stored.usage
     )

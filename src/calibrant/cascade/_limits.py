@@ -1,19 +1,22 @@
-"""What one row of a cascade may take."""
+"""Limits of one row of a cascade, and the meter of its runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from calibrant.cascade._checks import is_count, is_number
-from calibrant.core._errors import ConfigurationError
+from calibrant.cascade._checks import check_count, check_real
+from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
+from calibrant.inference._limits import Gate
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLimits:
-    """What one row of a cascade may take; looked at before a further model is asked.
+    """Limits of one row of a cascade, looked at before a further model is asked.
 
-    The first model is always asked, and what is reached ends the row with the best answer so far. 0 means
+    The first model is always asked, and a limit that is reached ends the row with the best answer so far. 0 means
     zero: the first model alone.
 
     Attributes
@@ -27,7 +30,7 @@ class RowLimits:
         US dollars, alike; where a call's price is not known, the limit cannot be kept, and no further
         model is asked.
     deadline_seconds : float, optional
-        Seconds after which no further model is asked, and whatever is under way but the first
+        Seconds after which no further model is asked, and every call under way but the first
         model's answer is given up.
 
     Raises
@@ -42,24 +45,21 @@ class RowLimits:
     deadline_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            whole = field.name in {"max_escalations", "max_tokens"}
-            if not (is_count(value, low=0) if whole else is_number(value) and value >= 0):
-                kind = "a whole number" if whole else "a number"
-                raise ConfigurationError(f"Expected {field.name} to be {kind} of at least 0, got {value!r}.")
+        for name, value in asdict(self).items():
+            if value is not None and name in {"max_escalations", "max_tokens"}:
+                check_count(name, value, low=0)
+            elif value is not None:
+                check_real(name, value, low=0.0)
 
     def reached(self, *, escalations: int, usage: Usage, unpriced: str, seconds: float) -> str:
-        """Return which limit forbids to ask a further model; else nothing.
+        """Return the limit that forbids to ask a further model; an empty text where none does.
 
         Parameters
         ----------
         escalations : int
             Answers passed over so far, the last one included.
         usage : Usage
-            What all calls took.
+            Of all calls.
         unpriced : str
             A model whose price is not known; empty without one.
         seconds : float
@@ -83,3 +83,49 @@ class RowLimits:
         if self.deadline_seconds is not None and seconds >= self.deadline_seconds:
             return f"deadline_seconds of {self.deadline_seconds:g} has passed"
         return ""
+
+
+class Purse(Gate):
+    """Keeps the budgets of a cascade; its members' own gates let the calls through.
+
+    A row's usage includes answers that a journal held; this meter is told call by call what is paid.
+
+    Parameters
+    ----------
+    limits : Limits
+        Budgets and deadline of the whole; rates and calls in flight are kept by each member.
+    members : sequence of Gate
+        The members', whose own budgets end the run, too.
+    """
+
+    def __init__(self, limits: Limits, members: Sequence[Gate]) -> None:
+        most = max(gate.concurrency for gate in members)
+        super().__init__(limits, default_concurrency=most)
+        self._members = tuple(members)
+
+    def pay(self, usage: Usage, attempts: int) -> None:
+        """Add calls that were made."""
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        with self._lock:
+            self.requests += attempts
+            self.tokens += tokens
+            self.cost += usage.cost or 0.0
+            self.unpriced += usage.cost is None and tokens > 0
+
+    def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
+        """Count a row, whose calls are paid already."""
+        with self._lock:
+            self.rows += rows
+
+    def used_up(self, under_way: int) -> str:
+        """Return the budget that is used up, the cascade's or a member's; an empty text where none is."""
+        if self.limits.max_cost is not None and self.unpriced:
+            return (
+                "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "
+                "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
+                "max_cost out"
+            )
+        rows = max(1, self.rows)
+        # Of the rows under way, the share that came to each member so far.
+        theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
+        return super().used_up(under_way) or next(filter(None, theirs), "")

@@ -1,4 +1,4 @@
-"""The models of a cascade, and how large they are."""
+"""The models of a cascade, their sizes and their order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
-from calibrant.cascade._checks import is_number
+from calibrant.cascade._checks import check_real, check_share, is_number
 from calibrant.core._errors import ConfigurationError
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._predictor import BasePredictor
+
+EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
 _BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([kmbt]?)\s*", re.IGNORECASE)
 # 135m, 8b, 8x7b. Thousands are left out, for a name that holds "128k" speaks of its context.
 _NAMED: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+# The assumed quality of a model without size, and how quality is guessed from a size (in billions).
+_QUALITY: Final = 0.5
+_LEAST_QUALITY: Final = 0.3
+_LARGE: Final = 70.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +34,15 @@ class CascadeModel:
     classifier : Classifier
         The model under its own prompt.
     cost : float, optional
-        What a call costs, at least 0, in any unit that is the same for all models; orders models. 0 also
+        Cost of a call, at least 0, in any unit that is the same for all models; orders models. 0 also
         says that the model is free: its calls count as 0 dollars where nobody reports a price.
     size : float or str, optional
         Number of parameters: ``"7b"``, ``"135m"``, ``"500k"``; a bare number is in billions. By default
-        what the model's name says (``smollm2-135m``), if anything.
+        the size in the model's name (``smollm2-135m``), if any.
     quality : float, optional
         How good its answers are, in (0, 1]; orders models.
     name : str, optional
-        What steps call it; by default the name of the model.
+        Its name in steps; by default that of the model.
     concurrency : int, optional
         Its calls in flight at most, whatever limits are given to the whole cascade.
 
@@ -63,49 +69,30 @@ class CascadeModel:
                 f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: "
                 "build one with Classifier(model=..., labels=...)."
             )
-        if self.cost is not None and not (is_number(self.cost) and self.cost >= 0.0):
-            raise ConfigurationError(
-                f"Expected the cost of {self.label!r} to be a number of at least 0, got {self.cost!r}."
-            )
-        if self.quality is not None and not (is_number(self.quality) and 0.0 < self.quality <= 1.0):
-            raise ConfigurationError(
-                f"Expected the quality of {self.label!r} in (0, 1], got {self.quality!r}."
-            )
+        if self.cost is not None:
+            check_real(f"the cost of {self.label!r}", self.cost, low=0.0)
+        if self.quality is not None and check_share(f"the quality of {self.label!r}", self.quality) == 0.0:
+            raise ConfigurationError(f"Expected the quality of {self.label!r} above 0, got {self.quality!r}.")
+        if self.concurrency is not None:
+            check_real(f"the concurrency of {self.label!r}", self.concurrency, low=1)
         if self.size is not None:
-            parse_size(self.size, model=self.label)
-        if self.concurrency is not None and not (is_number(self.concurrency) and self.concurrency >= 1):
-            raise ConfigurationError(
-                f"Expected the concurrency of {self.label!r} to be at least 1, got {self.concurrency!r}."
-            )
+            _parse_size(self.size, model=self.label)
 
     @property
     def label(self) -> str:
-        """What steps call it."""
+        """Its name in steps."""
         return self.name if self.name is not None else self.classifier.name
 
     @property
     def billions(self) -> float | None:
         """Number of parameters in billions; None where neither `size` nor the model's name says it."""
         if self.size is not None:
-            return parse_size(self.size, model=self.label)
-        return size_in_name(self.classifier.name)
+            return _parse_size(self.size, model=self.label)
+        return _size_in_name(self.classifier.name)
 
 
-def parse_size(size: float | str, *, model: str) -> float:
-    """Return a number of parameters in billions.
-
-    Parameters
-    ----------
-    size : float or str
-        As `CascadeModel` takes it.
-    model : str
-        Whose size it is, for the message.
-
-    Raises
-    ------
-    ConfigurationError
-        It cannot be read, or is not above 0.
-    """
+def _parse_size(size: float | str, *, model: str) -> float:
+    """Return a number of parameters in billions; `model` is for the message."""
     number = math.nan
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
@@ -121,8 +108,8 @@ def parse_size(size: float | str, *, model: str) -> float:
     return number
 
 
-def size_in_name(name: str) -> float | None:
-    """Return the number of parameters a model's name speaks of, in billions, or None.
+def _size_in_name(name: str) -> float | None:
+    """Return the number of parameters in a model's name, in billions, or None.
 
     Only the last part of a path is read: ``llamacpp:/models/70b/SmolLM2-135M.gguf`` has 0.135.
     """
@@ -150,13 +137,93 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
         raise ConfigurationError(f"Expected every model of a cascade to have its own name, got {named}.")
     labels = [model.label for model in models]
     taken = set(named)
-    found: list[CascadeModel] = []
+    unique: list[CascadeModel] = []
     for model, label in zip(models, labels, strict=True):
-        unique, number = label, 1
+        name, number = label, 1
         # Two prompts of one model: the first, the second, ...
-        while model.name is None and (unique in taken or (number == 1 and labels.count(label) > 1)):
-            unique = f"{label} #{number}"
+        while model.name is None and (name in taken or (number == 1 and labels.count(label) > 1)):
+            name = f"{label} #{number}"
             number += 1
-        taken.add(unique)
-        found.append(replace(model, name=unique))
-    return tuple(found)
+        taken.add(name)
+        unique.append(replace(model, name=name))
+    return tuple(unique)
+
+
+def escalated(
+    models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float
+) -> tuple[list[int], EscalationOrder]:
+    """Return the places of the models in the order in which they are asked, and the order that was taken.
+
+    Equals keep their order.
+
+    Parameters
+    ----------
+    models : sequence of CascadeModel
+        As declared.
+    order : {"small_to_large", "size", "declared", "cost", "automix"}
+        As for `Cascade`.
+    tradeoff : float
+        The t of ``automix``, in [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        An unknown order, or a number it needs that some models have and others have not.
+    """
+    if order not in get_args(EscalationOrder):
+        raise ConfigurationError(
+            f"Expected escalation_order to be one of {', '.join(get_args(EscalationOrder))}, got {order!r}."
+        )
+    check_share("cost_quality_tradeoff", tradeoff)
+    places = list(range(len(models)))
+    if order == "declared":
+        return places, order
+    if order == "automix":
+        keys = _tradeoffs(models, tradeoff)
+    elif order == "cost":
+        keys = _all_numbers(models, "cost", order)
+        if not keys:
+            raise ConfigurationError(
+                "Expected the cost of every model with escalation_order='cost', got none: give cost=... to every "
+                "CascadeModel, or take escalation_order='declared'."
+            )
+    else:
+        keys = _all_numbers(models, "size", order)
+        if not keys:
+            return places, "declared"
+    return sorted(places, key=keys.__getitem__), order
+
+
+def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
+    """Return the number of every model, or none where no model has one; refuse gaps."""
+    numbers = [model.cost if what == "cost" else model.billions for model in models]
+    known = [number for number in numbers if number is not None]
+    if not known or len(known) == len(numbers):
+        return known
+    missing = [model.label for model, number in zip(models, numbers, strict=True) if number is None]
+    raise ConfigurationError(
+        f"Expected the {what} of every model with escalation_order={order!r}, but {', '.join(missing)} "
+        f"{'has' if len(missing) == 1 else 'have'} none: give {what}=... to every CascadeModel, or take "
+        "escalation_order='declared'."
+    )
+
+
+def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
+    """Return ``(1 - t) * quality + t * expense`` of each model."""
+    costs = _all_numbers(models, "cost", "automix") if tradeoff else []
+    expenses = [0.5] * len(models)
+    if costs and max(costs) > min(costs):
+        least, width = min(costs), max(costs) - min(costs)  # costs are >= 0, so no difference overflows
+        expenses = [(cost - least) / width for cost in costs]
+    return [
+        (1.0 - tradeoff) * _quality(model) + tradeoff * expense
+        for model, expense in zip(models, expenses, strict=True)
+    ]
+
+
+def _quality(model: CascadeModel) -> float:
+    if model.quality is not None:
+        return model.quality
+    if model.billions is None:
+        return _QUALITY
+    return _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(model.billions / _LARGE, 1.0)

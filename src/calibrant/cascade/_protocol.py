@@ -1,10 +1,16 @@
-"""The seam between a cascade and whatever says how sure an answer is."""
+"""Protocols and data that a cascade shares with confidence methods and calibrators."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._classifier import Classifier
@@ -19,11 +25,11 @@ class Answered:
     question : str
         The user's text, as the model read it.
     prediction : Prediction
-        What it answered; its outcome is ``ok``. Holds its tokens where the method needs them.
+        The answer; its outcome is ``ok``. Holds its tokens where the method needs them.
     classifier : Classifier
-        What answered.
+        The model that answered.
     context : str or None
-        What the answer should be grounded in, where there is something.
+        The text that the answer should be grounded in, if any.
     """
 
     question: str
@@ -34,7 +40,7 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """How sure an answer is.
+    """The confidence in an answer.
 
     Attributes
     ----------
@@ -43,7 +49,7 @@ class Assessment:
     native : float
         The same in the method's own unit, such as a mean natural log-probability; the surer, the higher.
     reason : str
-        What the verifier said, where one was asked.
+        The verifier's own words, where one was asked.
     usage : Usage
         Tokens and cost of the calls that were made to find out.
     attempts : int
@@ -59,12 +65,12 @@ class Assessment:
 
 @dataclass(frozen=True, kw_only=True)
 class NoEvidence:
-    """Nothing says how sure an answer is.
+    """A confidence that could not be found.
 
     Attributes
     ----------
     reason : str
-        What was expected, what came, what to do.
+        The fault: what was expected, what came, what to do.
     usage : Usage
         Tokens and cost of the calls that were made in vain.
     attempts : int
@@ -78,7 +84,7 @@ class NoEvidence:
 
 @runtime_checkable
 class ConfidenceMethod(Protocol):
-    """Says how sure an answer is.
+    """Measures the confidence in an answer.
 
     Attributes
     ----------
@@ -105,11 +111,11 @@ class ConfidenceMethod(Protocol):
     def needs_tokens(self) -> bool: ...
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return how sure the answer is; whatever goes wrong on the way is `NoEvidence`."""
+        """Return the confidence in the answer; every fault on the way is `NoEvidence`."""
         ...
 
     def to_confidence(self, native: float) -> float:
-        """Return where a value in the method's own unit lies on [0, 1].
+        """Return the place on [0, 1] of a value in the method's own unit.
 
         Raises
         ------
@@ -119,9 +125,49 @@ class ConfidenceMethod(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what can change an assessment as JSON values, free of credentials."""
+        """Return the settings that can change an assessment as JSON values, free of credentials."""
         ...
 
     def close(self) -> None:
-        """Free what the method holds."""
+        """Close connections and models that the method opened."""
         ...
+
+
+class Calibrator(Protocol):
+    """Turns confidence into the chance of being right, as those of `calibrant.calibration` do.
+
+    One whose ``predict`` has a parameter ``predicted`` is given the labels as well. One with an attribute
+    ``fingerprint`` is used in a cascade only with the classifier that this belongs to.
+    """
+
+    def predict(self, confidence: NDArray[np.float64], /) -> NDArray[np.float64]:
+        """Return calibrated confidence, in [0, 1], shape (n,), of `confidence`, alike."""
+        ...
+
+
+def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
+    """Return a function of one confidence and of further values of a row, of which `method` gets its parameters."""
+    parameters = inspect.signature(method).parameters
+
+    def call(confidence: float, **values: object) -> Any:  # noqa: ANN401  (of the method)
+        own = {name: [value] for name, value in values.items() if name in parameters}
+        return method(np.array([confidence]), **own)[0]
+
+    return call
+
+
+def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
+    """Return the class of a calibrator and a digest of its parameters, or of its outputs where it has no record."""
+    if calibrator is None:
+        return None
+    record = getattr(calibrator, "to_record", None)
+    if callable(record):
+        learned = json.dumps(record(), sort_keys=True, default=repr)
+    else:
+        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
+    return class_record(calibrator, learned.encode("utf-8", "surrogatepass"))
+
+
+def class_record(thing: object, learned: bytes) -> dict[str, Any]:
+    """Return the name of an object's class, and a digest of what the object has learned, as JSON values."""
+    return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -18,8 +19,16 @@ ROUTED: Final = "routed"
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
 LEARNED: Final = "learned"
-VERIFYING_METHODS: Final = (ENTAILMENT, "self_verify")
-"""Confidence methods that are shown what an answer has to rest on."""
+VERIFYING_METHODS: Final = ("self_verify", ENTAILMENT)
+"""Confidence methods that are shown the context of an answer."""
+# Keys that make sense with some methods only.
+_METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "hybrid_weights": (HYBRID,),
+    "verifier_server_url": (ENTAILMENT,),
+    "verifier_timeout_seconds": (ENTAILMENT,),
+    "context": VERIFYING_METHODS,
+    "learned_file": (LEARNED,),
+}
 _SUM_TOLERANCE: Final = 1e-9
 
 
@@ -60,11 +69,11 @@ class CascadeModelSettings(ModelSettings):
     prompt : str or None
         Its own system prompt; None takes the task's.
     alias : str or None
-        What tables and steps call it; None takes the name, with a number where it is there twice.
+        Its name in tables and steps; None takes the name, with a number where two models have the same.
     cost : float or None
-        What a call costs, in any unit that all models of the cascade share; 0 also says that it is free.
+        Cost of a call, in any unit that all models of the cascade share; 0 also says that it is free.
     size : str, float or None
-        Its parameters, such as ``7b`` or ``135m``; a bare number is billions. None takes what the name says.
+        Its parameters, such as ``7b`` or ``135m``; a bare number is billions. None takes the size in the name.
     quality : float or None
         How good it is, in (0, 1].
     """
@@ -88,7 +97,7 @@ class CascadeModelSettings(ModelSettings):
 class CascadeSettings(Section):
     """The ``[cascade]`` section: which models are asked in turn, and when an answer is sure enough.
 
-    What the confidence looper of vLLM Semantic Router calls by the same name means the same, save that
+    Keys of the confidence looper of vLLM Semantic Router mean the same here, save that
     zero is zero (`verifier_timeout_seconds` aside).
 
     Attributes
@@ -117,10 +126,10 @@ class CascadeSettings(Section):
     verifier_timeout_seconds : float, default 0
         Seconds it may take; 0 is 60. Only with ``automix_entailment``.
     context : str or None
-        What every answer has to rest on, where its row names nothing else; only with ``self_verify`` and
+        Text that every answer has to rest on, where its row has none of its own; only with ``self_verify`` and
         ``automix_entailment``.
     learned_file : Path or None
-        What a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
+        File that a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
         Further models a row may ask at most, and tokens it may take.
     max_cost, deadline_seconds : float or None
@@ -178,23 +187,23 @@ class CascadeSettings(Section):
             raise wrong("Input should not come beside threshold", "keep one of the two")
         return native
 
-    @pydantic.field_validator("hybrid_weights")
+    @pydantic.field_validator(*_METHODS_OF)
     @classmethod
-    def _check_weights(
-        cls, weights: HybridWeights | None, info: pydantic.ValidationInfo
-    ) -> HybridWeights | None:
-        if weights is not None and not _may_be(HYBRID, info):
-            raise wrong("Input should come with confidence_method = 'hybrid'", "set it, or leave it out")
-        return weights
+    def _check_method(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        methods = _METHODS_OF[str(info.field_name)]
+        # A wrong method is a mistake of its own, and a looper's file may name another one beside a context.
+        method = info.data.get("confidence_method", methods[0])
+        if value and method not in methods and not (info.field_name == "context" and info.data.get("file")):
+            raise wrong(
+                f"Input should come with confidence_method = {' or '.join(map(repr, methods))}",
+                "set it, or leave it out",
+            )
+        return value
 
     @pydantic.field_validator("verifier_server_url")
     @classmethod
     def _check_url(cls, url: str | None, info: pydantic.ValidationInfo) -> str | None:
         needed = info.data.get("confidence_method") == ENTAILMENT and info.data.get("file") is None
-        if url and not _may_be(ENTAILMENT, info):
-            raise wrong(
-                "Input should come with confidence_method = 'automix_entailment'", "set it, or leave it out"
-            )
         if (url or needed) and not _is_service(url or ""):
             raise wrong(
                 "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment",
@@ -202,37 +211,15 @@ class CascadeSettings(Section):
             )
         return url
 
-    @pydantic.field_validator("context")
-    @classmethod
-    def _check_context(cls, context: str | None, info: pydantic.ValidationInfo) -> str | None:
-        from_file = info.data.get("file") is not None
-        if context is not None and not (from_file or any(_may_be(one, info) for one in VERIFYING_METHODS)):
-            raise wrong(
-                "Input should come with confidence_method = 'self_verify' or 'automix_entailment'",
-                "set one, or leave it out",
-            )
-        return context
-
     @pydantic.field_validator("learned_file")
     @classmethod
     def _check_learned(cls, file: Path | None, info: pydantic.ValidationInfo) -> Path | None:
-        if file is not None and not _may_be(LEARNED, info):
-            raise wrong("Input should come with confidence_method = 'learned'", "set it, or leave it out")
         if file is None and info.data.get("confidence_method") == LEARNED:
             raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
         return file
 
-    @pydantic.field_validator("verifier_timeout_seconds")
-    @classmethod
-    def _check_timeout(cls, seconds: float, info: pydantic.ValidationInfo) -> float:
-        if seconds and not _may_be(ENTAILMENT, info):
-            raise wrong(
-                "Input should come with confidence_method = 'automix_entailment'", "set it, or leave it out"
-            )
-        return seconds
 
-
-# What a looper's own file may say.
+# Keys that a looper's own file may have.
 LOOPER_KEYS: Final = (
     "confidence_method",
     "threshold",
@@ -244,11 +231,6 @@ LOOPER_KEYS: Final = (
     "verifier_server_url",
     "verifier_timeout_seconds",
 )
-
-
-def _may_be(method: str, info: pydantic.ValidationInfo) -> bool:
-    """Return whether a key belongs to the method that is set; a wrong method is a mistake of its own."""
-    return bool(info.data.get("confidence_method", method) == method)
 
 
 def _is_service(url: str) -> bool:

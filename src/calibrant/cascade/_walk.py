@@ -1,4 +1,4 @@
-"""One row through a cascade: model after model, until one is sure enough."""
+"""The way of one row through a cascade: model after model, until one is sure enough."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
-from calibrant.cascade._evidence import check_answer, task_section
 from calibrant.cascade._judge import Judge
-from calibrant.cascade._limits import RowLimits
-from calibrant.cascade._order import EscalationOrder
+from calibrant.cascade._limits import Purse, RowLimits
+from calibrant.cascade._methods import check_answer, task_section
+from calibrant.cascade._models import EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade._purse import Purse
-from calibrant.cascade.automix._tree import Seen
-from calibrant.core._distribution import LogprobSpace
-from calibrant.core._errors import LogprobsUnsupportedError, ProviderError, ProviderTimeoutError
+from calibrant.cascade.automix._several import Seen
+from calibrant.core._errors import (
+    ConfigurationError,
+    LogprobsUnsupportedError,
+    ProviderError,
+    ProviderTimeoutError,
+)
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
 from calibrant.inference._classifier import Classifier
@@ -32,13 +35,13 @@ _NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class CascadeMember:
     """One model in its place.
 
     Attributes
     ----------
     name : str
-        What steps call it.
+        Its name in steps.
     classifier : Classifier
         The cascade's own copy.
     free : bool
@@ -46,7 +49,7 @@ class Member:
     keeps_journal : bool
         Whether it came with a journal of its own, which it keeps.
     described : mapping
-        What can change its answers.
+        Settings that can change its answers.
     concurrency : int or None
         Its calls in flight at most, whatever the limits of the whole.
     """
@@ -59,81 +62,75 @@ class Member:
     concurrency: int | None = None
 
 
-class _Row:
-    """What is known of a row so far."""
+@dataclass(kw_only=True)
+class _RowState:
+    """The steps of a row so far, and the answer to give if no further model is asked.
 
-    __slots__ = (
-        "answer",
-        "attempts",
-        "best",
-        "confidence",
-        "decided",
-        "escalations",
-        "seen",
-        "started",
-        "steps",
-        "stopped",
-        "systemic",
-        "unpriced",
-        "usage",
-    )
+    Attributes
+    ----------
+    confidence : float or None
+        Of the answer; None where nothing says how sure it is.
+    decided : bool
+        Whether the answer is sure enough.
+    stopped : str
+        Why the next model was not asked.
+    unpriced : str
+        A model whose price is not known.
+    systemic : list of ProviderError
+        Faults that every call to a model would meet.
+    seen : tuple
+        Scores that a plan for all models has asked for.
+    """
 
-    def __init__(self) -> None:
-        self.started = perf_counter()
-        self.steps: list[Step] = []
-        self.usage = Usage()
-        self.attempts = 0
-        self.escalations = 0
-        self.unpriced = ""
-        self.systemic: list[ProviderError] = []
-        # The answer to give if no further model is asked, and how sure it is; -1 where nothing says so.
-        self.answer = _NOTHING
-        self.best = -1.0
-        self.confidence: float | None = None
-        self.decided = False  # whether the answer is sure enough
-        self.stopped = ""  # why the next model was not asked
-        self.seen: Seen = ()  # scores that a plan for all models has asked for
+    started: float
+    steps: list[Step] = field(default_factory=list)
+    answer: Prediction = _NOTHING
+    confidence: float | None = None
+    decided: bool = False
+    stopped: str = ""
+    unpriced: str = ""
+    systemic: list[ProviderError] = field(default_factory=list)
+    seen: Seen = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost of all steps."""
+        return sum((step.usage for step in self.steps), Usage())
+
+    @property
+    def attempts(self) -> int:
+        """Calls of all steps."""
+        return sum(step.attempts for step in self.steps)
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
-        """Take an answer over what there is, if it is as sure at least; one without evidence is the least sure."""
-        sure = -1.0 if confidence is None else confidence
-        if sure >= self.best:
+        """Take an answer that is at least as sure as the one there is; one without evidence is the least sure."""
+        least = -1.0
+        if (least if confidence is None else confidence) >= (
+            least if self.confidence is None else self.confidence
+        ):
             self.take(prediction, confidence)
 
-    def take(self, prediction: Prediction, confidence: float | None) -> None:
-        """Take an answer over whatever there is."""
+    def take(self, prediction: Prediction, confidence: float | None = None) -> None:
+        """Take an answer whatever there is."""
         self.answer, self.confidence = prediction, confidence
-        self.best = -1.0 if confidence is None else confidence
-
-    def pass_over(self, failed: Prediction) -> None:
-        """Take a failure, where there is no answer."""
-        if self.answer.outcome is not Outcome.OK:
-            self.take(failed, None)
-
-    def add(self, step: Step) -> None:
-        """Take note of what a model contributed."""
-        self.steps.append(step)
-        self.usage += step.usage
-        self.attempts += step.attempts
-        self.escalations += step.verdict is not Verdict.FAILED
 
 
 @dataclass(kw_only=True)
 class Walk:
-    """Asks the members of a cascade in order; the `calibrant.inference.RowModel` of its runner.
+    """Asks the members of a cascade in order; the model of its runs over rows.
 
     Attributes
     ----------
     name : str
         The cascade's.
-    members : tuple of Member
+    members : tuple of CascadeMember
         In the order in which they are asked.
     judge : Judge
-        Says how sure an answer is.
+        Measures the confidence in an answer.
     policy : Policy
-        Says whether that is enough.
+        Decides whether that is enough.
     limits : RowLimits
-        What one row may take.
+        Of one row.
     on_error : {"skip", "fail"}
         What happens when a model gives no answer, or none with evidence.
     prompt : str
@@ -142,15 +139,13 @@ class Walk:
         The cascade's own. Where a query has the same prompt, or template, each member is asked under its
         own; any other takes the place of every member's.
     order : str
-        What the order of the members is.
-    keep_tokens : bool, default False
-        Whether predictions hold the tokens of the answer.
+        The order of the members.
     purse : Purse
-        Told what was paid.
+        Adds up every call that is paid.
     """
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[CascadeMember, ...]
     judge: Judge
     policy: Policy
     limits: RowLimits
@@ -158,26 +153,19 @@ class Walk:
     prompt: str
     user_template: str | None
     order: EscalationOrder
-    keep_tokens: bool = False
     purse: Purse = field(init=False)
     _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False)
 
-    @property
-    def space(self) -> LogprobSpace:
-        """The members' where they agree, else ``none``."""
-        spaces = {member.classifier.space for member in self.members}
-        return spaces.pop() if len(spaces) == 1 else LogprobSpace.NONE
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {self.on_error!r}.")
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return what can change a prediction."""
-        return self.describe_under(self.prompt, self.user_template)
-
-    def describe_under(self, prompt: str, user_template: str | None) -> Mapping[str, Any]:
-        """Return what can change a prediction under this prompt and template."""
+    def describe(self, prompt: str, user_template: str | None) -> Mapping[str, Any]:
+        """Return the settings that can change a prediction under this prompt and template."""
         models = []
         for member in self.members:
-            asked = self._under(Query(prompt=prompt, text="", user_template=user_template), member)
-            own = {"prompt": asked.prompt, "user_template": asked.user_template}
+            query = self._under(Query(prompt=prompt, text="", user_template=user_template), member)
+            own = {"prompt": query.prompt, "user_template": query.user_template}
             models.append({**member.described, **own, "name": member.name, "free": member.free})
         return {
             "scoring": "cascade",
@@ -187,7 +175,7 @@ class Walk:
             "escalation_order": self.order,
             "on_error": self.on_error,
             "limits": asdict(self.limits),
-            "tokens": self.keep_tokens,
+            "tokens": False,  # of the answer: predictions of a cascade never hold them
             "models": models,
         }
 
@@ -197,23 +185,15 @@ class Walk:
 
     def key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction, the verifier's context included."""
-        key = self._keys.key(query, self._settings)
+        key = self._keys.key(query, self._key_settings)
         if query.context is None:
             return key
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _settings(self, query: Query) -> list[object]:
+    def _key_settings(self, query: Query) -> list[object]:
         """Return the settings in the places of a classifier's, so that keys of earlier versions are found again."""
-        return [
-            self.name,
-            None,
-            self.describe(),
-            query.prompt + query.shown,
-            query.user_template,
-            None,
-            5,
-            {},
-        ]
+        described = self.describe(self.prompt, self.user_template)
+        return [self.name, None, described, query.prompt + query.shown, query.user_template, None, 5, {}]
 
     def richer_key(self, query: Query) -> None:  # noqa: ARG002  (the Protocol's)
         """Return None: predictions of a cascade hold no features."""
@@ -226,8 +206,8 @@ class Walk:
     def is_final(self, prediction: Prediction) -> bool:
         """Return whether no other answer may come when the row is asked again.
 
-        What a model or a verifier that was down, or a deadline, kept from a row may come the next time; the
-        members' journals then hold what was paid for.
+        A model or a verifier that was down, or a deadline, may leave a row without its best answer; the next time
+        the members' journals hold the calls that were paid.
         """
         if prediction.outcome is Outcome.ERROR:
             return False
@@ -248,27 +228,29 @@ class Walk:
         LogprobsUnsupportedError
             A model gives no log-probabilities: it would be asked about every row in vain.
         """
-        row = _Row()
+        row = _RowState(started=perf_counter())
         position = self.policy.next_model(None, row.seen)
         while position is not None:
-            if row.steps and (reason := self._reached(row)):
+            if row.steps and (reason := self._limit_reached(row)):
                 row.stopped = f"the next model was not asked: {reason}"
-                row.steps[-1] = _with_reason(row.steps[-1], row.stopped)
+                last = row.steps[-1]
+                reasons = filter(None, (last.reason, row.stopped))
+                row.steps[-1] = replace(last, reason="; ".join(reasons))
                 break
             if await self._step(row, position, self._under(query, self.members[position])):
                 break
             position = self.policy.next_model(position, row.seen)
         return self._result(row)
 
-    def _reached(self, row: _Row) -> str:
+    def _limit_reached(self, row: _RowState) -> str:
         return self.limits.reached(
-            escalations=row.escalations,
+            escalations=sum(step.verdict is not Verdict.FAILED for step in row.steps),
             usage=row.usage,
             unpriced=row.unpriced,
             seconds=perf_counter() - row.started,
         )
 
-    def _under(self, query: Query, member: Member) -> Query:
+    def _under(self, query: Query, member: CascadeMember) -> Query:
         """Return the query as the member is asked it."""
         own, template = member.classifier, query.user_template
         return replace(
@@ -277,55 +259,59 @@ class Walk:
             user_template=own.user_template if template == self.user_template else template,
         )
 
-    async def _step(self, row: _Row, position: int, query: Query) -> bool:
+    async def _step(self, row: _RowState, position: int, query: Query) -> bool:
         """Ask one member; returns whether the row ends with it."""
         member = self.members[position]
-        found = await self._ask(row, position, query)
-        usage = self._paid(row, member, found.usage, found.attempts)
-        if found.outcome is not Outcome.OK:
-            row.add(_step(member, Verdict.FAILED, found, usage))
-            return self._failed(row, found)
-        assessed = await self._assess(row, position, query, found)
-        usage += self._paid(row, member, assessed.usage, assessed.attempts)
+        answer = await self._ask(row, position, query)
+        usage = self._pay(row, member, answer.usage, answer.attempts)
+        if answer.outcome is not Outcome.OK:
+            row.steps.append(_step_of(member, Verdict.FAILED, answer, usage))
+            if self.on_error == "fail" or row.answer.outcome is not Outcome.OK:
+                row.take(answer)
+            return self.on_error == "fail"
+        assessed = await self._assess(row, position, query, answer)
+        usage += self._pay(row, member, assessed.usage, assessed.attempts)
         if isinstance(assessed, NoEvidence):
-            row.add(_step(member, Verdict.NO_EVIDENCE, found, usage, assessed))
-            return self._without_evidence(row, position, found, assessed.reason)
+            row.steps.append(_step_of(member, Verdict.NO_EVIDENCE, answer, usage, assessed))
+            return self._without_evidence(row, position, answer, assessed.reason)
         row.seen = self.policy.noted(row.seen, position, assessed)
-        row.decided = self.policy.accepts(position, assessed, found.label, query.text, row.seen)
+        row.decided = self.policy.accepts(position, assessed, answer.label, query.text, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
-        row.add(_step(member, verdict, found, usage, assessed))
-        (row.take if row.decided else row.offer)(found, assessed.confidence)
+        row.steps.append(_step_of(member, verdict, answer, usage, assessed))
+        (row.take if row.decided else row.offer)(answer, assessed.confidence)
         return row.decided
 
-    async def _ask(self, row: _Row, position: int, query: Query) -> Prediction:
+    async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
         classifier = self.members[position].classifier
-        asked = classifier.answer(query)
+        call = classifier.answer(query)
         try:
             # The first model's answer is waited for in any case: without it there is none.
-            found = await (self._in_time(row, asked) if row.steps else asked)
+            answer = await (self._in_time(row, call) if row.steps else call)
             if self._needs_evidence(row, position):
-                check_answer(classifier, self.judge.method, found)
+                check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:
             raise self._unsupported(self.members[position], error) from None
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        return classifier.finished(query, found)
+        return classifier.finished(query, answer)
 
-    def _needs_evidence(self, row: _Row, position: int) -> bool:
+    def _needs_evidence(self, row: _RowState, position: int) -> bool:
         """Return whether an answer that nobody can judge is of no use."""
         verified = self.policy.verifies(position, row.seen)
         return verified and not self.policy.believes(position, row.seen)
 
-    def _unsupported(self, member: Member, error: LogprobsUnsupportedError) -> LogprobsUnsupportedError:
+    def _unsupported(
+        self, member: CascadeMember, error: LogprobsUnsupportedError
+    ) -> LogprobsUnsupportedError:
         """Return the error with the member's name, and with the lines of its section of the task file."""
         client = member.classifier.client
         name = client.name if member.name == client.name else f"{member.name}: {client.name}"
         return error.under(task_section(client, self.judge.method), provider=name)
 
     async def _assess(
-        self, row: _Row, position: int, query: Query, found: Prediction
+        self, row: _RowState, position: int, query: Query, answer: Prediction
     ) -> Assessment | NoEvidence:
         if not self.policy.verifies(position, row.seen):
             return NoEvidence(reason="its answer is taken as it is")
@@ -335,7 +321,7 @@ class Walk:
             classifier = classifier.with_prompt(query.prompt, user_template=query.user_template)
         answered = Answered(
             question=query.text if query.user_template is None else query.messages()[1]["content"],
-            prediction=found,
+            prediction=answer,
             classifier=classifier,
         )
         try:
@@ -344,9 +330,9 @@ class Walk:
             return NoEvidence(reason=str(error), attempts=error.attempts)
         if isinstance(assessed, NoEvidence):
             return assessed
-        return self.policy.calibrated(position, assessed, found.label)
+        return self.policy.calibrated(position, assessed, answer.label)
 
-    async def _in_time(self, row: _Row, work: Awaitable[_T]) -> _T:
+    async def _in_time(self, row: _RowState, work: Awaitable[_T]) -> _T:
         """Wait for something as long as the row has time."""
         seconds = self.limits.deadline_seconds
         if seconds is None:
@@ -362,8 +348,8 @@ class Walk:
                 f"given up, as deadline_seconds of {seconds:g} has passed.", provider=self.name
             ) from error
 
-    def _paid(self, row: _Row, member: Member, usage: Usage, attempts: int) -> Usage:
-        """Take note of what calls took; returns it with a price where they are free."""
+    def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
+        """Add calls to the purse; returns their usage, with a price where they are free."""
         if usage.cost is None:
             if member.free:
                 usage = replace(usage, cost=0.0)
@@ -373,50 +359,39 @@ class Walk:
             self.purse.pay(usage, attempts)
         return usage
 
-    def _failed(self, row: _Row, found: Prediction) -> bool:
-        """Go on without an answer, or end the row; returns which."""
-        if self.on_error == "fail":
-            row.take(found, None)
-            return True
-        row.pass_over(found)
-        return False
-
-    def _without_evidence(self, row: _Row, position: int, found: Prediction, reason: str) -> bool:
-        """Go on without evidence, or end the row; returns which."""
+    def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
+        """Go on without evidence, or end the row; returns whether it ends."""
         if self.policy.believes(position, row.seen):
-            row.take(found, None)
+            row.take(answer)
             return True
         if self.on_error == "fail":
-            failed = Prediction(
-                label=None, outcome=Outcome.ERROR, reason=reason, text=found.text, model=found.model
-            )
-            row.take(failed, None)
+            row.take(replace(_NOTHING, reason=reason, text=answer.text, model=answer.model))
             return True
-        row.offer(found, None)
+        row.offer(answer, None)
         return False
 
-    def _result(self, row: _Row) -> Prediction:
+    def _result(self, row: _RowState) -> Prediction:
         if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
             self._raise(row)
-        found = row.answer
-        reason = found.reason
-        if found.outcome is not Outcome.OK:
+        answer = row.answer
+        reason = answer.reason
+        if answer.outcome is not Outcome.OK:
             failed = [step for step in row.steps if step.outcome is not Outcome.OK or step.reason]
             reason = "; ".join(f"{step.model}: {step.reason}" for step in failed)
         elif not row.decided:
-            reason = _why_not_accepted(row)
+            reason = _refusal(row)
         return replace(
-            found,
+            answer,
             confidence=row.confidence,
             reason=reason,
             usage=row.usage,
             attempts=row.attempts,
             steps=tuple(row.steps),
             accepted=row.decided,
-            tokens=found.tokens if self.keep_tokens else None,
+            tokens=None,
         )
 
-    def _raise(self, row: _Row) -> NoReturn:
+    def _raise(self, row: _RowState) -> NoReturn:
         failure = ProviderError(
             "no model could be asked: " + "; ".join(map(str, row.systemic)),
             provider=self.name,
@@ -426,38 +401,34 @@ class Walk:
         raise failure
 
 
-def _step(
-    member: Member,
+def _step_of(
+    member: CascadeMember,
     verdict: Verdict,
-    found: Prediction,
+    answer: Prediction,
     usage: Usage,
     assessed: Assessment | NoEvidence | None = None,
 ) -> Step:
-    """Return what a member contributed; a prediction that is no answer has no label."""
+    """Return the step of a member; a prediction that is no answer has no label."""
     sure = assessed if isinstance(assessed, Assessment) else None
     return Step(
         model=member.name,
         verdict=verdict,
-        label=found.label,
+        label=answer.label,
         confidence=None if sure is None else sure.confidence,
         native=None if sure is None else sure.native,
-        outcome=found.outcome,
-        reason=found.reason if assessed is None else assessed.reason,
+        outcome=answer.outcome,
+        reason=answer.reason if assessed is None else assessed.reason,
         usage=usage,
-        attempts=found.attempts + (0 if assessed is None else assessed.attempts),
+        attempts=answer.attempts + (0 if assessed is None else assessed.attempts),
     )
 
 
-def _why_not_accepted(row: _Row) -> str:
-    """Return why no answer of a row was accepted: no model was sure enough, or nothing says how sure they are."""
-    what = (
+def _refusal(row: _RowState) -> str:
+    """Return the reason for which no answer of a row was accepted."""
+    doubt = (
         "no model was sure enough" if row.confidence is not None else "nothing says how sure the models are"
     )
     # An escalated step's reason is the verifier's own, and belongs to that step alone.
-    said = [row.stopped if step.verdict is Verdict.ESCALATED else step.reason for step in row.steps]
-    told = "; ".join(dict.fromkeys(filter(None, said)))
-    return f"{what}: {told}" if told else what
-
-
-def _with_reason(step: Step, reason: str) -> Step:
-    return replace(step, reason=f"{step.reason}; {reason}" if step.reason else reason)
+    reasons = [row.stopped if step.verdict is Verdict.ESCALATED else step.reason for step in row.steps]
+    more = "; ".join(dict.fromkeys(filter(None, reasons)))
+    return f"{doubt}: {more}" if more else doubt

@@ -379,23 +379,6 @@ def export(  # noqa: PLR0913  (keyword-only options)
 
 @app.command()
 @reports_errors
-def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="A bundle, or a run that could be exported.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
-    *,
-    require_same: Annotated[
-        bool, typer.Option("--require-same", help="Exit with 3 if anything differs.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare two bundles: prompt, labels, models, options, thresholds, figures."""
-    from calibrant.cli._export import run_diff
-
-    run_diff(before, after, require_same=require_same, as_json=as_json)
-
-
-@app.command()
-@reports_errors
 def serve(  # noqa: PLR0913
     bundle: Annotated[Path, typer.Argument(metavar="DIR", help="The bundle; see `calibrant export`.")],
     *,

@@ -13,9 +13,8 @@ from calibrant.cli._errors import reports_errors
 
 if TYPE_CHECKING:
     from calibrant.core._rows import Example
-    from calibrant.core._task import Task
-    from calibrant.core._task_file import Split
-    from calibrant.evaluation._provider_batch_report import BatchReport
+    from calibrant.core._task import Split, Task
+    from calibrant.evaluation._provider_batch_state import BatchReport
 
 batch = typer.Typer(
     name="batch",
@@ -95,7 +94,7 @@ def collect(
 ) -> None:
     """Fetch the answers and write predictions.jsonl; exit code 1 where there is nothing to write yet."""
     from calibrant.evaluation._provider_batch import collect_batch
-    from calibrant.evaluation._provider_batch_report import Polling
+    from calibrant.evaluation._provider_batch_state import Polling
 
     polling = Polling(seconds=interval, timeout_seconds=timeout) if wait else None
     report = collect_batch(

@@ -13,7 +13,7 @@ from calibrant.evaluation._calibrate import calibrate_predictions
 from calibrant.evaluation._learn_head import learn_head
 from calibrant.evaluation._saved import load_predictions
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
-from calibrant.runs._origin import unfinished
+from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.calibration._certify import CertifiedThreshold

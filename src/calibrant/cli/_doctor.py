@@ -20,11 +20,10 @@ from calibrant.clients._redact import hidden_in_address, public_address
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import StateError
 from calibrant.inference.doctor._examine import examine
-from calibrant.inference.doctor._records import hidden_options, holds_digest, save_examination
-from calibrant.inference.doctor._report import Verdict
+from calibrant.inference.doctor._records import Verdict, hidden_options, holds_digest, save_examination
 
 if TYPE_CHECKING:
-    from calibrant.inference.doctor._report import Examination
+    from calibrant.inference.doctor._records import Examination
 
 _STYLES: Final = {
     Verdict.OK: "green",

@@ -201,8 +201,7 @@ def _evaluated(
     limits = _limits(task, options)
     about = {"task": task.name}
     if options.engine == "ray":
-        from calibrant.distributed._evaluate import evaluate  # Ray Data is heavy
-        from calibrant.distributed._settings import Cluster  # Ray Data is heavy
+        from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
 
         workers = {} if options.workers is None else {"workers": options.workers}
         return evaluate(

@@ -28,8 +28,7 @@ from calibrant.reports._html import write_report
 
 if TYPE_CHECKING:
     from calibrant.inference._predictor import BasePredictor
-    from calibrant.optimization._final import FinalScore
-    from calibrant.optimization._result import OptimizationResult, PromptScore
+    from calibrant.optimization._result import FinalScore, OptimizationResult, PromptScore
 
 _LOG = logging.getLogger("calibrant")
 

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from calibrant.cli._errors import reports_errors
+from calibrant.assembly._task_record import record_run
+from calibrant.cascade.planning._plan import CascadePlan, short_names
+from calibrant.cascade.planning._planner import plan_cascade
+from calibrant.cascade.planning._planner import replay as replay_policy
+from calibrant.cascade.planning._priced import PricedPolicy
+from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
+from calibrant.cli._baselines import baseline_lines
+from calibrant.cli._classify import all_texts, print_predictions
+from calibrant.cli._errors import GATE_FAILED, reports_errors
+from calibrant.cli._evaluate import exit_as, labelled_source
+from calibrant.cli._evaluation_table import print_result
+from calibrant.cli._interrupts import interruptible
 from calibrant.cli._options import AsJson
+from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._prompted import without_head
+from calibrant.cli._tables import aligned, with_interval
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._labels import LabelSet
+from calibrant.core._task import Task
+from calibrant.evaluation._cache import default_cache, open_cache
+from calibrant.evaluation._data import Dataset
+from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.inference._classifier import Classifier
+from calibrant.reports._trade import TradePoint, write_trade
+from calibrant.runs._directory import unfinished
+
+if TYPE_CHECKING:
+    from calibrant.cascade.planning._planner import CertifyOn
 
 cascade = typer.Typer(
     name="cascade",
@@ -16,6 +46,7 @@ cascade = typer.Typer(
     add_completion=False,
 )
 
+Cost = float | None
 VerifierCost = Annotated[
     list[float] | None,
     typer.Option(help="Cost of finding out how sure an answer is; once for all models, or once for each."),
@@ -37,10 +68,10 @@ def plan(  # noqa: PLR0913
     *,
     out: Annotated[Path, typer.Option(help="Directory for plan.json, plan.html and plan.svg.")],
     small_cost: Annotated[
-        float | None, typer.Option(help="Of an answer of the first model; by default as recorded.")
+        Cost, typer.Option(help="Of an answer of the first model; by default as recorded.")
     ] = None,
     large_cost: Annotated[
-        float | None, typer.Option(help="Of the last model, in the same unit; by default as recorded.")
+        Cost, typer.Option(help="Of the last model, in the same unit; by default as recorded.")
     ] = None,
     between_cost: Annotated[
         list[float] | None, typer.Option(help="Of the models between, in order; once for each.")
@@ -75,28 +106,43 @@ def plan(  # noqa: PLR0913
     as_json: AsJson = False,
 ) -> None:
     """Plan the model for each row: cheapest certified, or for a target or a budget."""
-    from calibrant.cli._plan import PlanOptions, run_plan
-
-    run_plan(
-        predictions,
-        PlanOptions(
-            out=out,
-            small_cost=small_cost,
-            large_cost=large_cost,
-            between_costs=tuple(between_cost or ()),
-            verifier_costs=tuple(verifier_cost or ()),
-            epsilon=epsilon,
-            delta=delta,
-            target_accuracy=target_accuracy,
-            budget=budget,
-            certify_on=certify_on,
-            method=method,
-            key=key,
-            seed=seed,
-            require_certified=require_certified,
-            as_json=as_json,
-        ),
+    if len({path.resolve() for path in predictions}) < max(len(predictions), 2):
+        raise ConfigurationError(
+            "Expected recorded runs of at least two models, from small to large, none of them twice, got "
+            f"{', '.join(map(str, predictions))}."
+        )
+    runs = _open_runs(predictions, advice="run the evaluation again, and plan on all of its rows")
+    if small_cost is not None and large_cost is not None and small_cost > large_cost:
+        sys.stderr.write(
+            f"warning: the first model ({runs[0].name}) costs more than the last ({runs[-1].name}): name the runs from "
+            "small to large.\n"
+        )
+    found = plan_cascade(
+        runs[0],
+        runs[-1],
+        between=runs[1:-1],
+        between_costs=between_cost or None,
+        small_cost=small_cost,
+        large_cost=large_cost,
+        verifier_cost=verifier_cost or 0.0,
+        epsilon=epsilon,
+        delta=delta,
+        target_accuracy=target_accuracy,
+        budget=budget,
+        certify_on=cast("CertifyOn", certify_on),
+        method=method,
+        key=key,
+        rng=seed,
     )
+    _write(found, out, seed=seed)
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_record(), ensure_ascii=False) + "\n")
+    else:
+        files = f"Files in {out}: plan.json, plan.html, plan.svg"
+        sys.stdout.write("\n".join([*found.describe(), "", *_table(found), files]) + "\n")
+    if require_certified and not found.certified:
+        sys.stderr.write(f"--require-certified: {found.describe_certificate()}\n")
+        raise SystemExit(GATE_FAILED)
 
 
 @cascade.command()
@@ -123,16 +169,35 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Price a policy on recorded runs, and measure its accuracy; no model is called."""
-    from calibrant.cli._plan import run_replay
-
-    run_replay(
-        paths,
-        thresholds=threshold or [],
-        costs=cost,
-        verifier_costs=verifier_cost or [],
-        seed=seed,
-        as_json=as_json,
-    )
+    first = paths[0]
+    is_plan = first.name == "plan.json" or (first / "plan.json").exists()
+    if threshold and is_plan:
+        raise ConfigurationError(f"Expected a plan or --threshold, got both ({first}): leave one out.")
+    is_run = first.suffix == ".jsonl" or (first / "predictions.jsonl").exists()
+    if not threshold and is_run and not is_plan:
+        raise ConfigurationError(
+            f"Expected a plan before the runs, or --threshold, got the run {first} first: make a plan with "
+            "`calibrant cascade plan`, or say from which confidence on answers are kept."
+        )
+    policy = threshold or CascadePlan.load(first)
+    runs = _open_runs(paths if threshold else paths[1:], advice="only the rows that are there were used")
+    found = replay_policy(policy, *runs, costs=cost, verifier_cost=verifier_cost or None, rng=seed)
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_record(), ensure_ascii=False) + "\n")
+        return
+    names = short_names([run.name for run in runs])
+    rows = [
+        ["policy", found.policy.name],
+        ["rows", f"{found.n:,}"],
+        ["intervals", f"{100 * found.accuracy.level:g} %"],
+        ["accuracy", with_interval(found.accuracy)],
+        [f"minus {names[-1]} alone", with_interval(found.difference, "+.4f")],
+        ["cost per row", with_interval(found.cost, ".6g")],
+    ]
+    rows += [
+        [f"answered by {name}", with_interval(share)] for name, share in zip(names, found.shares, strict=True)
+    ]
+    sys.stdout.write("\n".join(aligned(rows)) + "\n")
 
 
 @cascade.command()
@@ -167,18 +232,132 @@ def run(  # noqa: PLR0913
     as_json: AsJson = False,
 ) -> None:
     """Carry out a plan: classify texts, or evaluate labelled rows with --out."""
-    from calibrant.cli._plan_run import RunOptions, run_planned
-
-    run_planned(
-        plan_file,
-        tasks,
-        RunOptions(
-            models=tuple(model or ()),
-            texts=tuple(text or ()),
-            file=file,
-            split=split,
-            max_rows=max_rows,
-            out=out,
-            as_json=as_json,
-        ),
+    found = CascadePlan.load(plan_file)
+    if out is None and not text and file is None:
+        raise ConfigurationError(
+            "Expected --text or --file to classify, or --out to evaluate, got none of them."
+        )
+    if out is not None and text:
+        raise ConfigurationError("Expected --text or --out, got both: texts have no answers to evaluate.")
+    members = _members(found, tasks, model or [])
+    task = members[0][0]
+    with ExitStack() as opened:
+        classifiers = []
+        for own, name in members:
+            # A plan's thresholds hold only for the scoring that they were chosen on.
+            classifiers.append(Classifier.from_task(without_head(own), model=name))
+            opened.callback(classifiers[-1].close)
+        planned = found.cascade(classifiers)
+        if planned not in classifiers:
+            opened.callback(planned.close)
+        if out is None:
+            texts = all_texts(text or [], file, task)
+            print_predictions(planned, texts, as_json=as_json, with_model=True)
+            return
+        source = labelled_source(task, file, split)
+        rows = Dataset(source=source, labels=LabelSet.of(task.labels), limit=max_rows)
+        cache = opened.enter_context(open_cache(default_cache()))
+        with interruptible(at_once=planned.in_process) as stop, EvaluationDisplay() as display:
+            result = BatchEvaluator(planned, cache=cache).evaluate(
+                rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
+            )
+    record_run(out, members, plan=found.to_record())
+    print_result(
+        result, task, baselines=baseline_lines(result, task, file=file, split=split), as_json=as_json
     )
+    exit_as(result.metrics, {}, stop=stop)
+
+
+def _members(
+    found: CascadePlan, files: Sequence[Path], names: Sequence[str]
+) -> list[tuple[Task, str | None]]:
+    """Return the task and, where it is named on the command line, the model of each member of a plan."""
+    expected = len(found.models)
+    if names and len(names) != expected:
+        raise ConfigurationError(
+            f"Expected --model once for each of the {expected} models of the plan, got {len(names)}."
+        )
+    shared = len(files) == 1 and bool(names)
+    if len(files) != expected and not shared:
+        raise ConfigurationError(
+            f"Expected a task file for each of the {expected} models of the plan "
+            f"({', '.join(model.name for model in found.models)}), got {len(files)}: add the others, or name the "
+            "models with --model."
+        )
+    tasks = [Task.from_file(path, splits=()) for path in files]
+    models: Sequence[str | None] = names or [None] * expected
+    return list(zip(tasks * expected if shared else tasks, models, strict=True))
+
+
+def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
+    """Read runs; warn of those that ended early."""
+    runs = [recorded_run(path) for path in paths]
+    for path in paths:
+        if (reason := unfinished(path)) is not None:
+            sys.stderr.write(f"warning: {path} {reason}: {advice}.\n")
+    return runs
+
+
+def _write(found: CascadePlan, out: Path, *, seed: int) -> None:
+    """Write the plan, its picture and its page."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"{out}: cannot be written ({error}): choose another directory.") from error
+    found.save(out / "plan.json")
+    goal = found.goal.replace("_", " ") + ("" if found.value is None else f" {found.value:g}")
+    settings = [
+        ("Goal", goal),
+        ("Allowed loss (epsilon)", f"{found.certificate.epsilon:g}"),
+        ("Allowed error (delta)", f"{found.certificate.delta:g}"),
+        ("Seed", str(seed)),
+        ("Confidence method", found.method),
+        ("Key of equal confidences", str(found.key)),
+    ]
+    settings += [
+        (one.name, f"cost {one.cost:g}, verifier {one.verifier_cost:g}, calibration {one.calibration}")
+        for one in found.models
+    ]
+    write_trade(
+        out,
+        title=f"Cascade plan: {' to '.join(found.names)}",
+        statements=found.describe(),
+        frontier=[
+            TradePoint(name=point.policy.name, cost=point.cost, performance=point.accuracy)
+            for point in sorted(found.frontier, key=lambda point: point.cost)
+        ],
+        models=[_point(one, f"{name} alone") for one, name in zip(found.alone, found.names, strict=True)],
+        chosen=_point(found.report, found.policy.name),
+        settings=settings,
+    )
+
+
+def _point(priced: PricedPolicy, name: str) -> TradePoint:
+    return TradePoint(
+        name=name,
+        cost=priced.cost.estimate,
+        performance=priced.accuracy.estimate,
+        cost_interval=priced.cost,
+        performance_interval=priced.accuracy,
+    )
+
+
+def _table(found: CascadePlan) -> list[str]:
+    """Return lines with the figures of the chosen policy and of every model alone."""
+    names = found.names
+    head = ["", "accuracy", f"minus {names[-1]} alone", "cost per row", *(f"by {name}" for name in names)]
+    policies = [
+        ("chosen", found.report),
+        *((f"{name} alone", one) for name, one in zip(names, found.alone, strict=True)),
+    ]
+    lines = [
+        [
+            name,
+            with_interval(one.accuracy),
+            with_interval(one.difference, "+.4f"),
+            with_interval(one.cost, ".6g"),
+            *(f"{share.estimate:.1%}" for share in one.shares),
+        ]
+        for name, one in policies
+    ]
+    return aligned([head, *lines])

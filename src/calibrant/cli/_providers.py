@@ -11,7 +11,7 @@ from calibrant.inference.routed._client import RoutedClient
 
 if TYPE_CHECKING:
     from calibrant.inference._predictor import BasePredictor
-    from calibrant.inference.routed._helper import HelperStats
+    from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._provider import ProviderStats
 
 _HEAD = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")

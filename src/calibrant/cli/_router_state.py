@@ -17,10 +17,10 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, StateErro
 from calibrant.core._router_state import RouterState
 from calibrant.core._task import Task
 from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._base import FixedRouter
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._ema import EMARouter
-from calibrant.routing._fixed import FixedRouter
-from calibrant.routing._protocol import Router, Standing
+from calibrant.routing._protocol import ProviderStanding, Router
 from calibrant.routing._settings import RoutingSettings, RoutingStrategy
 from calibrant.routing._thompson import ThompsonRouter
 from calibrant.routing._triage import TriageRouter
@@ -46,7 +46,7 @@ class _StrategyRecord:
 
     scope: str
     strategy: str
-    standings: Sequence[Standing]
+    standings: Sequence[ProviderStanding]
     parameters: Mapping[str, float | None]
 
     def record(self) -> dict[str, Any]:

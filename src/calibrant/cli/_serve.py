@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly._bundle_load import load
 from calibrant.cli._options import parse_option
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._history import EvaluationHistory
-from calibrant.evaluation._history_answers import AnswerRecorder
-from calibrant.evaluation._history_run import RunScope
+from calibrant.evaluation._history_run import AnswerRecorder, RunScope
 from calibrant.serving._classifier_app import create_classifier_app
 from calibrant.serving._logs import json_logs
 from calibrant.serving._server import serve_app
@@ -60,7 +59,7 @@ def run_serve(path: Path, given: ServeOptions) -> None:
         log_texts=given.log_texts,
     )
     bundle = read_bundle(path)
-    classifier = open_bundle(
+    classifier = load(
         bundle,
         options=dict(map(parse_option, given.option)),
         limits=Limits(concurrency=given.max_concurrency),

@@ -6,15 +6,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._patience import interruptible_sleep
-
-if TYPE_CHECKING:
-    import tenacity
-
 
 _T = TypeVar("_T")
 
@@ -70,10 +65,26 @@ class RetryPolicy:
         return wait if retry_after is None else max(wait, retry_after)
 
     def worth_retrying(self, error: BaseException) -> bool:
-        """Return whether the same call may succeed soon."""
+        """Return True if the same call may succeed soon."""
         if not (isinstance(error, ProviderError) and error.retryable):
             return False
         return error.retry_after is None or error.retry_after <= self.maximum_retry_after_seconds
+
+    async def next_attempt(self, error: ProviderError, attempts: int) -> bool:
+        """Wait before the next attempt and return True; return False if the failure ends the attempts.
+
+        Parameters
+        ----------
+        error : ProviderError
+            The last failure; its attribute ``attempts`` is set.
+        attempts : int
+            Calls made so far.
+        """
+        error.attempts = attempts
+        if attempts >= self.attempts or not self.worth_retrying(error):
+            return False
+        await interruptible_sleep(self.wait_seconds(attempts, error), sleep=self.sleep)
+        return True
 
 
 async def with_retries(
@@ -100,43 +111,12 @@ async def with_retries(
     ProviderError
         The last failure; its attribute ``attempts`` holds the number of calls made.
     """
-    # Imported before the first call: at the process's limit of open files no module can be loaded any more.
-    import tenacity  # noqa: F401, PLC0415 (keeps `import calibrant` light)
-
     policy = policy or RetryPolicy()
-    try:
-        return await call(), 1  # nearly every call ends here, without the cost of tenacity
-    except ProviderError as error:
-        error.attempts = 1
-        if policy.attempts == 1 or not policy.worth_retrying(error):
-            raise
-        failure = error
-    await interruptible_sleep(policy.wait_seconds(1, failure), sleep=policy.sleep)
-    return await _again(call, policy)
-
-
-async def _again(call: Callable[[], Awaitable[_T]], policy: RetryPolicy) -> tuple[_T, int]:
-    """Make the second call and the later ones."""
-    import tenacity  # noqa: PLC0415 (keeps `import calibrant` light)
-
-    retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(policy.attempts - 1),
-        retry=tenacity.retry_if_exception(policy.worth_retrying),
-        wait=lambda state: policy.wait_seconds(state.attempt_number + 1, _failure(state)),
-        sleep=partial(interruptible_sleep, sleep=policy.sleep),
-        reraise=True,
-    )
-    made = 1
-    try:
-        async for attempt in retrying:
-            with attempt:
-                made = attempt.retry_state.attempt_number + 1
-                return await call(), made
-    except ProviderError as error:
-        error.attempts = made
-        raise
-    raise AssertionError  # pragma: no cover (tenacity returns or raises)
-
-
-def _failure(state: tenacity.RetryCallState) -> BaseException | None:
-    return None if state.outcome is None else state.outcome.exception()
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            return await call(), attempts
+        except ProviderError as error:
+            if not await policy.next_attempt(error, attempts):
+                raise

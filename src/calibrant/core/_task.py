@@ -32,6 +32,8 @@ from calibrant.core._task_file import (
     read_task_file,
 )
 
+__all__ = ["Split", "Task", "check_answer"]
+
 _LOG = logging.getLogger("calibrant")
 # Packages above read these: `calibrant.assembly` knows which.
 _SECTIONS: Final = ("cascade", "routing")

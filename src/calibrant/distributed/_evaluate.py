@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from importlib import metadata
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, Protocol
 
-from calibrant.core._errors import CalibrantError, StateError
-from calibrant.core._label_records import described_labels
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
@@ -24,19 +23,49 @@ from calibrant.distributed._ray import (
     opened_ledger,
     require_ray,
 )
-from calibrant.distributed._settings import Cluster, is_file, share
 from calibrant.distributed._worker import AnsweredBlock, Reader
 from calibrant.evaluation._data import Dataset, checked, inspect
-from calibrant.evaluation._evaluator import EvaluationResult
-from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
+from calibrant.evaluation._evaluator import EvaluationResult, RunAccount, run_fingerprint
+from calibrant.evaluation._progress import EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
 from calibrant.inference.doctor._records import public_description
-from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
 
-_VERSION: Final = 1
 _LOOK_SECONDS: Final = 0.2  # between two checks for a stop request
+_CONCURRENCY: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Address, number of workers and block size of a Ray cluster.
+
+    Attributes
+    ----------
+    address : str or None
+        Address of a running Ray cluster that includes this machine, such as ``auto`` or ``10.0.0.1:6379``. None takes
+        the cluster that this process is connected to, or the one that ``RAY_ADDRESS`` names, or else starts Ray on
+        this machine for the run.
+    workers : int, default 2
+        Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
+    block_rows : int, default 1024
+        Rows per block, at least 1. At most one block is asked again when a worker dies.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is below 1.
+    """
+
+    address: str | None = None
+    workers: int = 2
+    block_rows: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "block_rows"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 
 class Opening(Protocol):
@@ -126,26 +155,18 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         classifier.close()
     inspection = inspect(dataset, labels)
     about, stop = about or {}, stop or Stop()
-    fingerprint = {
-        "schema_version": _VERSION,
-        "kind": "evaluation",
-        "calibrant": metadata.version("calibrant"),
-        "engine": {"name": "ray", "block_rows": cluster.block_rows},
-        **about,
-        **described,
-        **described_labels(labels),
-        "data": inspection.to_record(),
-    }
+    engine = {"name": "ray", "block_rows": cluster.block_rows}
+    fingerprint = run_fingerprint(labels, described, inspection, about, engine=engine)
+    account = RunAccount(labels, expected=inspection.rows, on_progress=on_progress)
     with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
         run = _ClusterRun(
             directory,
             Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
-            expected=inspection.rows,
-            about={**about, "model": described["model"]},
-            on_progress=on_progress,
+            account,
+            {**about, "model": described["model"]},
         )
         reader = run.recovered()
-        if run.remaining:
+        if account.remaining:
             with (
                 connected(cluster, shares_a_file=cache is not None and is_file(cache)),
                 opened_ledger(limits, workers=cluster.workers) as ledger,
@@ -155,10 +176,35 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
                     )
                 ) as blocks,
                 run.ended_by(stop, limits.run_seconds, ledger),
-                run.kept_whatever_happens(),
+                account.kept(run.finish),
             ):
                 run.take(blocks, stop, ledger)
         return run.finish()
+
+
+def share(limits: Limits, workers: int) -> Limits:
+    """Return one worker's limits: its share of the calls in flight; a `Ledger` keeps rates and budgets.
+
+    Without a limit of concurrency, all workers together have 64 calls in flight.
+
+    Raises
+    ------
+    ConfigurationError
+        There are fewer calls in flight than workers.
+    """
+    concurrency = limits.concurrency or _CONCURRENCY
+    if concurrency < workers:
+        raise ConfigurationError(
+            f"Expected at least one call in flight for each of {workers} workers, got a concurrency of "
+            f"{concurrency}: raise it, or take fewer workers."
+        )
+    # Rounded down, so that all workers together stay within the limit. The driver keeps the run's deadline.
+    return replace(limits, concurrency=math.floor(concurrency / workers), run_seconds=None)
+
+
+def is_file(cache: str) -> bool:
+    """Return True if the URL or path of a cache names a SQLite file, which one machine has."""
+    return "://" not in cache or cache.startswith("sqlite")
 
 
 class _ClusterRun:
@@ -170,81 +216,51 @@ class _ClusterRun:
         Output directory.
     reader : Reader
         All its rows.
-    expected : int
-        Their number.
+    account : RunAccount
+        Its counts; `recovered` sets the remaining rows.
     about : mapping
         Further entries of ``metrics.json``.
-    on_progress : callable or None
-        Called after each block.
-
-    Attributes
-    ----------
-    remaining : int
-        Rows without a final prediction, counted by `recovered`.
     """
 
     def __init__(
-        self,
-        directory: RunDirectory,
-        reader: Reader,
-        *,
-        expected: int,
-        about: Mapping[str, Any],
-        on_progress: EvaluationProgressListener | None,
+        self, directory: RunDirectory, reader: Reader, account: RunAccount, about: Mapping[str, Any]
     ) -> None:
         self._directory = directory
         self._reader = reader
         self._shards = Shards(directory.shards, reader.block_rows)
-        self._tally = Tally(reader.labels)
-        self._expected = expected
+        self._account = account
         self._about = about
-        self._on_progress = on_progress
-        self.remaining = expected
-        self._answered = 0
-        self._stopped = ""
         self._lost: CalibrantError | None = None
-        self._started = time.perf_counter()
 
     def recovered(self) -> Reader:
         """Count the finished rows; return a reader of the others."""
-        reader, directory = self._reader, self._directory
+        reader, directory, account = self._reader, self._directory, self._account
         if directory.predictions.exists():
             # All rows are in the file; remaining block files were left by a killed process.
             self._shards.remove()
-            if self._shards.count_finished(directory.predictions, self._rows(), self._tally):
-                self.remaining = 0
+            if self._shards.count_finished(directory.predictions, self._rows(), account.tally.add):
+                account.remaining = 0
                 return reader
             self._shards.split(directory.predictions)
-            self._tally = Tally(reader.labels)
-        found = self._shards.recover(self._rows(), self._tally)
-        self.remaining = self._expected - found.rows
+            account.tally = Tally(reader.labels)
+        finished = self._shards.recover(self._rows(), account.tally.add)
+        account.remaining = (account.expected or 0) - sum(map(len, finished.values()))
         for path in (directory.metrics, directory.predictions, directory.parquet):
             path.unlink(missing_ok=True)  # outdated: written for fewer rows, or with failed ones
-        return replace(reader, done=frozenset(found.done), kept=found.kept)
+        return replace(reader, finished=finished)
 
     def _rows(self) -> Iterator[Example]:
         return checked(self._reader.dataset, self._reader.labels)
 
     @contextmanager
-    def kept_whatever_happens(self) -> Iterator[None]:
-        """Write the metrics so far if an exception ends the run."""
-        try:
-            yield
-        except BaseException as error:
-            self._stopped = str(error) or "interrupted"
-            with suppress(Exception):  # the error under way matters more
-                self.finish()
-            raise
-
-    @contextmanager
     def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
         """Pass a stop request or the deadline on to the workers: they finish the rows under way and begin no others."""
         done = Event()
-        self._started = time.perf_counter()
+        self._account.started = time.perf_counter()
 
         def listen() -> None:
             while not stop.reason and not done.wait(_LOOK_SECONDS):
-                if seconds is not None and time.perf_counter() - self._started >= seconds:
+                if seconds is not None and time.perf_counter() - self._account.started >= seconds:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
                 with suppress(StateError):  # `take` meets the same error and raises it
@@ -268,10 +284,10 @@ class _ClusterRun:
             except CalibrantError as error:
                 fault = fault or error
             reason = str(fault or found.stopped or stop.reason)
-            if reason and not self._stopped:
-                self._stopped = reason
+            if reason and not self._account.stopped:
+                self._account.stopped = reason
                 ledger.close(reason, at_once=not found.stopped)
-        self._stopped = self._stopped or stop.reason
+        self._account.stopped = self._account.stopped or stop.reason
         if fault is not None:
             raise fault
 
@@ -289,9 +305,9 @@ class _ClusterRun:
             self._look_after_the_directory()  # the directory vanished between the check and the write
             self._shards.add(found.block, found.lines)
         for line in lines:
-            self._tally.add_record(json.loads(line))
-            self._answered += 1
-        self._report()
+            self._account.tally.add(json.loads(line))
+            self._account.answered += 1
+        self._account.report()
         if self._lost is not None:
             raise self._lost
 
@@ -302,44 +318,21 @@ class _ClusterRun:
             self._shards = Shards(rescue.shards, self._reader.block_rows)
             self._lost = self._directory.lost(rescue, "the rows answered since then are kept")
 
-    def _report(self) -> None:
-        if self._on_progress is None:
-            return
-        tally = self._tally
-        self._on_progress(
-            EvaluationProgress(
-                rows=tally.rows,
-                rows_expected=self._expected,
-                session_rows=self._answered,
-                remaining=self.remaining - self._answered,
-                seconds=time.perf_counter() - self._started,
-                accuracy_answered=wilson_interval(tally.correct, tally.answered) if tally.answered else None,
-                errors=dict(tally.errors),
-                cost=tally.cost if tally.priced else None,
-            )
-        )
-
     def finish(self) -> EvaluationResult:
         """Put the rows in order, once all are there, and return the numbers."""
         self._look_after_the_directory()
         if self._lost is not None:
             raise self._lost
-        directory, tally = self._directory, self._tally
-        joined = directory.predictions.exists()
+        account = self._account
+        joined = self._directory.predictions.exists()
         if not joined:
             # Counted again from the files, which also hold failed rows that were not asked again.
-            tally = self._tally = Tally(self._reader.labels)
+            account.tally = Tally(self._reader.labels)
             for line in self._shards.lines():
-                tally.add_record(json.loads(line))
-        metrics = tally.metrics(
-            expected=self._expected,
-            stopped=self._stopped if self._answered < self.remaining else "",
-            seconds=time.perf_counter() - self._started if self._answered else 0.0,
-            session_rows=self._answered,
-        )
-        if not joined and metrics.complete:
-            self._shards.join(directory.predictions)
-            self._shards.remove()
-        if self._answered or not directory.metrics.exists():
-            directory.write_metrics({**metrics.to_record(), **self._about})
-        return EvaluationResult(predictions=(), metrics=metrics, directory=directory.path)
+                account.tally.add(json.loads(line))
+            if account.tally.rows >= (account.expected or 0):
+                self._shards.join(self._directory.predictions)
+                self._shards.remove()
+        if account.answered >= (account.remaining or 0):
+            account.stopped = ""
+        return account.result(self._directory, self._about)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from calibrant.core._limits import Limits
 from calibrant.inference._limits import Bucket, Gate
@@ -37,13 +38,7 @@ class Spent(NamedTuple):
 
     def since(self, then: Spent) -> Spent:
         """Return the spending since `then`."""
-        return Spent(
-            rows=self.rows - then.rows,
-            calls=self.calls - then.calls,
-            tokens=self.tokens - then.tokens,
-            cost=self.cost - then.cost,
-            unpriced=self.unpriced - then.unpriced,
-        )
+        return Spent._make(now - before for now, before in zip(self, then, strict=True))
 
 
 class Loan(NamedTuple):
@@ -59,38 +54,6 @@ class Loan(NamedTuple):
 
     rows: int
     refused: str = ""
-
-
-class Book(Protocol):
-    """Interface of a `Ledger` to workers in other processes."""
-
-    def lend(self, rows: int) -> Loan:
-        """See `Ledger.lend`."""
-        ...
-
-    def settle(self, rows: int, spent: Spent) -> None:
-        """See `Ledger.settle`."""
-        ...
-
-    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return the future of `Ledger.take`."""
-        ...
-
-    def begin(self, what: str) -> int:
-        """See `Ledger.begin`."""
-        ...
-
-    def end(self, what: str) -> None:
-        """See `Ledger.end`."""
-        ...
-
-    def stopped(self) -> str:
-        """See `Ledger.stopped`."""
-        ...
-
-    def closed(self) -> str:
-        """See `Ledger.closed`."""
-        ...
 
 
 class Ledger:
@@ -118,7 +81,7 @@ class Ledger:
         self._calls = 0
         self._lent = 0
         self._buckets: dict[str, Bucket] = {}
-        self._begun: dict[str, int] = {}
+        self._begun: Counter[str] = Counter()
         self._closed = ""
         self._stopped = ""
 
@@ -140,9 +103,9 @@ class Ledger:
 
     def settle(self, rows: int, spent: Spent) -> None:
         """Record the spending of lent rows; cached rows and rows not begun cost nothing."""
-        gate = self._gate
         self._lent -= rows
         self._calls += spent.calls
+        gate = self._gate
         gate.rows += spent.rows
         gate.tokens += spent.tokens
         gate.cost += spent.cost
@@ -179,9 +142,7 @@ class Ledger:
             0 if `wanted` was granted, else the seconds until a retry makes sense.
         """
         now = self._clock()
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            bucket = self._buckets[name] = Bucket(per_minute, now)
+        bucket = self._buckets.setdefault(name, Bucket(per_minute, now))
         bucket.wait(now)  # refills the bucket up to now
         bucket.take(used)
         seconds = bucket.wait(now)
@@ -194,7 +155,7 @@ class Ledger:
 
         A worker that dies ends no task, so a high count names the task that kills workers.
         """
-        self._begun[what] = self._begun.get(what, 0) + 1
+        self._begun[what] += 1
         return self._begun[what]
 
     def end(self, what: str) -> None:

@@ -14,15 +14,17 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._installation import install_command
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.distributed._ledger import Ledger, Loan, Spent
-from calibrant.distributed._settings import Cluster
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
+
+if TYPE_CHECKING:
+    from calibrant.distributed._evaluate import Cluster
 
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0

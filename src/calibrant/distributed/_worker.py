@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
@@ -16,12 +16,15 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
-from calibrant.distributed._ledger import Book, Leased, Spent
+from calibrant.distributed._ledger import Leased, Spent
 from calibrant.evaluation._data import Dataset, checked
 from calibrant.inference._loop import run_sync
 from calibrant.runs._records import row_line
-from calibrant.runs._shards import blocks_of
+from calibrant.runs._shards import FinishedRows, blocks_of
 from calibrant.store._cache import PredictionCache
+
+if TYPE_CHECKING:
+    from calibrant.distributed._ray import RemoteLedger
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
@@ -99,40 +102,37 @@ class Reader:
         Legal labels of their answers.
     block_rows : int
         Rows of a block.
-    done : frozenset of int
-        Blocks that are finished.
-    kept : mapping of int to frozenset of int
-        Places of the finished rows in blocks that were begun.
-    book : Book or None
+    finished : mapping of int to collection of int
+        Places of the finished rows by block.
+    book : RemoteLedger or None
         Tells when to stop reading.
     """
 
     dataset: Dataset
     labels: LabelSet
     block_rows: int
-    done: frozenset[int] = frozenset()
-    kept: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    book: Book | None = None
+    finished: FinishedRows = field(default_factory=dict)
+    book: RemoteLedger | None = None
 
     def __call__(self, _batch: object) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415 (optional)
 
         for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
-            if number in self.done:
-                continue
-            if self.book is not None and self.book.closed():
-                return
-            finished = self.kept.get(number, frozenset())
+            finished = self.finished.get(number, ())
             rows = [
                 LentRow(index, row.input, row.answer, row.context)
                 for index, row in block
                 if index not in finished
             ]
+            if not rows:
+                continue
+            if self.book is not None and self.book.closed():
+                return
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
 
 
 @contextmanager
-def _unless_deadly(book: Book, what: str, *, most: int, message: str) -> Iterator[None]:
+def _unless_deadly(book: RemoteLedger, what: str, *, most: int, message: str) -> Iterator[None]:
     """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
     begun = book.begin(what)
     try:
@@ -156,12 +156,17 @@ class Worker:
         Their number.
     cache : str or None
         URL or file of finished predictions.
-    book : Book
+    book : RemoteLedger
         Keeps the rates and budgets of all workers.
     """
 
     def __init__(
-        self, opening: Callable[..., Predictor], limits: Limits, workers: int, cache: str | None, book: Book
+        self,
+        opening: Callable[..., Predictor],
+        limits: Limits,
+        workers: int,
+        cache: str | None,
+        book: RemoteLedger,
     ) -> None:
         self._book = book
         self._failures = 0
@@ -260,10 +265,4 @@ class Worker:
 
     def _spent(self) -> Spent:
         gate = self._predictor.meter
-        return Spent(
-            rows=gate.rows,
-            calls=gate.requests,
-            tokens=gate.tokens,
-            cost=gate.cost,
-            unpriced=gate.unpriced,
-        )
+        return Spent(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._metrics import EvaluationMetrics
     from calibrant.evaluation._progress import EvaluationProgress
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
-    from calibrant.evaluation._provider_batch_report import Polling
-    from calibrant.evaluation._provider_batch_state import BatchLimits
+    from calibrant.evaluation._provider_batch_state import BatchLimits, Polling
     from calibrant.evaluation._saved import load_predictions
 else:
     __getattr__, __dir__ = lazy_names(
@@ -34,8 +33,7 @@ else:
             "._metrics": "EvaluationMetrics",
             "._progress": "EvaluationProgress",
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
-            "._provider_batch_report": "Polling",
-            "._provider_batch_state": "BatchLimits",
+            "._provider_batch_state": "BatchLimits Polling",
             "._saved": "load_predictions",
         },
     )

@@ -29,7 +29,7 @@ _SEED: Final = 0
 _Raw = TypeVar("_Raw")
 
 
-class _Row(NamedTuple):
+class _DrawnRow(NamedTuple):
     """A row with the label it was given."""
 
     example: Example
@@ -71,7 +71,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     texts = {normalise_label(row.example.input) for row in judged}
     learned = _drawn(
         labelled,
-        lambda example: None if normalise_label(example.input) in texts else _Row(example),
+        lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
     )
     found = compare_with_baselines(
@@ -84,21 +84,21 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     return found
 
 
-def _answered(line: bytes) -> _Row | None:
+def _answered(line: bytes) -> _DrawnRow | None:
     """Return the row of a line; None where it failed with a transport error."""
     row = read_row(line)
     if row.outcome is Outcome.ERROR or row.input is None or row.answer is None:
         return None
-    return _Row(Example(input=row.input, answer=row.answer), row.label)
+    return _DrawnRow(Example(input=row.input, answer=row.answer), row.label)
 
 
-def _drawn(rows: Iterable[_Raw], read: Callable[[_Raw], _Row | None], *, most: int) -> list[_Row]:
+def _drawn(rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int) -> list[_DrawnRow]:
     """Draw rows in one pass, in their order: those with the smallest random numbers, as many as the bounds allow.
 
     Only rows that may stay are read.
     """
     rng = np.random.default_rng(_SEED)
-    kept: list[tuple[float, int, _Row]] = []  # a heap; the largest random number, negated, comes first
+    kept: list[tuple[float, int, _DrawnRow]] = []  # a heap; the largest random number, negated, comes first
     bound, characters = 1.0, 0
     for place, raw in enumerate(rows):
         number = rng.random()

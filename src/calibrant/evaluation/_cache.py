@@ -1,4 +1,4 @@
-"""Where finished predictions are kept between runs."""
+"""The user's databases of finished predictions and of evaluators' scores."""
 
 from __future__ import annotations
 
@@ -23,16 +23,27 @@ def default_cache() -> str:
     ``$CALIBRANT_CACHE`` (a SQLAlchemy URL or a file), or else ``predictions.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``).
     """
-    named = os.environ.get("CALIBRANT_CACHE")
-    if named:
+    return _database("CALIBRANT_CACHE", "predictions.sqlite", "XDG_CACHE_HOME", ".cache")
+
+
+def default_history() -> str:
+    """Return the URL or file of the user's history.
+
+    ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+    """
+    return _database("CALIBRANT_HISTORY", "history.sqlite", "XDG_STATE_HOME", ".local/state")
+
+
+def _database(variable: str, name: str, xdg_variable: str, folder: str) -> str:
+    """Return the URL or file that `variable` names, or else the file `name` in the user's folder."""
+    if named := os.environ.get(variable):
         return named
-    home = os.environ.get("CALIBRANT_HOME")
-    if home:
-        return str(Path(home).expanduser() / "predictions.sqlite")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if home := os.environ.get("CALIBRANT_HOME"):
+        return str(Path(home).expanduser() / name)
+    xdg = Path(os.environ.get(xdg_variable, ""))
     # The standard says that a relative path is to be ignored.
-    folder = cache if cache.is_absolute() else Path.home() / ".cache"
-    return str(folder / "calibrant" / "predictions.sqlite")
+    return str((xdg if xdg.is_absolute() else Path.home() / folder) / "calibrant" / name)
 
 
 @contextlib.contextmanager

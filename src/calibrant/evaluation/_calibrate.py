@@ -1,4 +1,4 @@
-"""What saved predictions teach about their confidence, and how well that holds on rows that taught nothing."""
+"""Calibration from saved predictions: fitted on one half of the rows, measured on the other."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOutRows:
-    """Rows that teach nothing about confidence.
+    """Numbers of rows that are not used, by reason.
 
     Attributes
     ----------
     errors : int
-        They failed for the server's reasons.
+        Rows that failed with a transport error.
     unlabelled : int
-        Others whose true label is not known.
+        Other rows whose true label is not known.
     without_confidence : int
-        The model refused, could not be read, or reported no log-probabilities.
+        Rows on which the model refused, could not be read, or reported no log-probabilities.
     """
 
     errors: int
@@ -55,15 +55,15 @@ class LeftOutRows:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutMeasures:
-    """How good confidence is on rows that were not fitted.
+    """Quality of the confidence on rows that were not fitted.
 
     Attributes
     ----------
     rows, correct : int
         Rows, and those of them that are right.
     ece_before, ece_after, brier_before, brier_after : Interval
-        Of the confidence as given and as calibrated, with 95 % bootstrap intervals. Calibration errors of few
-        rows come out too high.
+        Calibration error and Brier score of the confidence as given and as calibrated, with 95 % bootstrap
+        intervals. Calibration errors of few rows come out too high.
     brier_difference : Interval
         After minus before, paired; below 0 where calibration helps.
     """
@@ -79,33 +79,33 @@ class HeldOutMeasures:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult:
-    """What was learned from one half of the rows, and how it fared on the other.
+    """A calibrator with its figures on held-out rows, and thresholds.
 
     Attributes
     ----------
     source : str
-        Where the predictions come from.
+        Directory or file of the predictions.
     rows : int
         All rows.
     left_out : LeftOutRows
-        Those that taught nothing.
+        Rows that were not used.
     seed : int
-        Of the halves.
+        Seed of the halves.
     fit_rows : int
         Rows of the half that was fitted.
     selection : CalibratorSelection
         The calibrator, fitted on that half alone, and why it was chosen.
     held_out : HeldOutMeasures
-        Its worth on the other half.
+        Its figures on the other half.
     thresholds : ThresholdSuggestion or str
-        From all rows: nothing is measured on them; or why there are none, such as too few right answers.
+        From all rows: nothing is measured on them; or the reason for their absence, such as too few right answers.
     certified : CertifiedThreshold or None
         From all rows, of the confidence as given: the guarantee holds on the rows it was found on. None
         where it was not asked for.
     fingerprint : Fingerprint or None
         As `SavedPredictions`.
     auroc : Interval or None
-        How well the confidence ranks right above wrong rows, over all rows that taught something, in [0, 1]: 0.5 is
+        AUROC of the confidence for right against wrong rows, over all used rows, in [0, 1]: 0.5 is
         chance. None where all are right, or all wrong.
     rows_with_low_label_mass : int
         As `SavedPredictions`.
@@ -157,7 +157,7 @@ class CalibrationResult:
         return {name: getattr(self.certified, name) for name in names}
 
     def write(self, out: str | Path) -> list[Path]:
-        """Write ``calibration.json``, and ``calibrator.json`` where it is known what it belongs to.
+        """Write ``calibration.json``, and ``calibrator.json`` if the fingerprint is known.
 
         Each file is written whole or not at all; earlier ones are replaced.
 
@@ -214,7 +214,7 @@ def calibrate_predictions(
     delta : float in (0, 1), default 0.05
         Probability with which the certificate may be wrong.
     seed : int, default 0
-        Of the halves, the cross-validation and the intervals.
+        Seed of the halves, the cross-validation and the intervals.
 
     Raises
     ------
@@ -223,7 +223,9 @@ def calibrate_predictions(
     DataError
         Too few rows.
     """
-    rng = np.random.default_rng(_checked_seed(seed))
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
+    rng = np.random.default_rng(seed)
     rows, left_out = _usable(predictions)
     certified = None
     if target_accuracy is not None:
@@ -241,7 +243,7 @@ def calibrate_predictions(
         fit_rows=len(fit.y),
         selection=selection,
         held_out=_measures(test.p, after, test.y, rng),
-        thresholds=rows.thresholds(),
+        thresholds=_thresholds(rows),
         certified=certified,
         fingerprint=predictions.fingerprint,
         auroc=auroc_interval(rows.p, rows.y) if 0 < rows.y.sum() < len(rows.y) else None,
@@ -263,9 +265,7 @@ class _Labelled:
         groups: dict[str, list[int]] = {}
         for row, name in enumerate(self.names):
             groups.setdefault(name, []).append(row)
-        members = list(groups.values())
-        fit: list[int] = []
-        test: list[int] = []
+        members, fit, test = list(groups.values()), list[int](), list[int]()
         for place in rng.permutation(len(members)).tolist():
             (fit if 2 * len(fit) < len(self.names) else test).extend(members[place])
         if len(test) < _FEWEST // 4:
@@ -274,13 +274,6 @@ class _Labelled:
                 f"{len(self.names)}: rows of one text stay together; add rows of different texts."
             )
         return self._part(fit), self._part(test)
-
-    def thresholds(self) -> ThresholdSuggestion | str:
-        """Return what to use as thresholds, or why nothing can be said."""
-        try:
-            return suggest_thresholds(self.p, self.y)
-        except ConfigurationError as error:  # the values are checked: there are too few of a kind
-            return str(error)
 
     def _part(self, rows: list[int]) -> _Labelled:
         return _Labelled(
@@ -292,7 +285,7 @@ class _Labelled:
 
 
 def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
-    """Return the rows with a confidence and a known true label, and how many were left out for what."""
+    """Return the rows with a confidence and a known true label, and the numbers of the others."""
     unlabelled = (found.correct == UNKNOWN) & ~found.failed
     unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
     kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
@@ -318,10 +311,12 @@ def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
     return rows, left_out
 
 
-def _checked_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
-    return seed
+def _thresholds(rows: _Labelled) -> ThresholdSuggestion | str:
+    """Return suggested thresholds, or the reason for their absence."""
+    try:
+        return suggest_thresholds(rows.p, rows.y)
+    except ConfigurationError as error:  # the values are checked: there are too few of a kind
+        return str(error)
 
 
 def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:

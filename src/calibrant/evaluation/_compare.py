@@ -1,4 +1,4 @@
-"""Which of several runs is better, on the rows they share."""
+"""Paired comparison of several runs with the first, on the rows they share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ComparedRun:
     rows : int
         All rows.
     errors : int
-        Rows that failed for the server's reasons; no number counts them.
+        Rows that failed with a transport error; no number counts them.
     unlabelled : int
         Other rows whose true label is not known; no number counts them.
     n, correct : int
@@ -74,7 +74,7 @@ class RunDifference:
     p_holm : float
         Its p-value after Holm's correction for the number of runs that are compared with the first.
     excluded_errors : int
-        Rows left out because they failed for the server's reasons in either.
+        Rows left out because they failed with a transport error in either.
     excluded_unlabelled : int
         Other rows left out because their true label is not known.
     """
@@ -88,7 +88,7 @@ class RunDifference:
 
     @property
     def is_better(self) -> bool:
-        """Whether the whole interval of the difference is above zero."""
+        """True if the whole interval of the difference is above zero."""
         return self.comparison.interval.lower > 0.0
 
 
@@ -109,7 +109,7 @@ class RunComparison:
 
     @property
     def all_better(self) -> bool:
-        """Whether every run is better than the first; as all must be, their number needs no correction."""
+        """True if every run is better than the first; as all must be, their number needs no correction."""
         return all(difference.is_better for difference in self.differences)
 
     def to_record(self) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class RunComparison:
 def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95) -> RunComparison:
     """Compare runs with the first of them, row by row.
 
-    A row that failed for the server's reasons in either run of a pair says nothing about which is better: it is
-    left out of that pair and counted. A refusal or an answer that cannot be read is a wrong answer.
+    A row that failed with a transport error in either run of a pair is left out of that pair and counted. A refusal or
+    an answer that cannot be read is a wrong answer.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
 
 
 def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64]:
-    """Return where each row of `first` is in `other`.
+    """Return the places in `other` of the rows of `first`.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64
 def _pair(
     first: SavedPredictions, other: SavedPredictions, order: NDArray[np.int64], level: float
 ) -> tuple[PairedComparison, int, int]:
-    """Return the comparison, and how many rows were left out for errors and for want of a true label."""
+    """Return the comparison, and the numbers of rows left out for errors and for want of a true label."""
     theirs = other.correct[order]
     failed = first.failed | other.failed[order]
     unknown = ((first.correct == UNKNOWN) | (theirs == UNKNOWN)) & ~failed

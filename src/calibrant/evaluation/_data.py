@@ -21,7 +21,7 @@ class Dataset:
     Attributes
     ----------
     source : DataSource
-        Where the rows are.
+        File and columns of the rows.
     labels : LabelSet
         The label set their answers belong to.
     limit : int or None
@@ -52,7 +52,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a first reading of the rows found.
+    """Number and digest of the rows, from a first reading.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
-    """Read all rows once: count them, and find what is broken before the first call.
+    """Read all rows once, before the first call: count them, and refuse broken ones.
 
     Raises
     ------

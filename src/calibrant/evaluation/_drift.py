@@ -1,4 +1,4 @@
-"""Whether values still come from where they came from before."""
+"""Drift of values against their history: Kolmogorov-Smirnov distance with a permutation test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 18  # elements permuted at once: they stay in the processor's cach
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """How far values are from earlier ones, and how often chance alone takes them as far.
+    """Distance of values from earlier ones, and its p-value.
 
     Attributes
     ----------

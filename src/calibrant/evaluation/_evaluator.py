@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import described_labels
+from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
@@ -30,7 +31,9 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference.doctor._records import public_description
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._directory import RunDirectory
+from calibrant.runs._folder import write_json
 from calibrant.runs._output import PredictionsFile
+from calibrant.runs._records import row_record
 
 _CONCURRENCY: Final = 64
 _LOG = logging.getLogger("calibrant")
@@ -38,9 +41,43 @@ _TICK: Final = 0.25  # seconds between reports
 _VERSION: Final = 1  # of run.json and predictions.jsonl
 
 
+def run_fingerprint(
+    labels: LabelSet,
+    described: Mapping[str, Any],
+    inspection: Inspection | None,
+    about: Mapping[str, Any],
+    **engine: object,
+) -> dict[str, Any]:
+    """Return all that the rows of an evaluation depend on, as ``run.json`` holds it.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        Labels of the classifier.
+    described : mapping
+        `Predictor.describe` of it.
+    inspection : Inspection or None
+        Number and digest of the rows.
+    about : mapping
+        Entries that the caller adds.
+    **engine
+        Entries of an engine that runs several workers.
+    """
+    return {
+        "schema_version": _VERSION,
+        "kind": "evaluation",
+        "calibrant": metadata.version("calibrant"),
+        **engine,
+        **about,
+        **described,
+        **described_labels(labels),
+        "data": None if inspection is None else inspection.to_record(),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """What an evaluation found.
+    """Predictions and numbers of an evaluation.
 
     Attributes
     ----------
@@ -49,7 +86,7 @@ class EvaluationResult:
     metrics : EvaluationMetrics
         The numbers.
     directory : Path or None
-        Where the files are.
+        The directory of the files.
     """
 
     predictions: tuple[Prediction, ...]
@@ -57,22 +94,113 @@ class EvaluationResult:
     directory: Path | None = None
 
 
+class RunAccount:
+    """Counts, progress and result of one run.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        Labels of the classifier.
+    expected : int or None
+        Rows of the input, if their number is known.
+    on_progress : callable or None
+        Called with an `EvaluationProgress`.
+
+    Attributes
+    ----------
+    expected : int or None
+        As above.
+    tally : Tally
+        Counts of all rows that have their final prediction.
+    remaining : int or None
+        Rows without one when this session began.
+    answered : int
+        Rows that this session answered.
+    stopped : str
+        Reason for an early end; empty otherwise.
+    started : float
+        Begin of the session, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self, labels: LabelSet, *, expected: int | None, on_progress: EvaluationProgressListener | None
+    ) -> None:
+        self.expected = expected
+        self._on_progress = on_progress
+        self.tally = Tally(labels)
+        self.remaining = expected
+        self.answered = 0
+        self.stopped = ""
+        self.started = time.perf_counter()
+
+    def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
+        """Call the listener; `calls` are the fields of `EvaluationProgress` about calls and rate limits."""
+        tally = self.tally
+        if self._on_progress is None:
+            return
+        self._on_progress(
+            EvaluationProgress(
+                rows=tally.rows,
+                rows_expected=self.expected,
+                session_rows=self.answered,
+                remaining=None if self.remaining is None else self.remaining - self.answered,
+                seconds=time.perf_counter() - self.started,
+                accuracy_answered=wilson_interval(tally.correct, tally.answered) if tally.answered else None,
+                errors=dict(tally.errors),
+                cost=tally.cost if tally.priced else None,
+                **calls,
+            )
+        )
+
+    @contextmanager
+    def kept(self, finish: Callable[[], object]) -> Iterator[None]:
+        """Finish the run if an exception ends it: answered rows are kept, and the numbers say how many there are."""
+        try:
+            yield
+        except BaseException as error:
+            self.stopped = str(error) or "interrupted"
+            try:
+                finish()
+            except Exception as other:  # noqa: BLE001 (the error under way matters more)
+                if other is not error:
+                    _LOG.warning("%s", other)
+            raise
+
+    def result(
+        self,
+        directory: RunDirectory | None,
+        about: Mapping[str, Any],
+        predictions: Sequence[Prediction] = (),
+    ) -> EvaluationResult:
+        """Return the numbers; write them into the directory, if there is one, with the entries of `about`."""
+        metrics = self.tally.metrics(
+            expected=self.expected,
+            stopped=self.stopped,
+            seconds=time.perf_counter() - self.started if self.answered else 0.0,
+            session_rows=self.answered,
+        )
+        if directory is not None and (self.answered or not directory.metrics.exists()):
+            write_json(directory.metrics, {**metrics.to_record(), **about})
+        path = None if directory is None else directory.path
+        return EvaluationResult(predictions=tuple(predictions), metrics=metrics, directory=path)
+
+
 class BatchEvaluator:
-    """Runs labelled rows through a classifier, concurrently, and says how it fared.
+    """Runs labelled rows through a classifier, concurrently, and measures its answers.
 
     With ``out``, rows go to a directory as they are answered: ``predictions.jsonl`` (one JSON object a
     row, in the order of the input), ``metrics.json`` and ``run.json``. Memory then does not grow with the
     rows. After an interruption, a kill included, the same call goes on where it was: finished rows are
-    read from the directory, and those answered but not yet written from the cache. Rows that failed for
-    the server's reasons are asked again.
+    read from the directory, and those answered but not yet written from the cache. Rows that failed with a
+    transport error are asked again.
 
     Parameters
     ----------
     classifier : Predictor
-        What is evaluated; it is not changed, and not closed.
+        The classifier; it is not changed, and not closed.
     concurrency : int, optional
-        Calls in flight at most; by default what `limits` or the classifier was told, else 64, and 4 for an embedded
-        engine.
+        Largest number of calls in flight; by default that of `limits` or of the classifier, else 64, and 4 for an
+        embedded engine.
     cache : Journal, str or path, optional
         Finished predictions, or the SQLAlchemy URL or file of a `calibrant.store.PredictionCache`. By
         default the classifier's own journal; without one, a directory keeps a private journal until its
@@ -129,7 +257,7 @@ class BatchEvaluator:
         Parameters
         ----------
         examples : iterable of Example
-            The rows, such as a list or a `Dataset`. What can be read twice is read once before the first
+            The rows, such as a list or a `Dataset`. Rows that can be read twice are read once before the first
             call, so that a broken row costs nothing; an iterator is read as its rows are begun.
         out : path, optional
             Directory for the rows and numbers; needs examples that can be read twice.
@@ -173,27 +301,25 @@ class BatchEvaluator:
             )
         else:
             inspection = inspect(examples, self._predictor.labels)
-        run = _Run(
+        run = _EvaluationRun(
             self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
         with ExitStack() as stack:
             if out is not None:
+                about, predictor = about or {}, self._predictor
+                fingerprint = run_fingerprint(predictor.labels, predictor.describe(), inspection, about)
                 directory = stack.enter_context(
-                    RunDirectory.opened(
-                        Path(out),
-                        self._fingerprint(inspection, about or {}),
-                        comparable=public_description,
-                    )
+                    RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
                 )
-                run.write_to(directory, about or {})
-            if run.anything_left():
+                run.write_to(directory, about)
+            if run.has_rows_left:
                 self._attach_cache(run, stack)
                 run.answer()
             elif run.directory is not None:
                 run.directory.remove_journal()  # left by a kill at the very end
             return run.finish()
 
-    def _attach_cache(self, run: _Run, stack: ExitStack) -> None:
+    def _attach_cache(self, run: _EvaluationRun, stack: ExitStack) -> None:
         cache = self._cache
         if cache is None and run.predictor.journal is None and run.directory is not None:
             directory = run.directory
@@ -205,19 +331,8 @@ class BatchEvaluator:
         if cache is not None:
             run.predictor.use_journal(cache)
 
-    def _fingerprint(self, inspection: Inspection | None, about: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "schema_version": _VERSION,
-            "kind": "evaluation",
-            "calibrant": metadata.version("calibrant"),
-            **about,
-            **self._predictor.describe(),
-            **described_labels(self._predictor.labels),
-            "data": None if inspection is None else inspection.to_record(),
-        }
 
-
-class _Run:
+class _EvaluationRun:
     """One evaluation.
 
     Parameters
@@ -227,11 +342,11 @@ class _Run:
     examples : iterable of Example
         The rows.
     inspection : Inspection or None
-        What a first reading of them found.
+        Result of a first reading; None for an iterator.
     on_progress : callable or None
-        Called now and then.
+        Called four times a second.
     stop : Stop
-        Ends it early.
+        Ends the run early.
     """
 
     def __init__(
@@ -246,49 +361,38 @@ class _Run:
         self.directory: RunDirectory | None = None
         self.complete = False
         self._examples = examples
-        self._expected = None if inspection is None else inspection.rows
-        self._on_progress = on_progress
         self._stop = stop
-        self._tally = Tally(predictor.labels)
+        expected = None if inspection is None else inspection.rows
+        self._account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
         self._under_way: deque[tuple[int, Example]] = deque()
-        self._todo = self._expected
-        self._answered = self._rows_called = self._calls_of_rows = 0
-        self._stopped = ""
-        self._started = time.perf_counter()
+        self._rows_called = self._calls_of_rows = 0
 
     def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
-        """Send the rows to files, and find out which of them are finished."""
-        self.directory, self._about = directory, about
-        self._file = PredictionsFile(directory, self._tally)
+        """Send the rows to files, and count those that are finished."""
+        self.directory = directory
+        self._about = {**about, "model": self.predictor.describe()["model"]}
+        self._file = PredictionsFile(directory, self._account.tally.add)
         self._file.recover(self._rows())
-        if self._expected is not None:
-            self._todo = self._expected - self._file.rows + len(self._file.failed)
+        if self._account.remaining is not None:
+            self._account.remaining += len(self._file.failed) - self._file.rows
 
-    def anything_left(self) -> bool:
-        """Whether there are rows to be asked."""
-        return self._todo != 0
+    @property
+    def has_rows_left(self) -> bool:
+        """True while there are rows to ask."""
+        return self._account.remaining != 0
 
     def answer(self) -> None:
-        """Answer what is left."""
+        """Answer the remaining rows."""
         if self._file is not None and self.directory is not None:
             self._file.open()
             for path in (self.directory.metrics, self.directory.parquet):
                 path.unlink(missing_ok=True)  # of fewer rows than there will be
-        self._started = time.perf_counter()
-        try:
-            self._stopped = run_sync(self._answer())
-        except BaseException as error:
-            # Whatever it was, the rows that are answered are kept, and the directory says how far it came.
-            self._stopped = str(error) or "interrupted"
-            try:
-                self.finish()
-            except Exception as other:  # noqa: BLE001 (the error under way matters more)
-                if other is not error:
-                    _LOG.warning("%s", other)
-            raise
+        self._account.started = time.perf_counter()
+        with self._account.kept(self.finish):
+            self._account.stopped = run_sync(self._answer())
 
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
@@ -310,13 +414,13 @@ class _Run:
 
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()
-        self._answered += 1
+        self._account.answered += 1
         self._rows_called += prediction.attempts > 0
         self._calls_of_rows += prediction.attempts
         if self._file is not None:
             self._file.add(index, example, prediction)
         else:
-            self._tally.add(example, prediction)
+            self._account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
 
     async def _tick(self) -> None:
@@ -327,48 +431,19 @@ class _Run:
             self._report()
 
     def _report(self) -> None:
-        if self._on_progress is None:
-            return
-        tally = self._tally
-        answered = tally.answered
         gates = self.predictor.gates
-        self._on_progress(
-            EvaluationProgress(
-                rows=tally.rows,
-                rows_expected=self._expected,
-                session_rows=self._answered,
-                remaining=None if self._todo is None else self._todo - self._answered,
-                seconds=time.perf_counter() - self._started,
-                accuracy_answered=wilson_interval(tally.correct, answered) if answered else None,
-                errors=dict(tally.errors),
-                cost=tally.cost if tally.priced else None,
-                calls=sum(gate.successes + gate.failures for gate in gates),
-                calls_of_rows=self._calls_of_rows,
-                rows_called=self._rows_called,
-                rate_limits=rate_limit_waits(gates),
-            )
+        self._account.report(
+            calls=sum(gate.successes + gate.failures for gate in gates),
+            calls_of_rows=self._calls_of_rows,
+            rows_called=self._rows_called,
+            rate_limits=rate_limit_waits(gates),
         )
 
     def finish(self) -> EvaluationResult:
         """Close the files and return the numbers."""
-        seconds = time.perf_counter() - self._started if self._answered else 0.0
         if self._file is not None:
             self._file.close()
-        metrics = self._tally.metrics(
-            expected=self._expected,
-            stopped=self._stopped,
-            seconds=seconds,
-            session_rows=self._answered,
-        )
-        self.complete = metrics.complete
-        directory = self.directory
-        if directory is not None and (self._answered or not directory.metrics.exists()):
-            directory.write_metrics(
-                {**metrics.to_record(), **self._about, "model": self.predictor.describe()["model"]}
-            )
+        result = self._account.result(self.directory, self._about, self._predictions)
+        self.complete = result.metrics.complete
         self._report()
-        return EvaluationResult(
-            predictions=tuple(self._predictions),
-            metrics=metrics,
-            directory=None if directory is None else directory.path,
-        )
+        return result

@@ -1,4 +1,4 @@
-"""What evaluators said before, and how sure that makes us of what they will say."""
+"""Scores of evaluators in a database, with intervals of their means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -15,11 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.store._score_records import Scope, ScopeSummary, Score
-from calibrant.store._scores import ScoreStore
+from calibrant.store._scores import Scope, ScopeSummary, Score
 
 ScoreType = Literal["binary", "continuous"]
 Strategy = Literal["none", "full-history"]
@@ -48,7 +47,7 @@ SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryInterval:
-    """Where the mean score of an evaluator lies, going by its history.
+    """Interval of an evaluator's mean score, from its history.
 
     Attributes
     ----------
@@ -77,24 +76,6 @@ class HistoryInterval:
     remark: str = ""
 
 
-def default_history() -> str:
-    """Return the URL or file of the user's history.
-
-    ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
-    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
-    """
-    named = os.environ.get("CALIBRANT_HISTORY")
-    if named:
-        return named
-    home = os.environ.get("CALIBRANT_HOME")
-    if home:
-        return str(Path(home).expanduser() / "history.sqlite")
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The standard says that a relative path is to be ignored.
-    folder = state if state.is_absolute() else Path.home() / ".local" / "state"
-    return str(folder / "calibrant" / "history.sqlite")
-
-
 class EvaluationHistory:
     """Scores of evaluators in a database, and intervals over the latest of them.
 
@@ -109,7 +90,7 @@ class EvaluationHistory:
     busy_timeout : float, default 5.0
         Seconds to wait for the locks of other processes.
     create : bool, default True
-        Whether a missing file or table is made; otherwise it is an error.
+        Make a missing file or table; if False, it is an error.
 
     Attributes
     ----------
@@ -142,6 +123,8 @@ class EvaluationHistory:
         busy_timeout: float = 5.0,
         create: bool = True,
     ) -> None:
+        from calibrant.store._score_store import ScoreStore  # noqa: PLC0415 (loads sqlalchemy)
+
         self._store = ScoreStore(
             default_history() if url is None else url, busy_timeout=busy_timeout, create=create
         )
@@ -180,7 +163,7 @@ class EvaluationHistory:
         Returns
         -------
         bool
-            Whether the result was stored.
+            True if the result was stored.
 
         Raises
         ------
@@ -194,7 +177,7 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected capture 'always', or another word to leave it out, got {capture!r}."
             )
-        score = _checked(score_raw, passed, _known(family), name="score_raw")
+        score = _checked(score_raw, passed, _checked_family(family), name="score_raw")
         if capture != _ALWAYS:
             return False
         self._store.add(scope, [score])
@@ -384,7 +367,7 @@ class EvaluationHistory:
         )
 
     def scopes(self, *, account_id: str | None = None) -> list[ScopeSummary]:
-        """Return what is recorded, of one account or of all, a summary per scope.
+        """Return a summary of each recorded scope, of one account or of all.
 
         Raises
         ------
@@ -394,7 +377,7 @@ class EvaluationHistory:
         return self._store.scopes(account_id=account_id)
 
 
-def _known(family: str | None) -> str | None:
+def _checked_family(family: str | None) -> str | None:
     if family is not None and family not in SCORE_TYPES:
         raise ConfigurationError(
             f"Expected family to be one of {', '.join(sorted(SCORE_TYPES))}, or none, got {family!r}."
@@ -448,18 +431,18 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
 
 def _results(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
     """Check all results and return them as scores; with `spread`, at most 1,000 of them, evenly spread."""
-    known = _known(family)
+    checked_family = _checked_family(family)
     numbers = _numbers(values, name="scores")
-    if known is not None and SCORE_TYPES[known] == "binary":
+    if checked_family is not None and SCORE_TYPES[checked_family] == "binary":
         # Every result is checked, those that are not recorded included.
         for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
-            _checked(numbers[row], None, known, name=f"scores[{row}]")
+            _checked(numbers[row], None, checked_family, name=f"scores[{row}]")
     rows = _spread(len(numbers)) if spread else range(len(numbers))
-    return [_checked(numbers[row], None, known, name=f"scores[{row}]") for row in rows]
+    return [_checked(numbers[row], None, checked_family, name=f"scores[{row}]") for row in rows]
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
-    """Return why the resampled means of these scores do not vary; empty where they do."""
+    """Return the reason for an interval of width 0; empty for any other interval."""
     if found.lower < found.upper:
         return ""
     value = scores[0].score_raw

@@ -1,13 +1,16 @@
-"""A finished run enters the history, and is compared with it."""
+"""Runs and answers of a service enter the history."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
+import threading
 import uuid
 from array import array
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import StateError
-from calibrant.core._prediction import Outcome
+from calibrant.core._files import read_json_object
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.evaluation._drift import Drift
@@ -24,15 +28,21 @@ from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._folder import write_json
 from calibrant.runs._row_file import RowFile
-from calibrant.store._score_records import Scope
+from calibrant.store._scores import Scope
 
 _FILE: Final = "history.json"
 _CONFIDENCE: Final = "/confidence"
 
+_LOG = logging.getLogger("calibrant")
+# A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.
+_MOST_WAITING: Final = 10_000
+_SECONDS_TO_RETRY: Final = 5.0
+_SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
+
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """What the history says about a run that entered it.
+    """A run in the history, with its interval and drift.
 
     Attributes
     ----------
@@ -57,7 +67,7 @@ class HistoryEntry:
 
 
 class RunScope:
-    """Where runs of a classifier on a task are recorded.
+    """Names under which runs of a classifier on a task are recorded.
 
     Right and wrong rows belong to the evaluator named like the task (family ``exact-match``),
     confidences to the one named ``TASK/confidence`` (family ``metrics``).
@@ -91,7 +101,7 @@ class RunScope:
     def record(self, history: EvaluationHistory, directory: Path) -> HistoryEntry:
         """Record the run in `directory`; a second time, it takes the place of the first.
 
-        Rows that failed for the server's reasons are left out.
+        Rows that failed with a transport error are left out.
 
         Raises
         ------
@@ -120,16 +130,91 @@ class RunScope:
         history.record_results(confidences, family="metrics", **self._confidence)
 
 
+class AnswerRecorder:
+    """Records the confidence of every answer in a history, in a thread of its own.
+
+    They are single results (``capture="always"``) of the evaluator ``TASK/confidence``, where `RunScope` records the
+    confidences of runs. While the database cannot be written, the latest 10,000 wait, and it is tried again every five
+    seconds.
+
+    Parameters
+    ----------
+    history : EvaluationHistory
+        The database.
+    scope : RunScope
+        Its names in the history.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> history = EvaluationHistory(tempfile.mkdtemp() + "/history.db")
+    >>> recorder = AnswerRecorder(history, RunScope(account_id="acme", task="reviews", profile_name="v1"))
+    >>> recorder.add([Prediction(label="good", confidence=0.9)])
+    >>> recorder.close()
+    >>> history.scopes()[0].scores
+    1
+    """
+
+    def __init__(self, history: EvaluationHistory, scope: RunScope) -> None:
+        self._history = history
+        self._scope = scope
+        self._waiting: deque[float] = deque(maxlen=_MOST_WAITING)
+        self._work = threading.Event()
+        self._closing = threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="calibrant-history", daemon=True)
+        self._thread.start()
+
+    def add(self, predictions: Iterable[Prediction]) -> None:
+        """Note the confidences of answers, and return at once.
+
+        Answers without a label or a confidence, and calls that failed, have no score and are left out.
+        """
+        for prediction in predictions:
+            if prediction.outcome is Outcome.OK and prediction.confidence is not None:
+                self._waiting.append(prediction.confidence)
+        self._work.set()
+
+    def close(self) -> None:
+        """Record the waiting answers and end the thread; answers that cannot be recorded now are lost, and logged."""
+        self._closing.set()
+        self._work.set()
+        self._thread.join(_SECONDS_TO_CLOSE)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._work.wait()
+            self._work.clear()
+            while not self._write() and not self._closing.wait(_SECONDS_TO_RETRY):
+                pass
+        if not self._write():
+            _LOG.error("%d answers were not recorded in the history.", len(self._waiting))
+
+    def _write(self) -> bool:
+        """Record the waiting answers in one transaction; return False if that fails."""
+        scores = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
+            self._scope.record_answers(self._history, scores)
+        except StateError as error:
+            if not self._failing:
+                _LOG.warning("Answers cannot be recorded in the history now: %s", error)
+            self._failing = True
+            # A full deque would throw away the latest answers for these.
+            free = _MOST_WAITING - len(self._waiting)
+            self._waiting.extendleft(reversed(scores[max(0, len(scores) - free) :]))
+            return False
+        self._failing = False
+        return True
+
+
 def _run_id(path: Path) -> str:
     """Return the run's name, on disk before anything is recorded under it."""
     if path.exists():
-        try:
-            return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateError(
-                f"{path}: expected the name of the run, got something else ({error!r}): delete it; the "
-                "run is then recorded as a new one."
-            ) from error
+        remedy = "delete it; the run is then recorded as a new one"
+        record = read_json_object(path, remedy=remedy)
+        if "run_id" not in record:
+            raise StateError(f"{path}: expected the name of the run, got {record!r:.100}: {remedy}.")
+        return str(record["run_id"])
     run_id = uuid.uuid4().hex
     write_json(path, {"run_id": run_id})
     return run_id

@@ -1,4 +1,4 @@
-"""A head from the distributions that an evaluation has left: no call is made."""
+"""A head learned from the stored distributions of an evaluation: no call is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Outcome
 from calibrant.evaluation._saved import load_predictions
@@ -19,7 +18,7 @@ from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._directory import PREDICTIONS, RESULT, read_origin
 from calibrant.runs._row_file import RowFile
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
@@ -35,9 +34,9 @@ class LearnedHead:
     source : str
         The directory of the predictions.
     head : Head
-        What their rows support.
+        The best head that their rows support.
     fingerprint : Fingerprint
-        What it belongs to.
+        Circumstances it belongs to.
     rows, left_out : int
         All rows, and those of them without a distribution or a true label.
     """
@@ -87,7 +86,7 @@ def learn_head(
 ) -> LearnedHead:
     """Learn a head from stored predictions for labelled rows; see `calibrant.heads.fit_head`.
 
-    What the embedded model made of the texts is not stored, so that no rung looks at it.
+    Hidden features of the embedded model are not stored, so no candidate head uses them.
 
     Parameters
     ----------
@@ -120,8 +119,10 @@ def learn_head(
         probabilities = row.values.get("probabilities")
         if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
             continue
+        if row.answer not in fingerprint.labels:
+            raise _refused(place, f"answers among the labels, got {row.answer!r:.80}")
         logprobs.append(_logprobs(probabilities, fingerprint, place))
-        answers.append(_position(row.answer, fingerprint, place))
+        answers.append(list(fingerprint.labels).index(row.answer))
         texts.append(row.input)
     if not logprobs:
         raise _refused(place, "rows with a distribution and a true label, got none")
@@ -140,15 +141,14 @@ def learn_head(
 
 def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
     """Return the fingerprint of predictions that are as the model scored them."""
-    if (place / "result.json").exists():
+    origin = read_origin(place)
+    if origin is not None and origin[0].name == RESULT:
         raise _refused(place, "an evaluation, got a search, which has learned a head already")
-    if saved.fingerprint is None or saved.fingerprint.multi_label:
+    if origin is None or saved.fingerprint is None or saved.fingerprint.multi_label:
         raise _refused(
             place, "the directory of a run with distributions over one label set, got something else"
         )
-    source = place / "run.json" if (place / "run.json").exists() else place / "batch.json"
-    record: Mapping[str, Any] = read_json_object(source, remedy="run the evaluation again")
-    about = record.get("described") or record
+    about: Mapping[str, Any] = origin[1].get("described") or origin[1]
     for name, said in (("head", "a head"), ("label_prior", "a label prior")):
         if about.get(name) is not None:
             raise _refused(
@@ -164,12 +164,6 @@ def _logprobs(probabilities: object, fingerprint: Fingerprint, place: Path) -> l
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(place, f"probabilities of every label, got {probabilities!r:.80}") from error
     return list(np.log(np.maximum(found, _LEAST)))
-
-
-def _position(answer: str, fingerprint: Fingerprint, place: Path) -> int:
-    if answer not in fingerprint.labels:
-        raise _refused(place, f"answers among the labels, got {answer!r:.80}")
-    return list(fingerprint.labels).index(answer)
 
 
 def _refused(place: Path, what: str) -> DataError:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeMetrics
     from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics
-    from calibrant.metrics._structure import OrdinalMetrics, StructureMetrics
+    from calibrant.metrics._structure import StructureMetrics
 
 SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationMetrics:
-    """How a classifier fared on labelled rows.
+    """Figures of a classifier on labelled rows.
 
-    *Answered* rows are those that did not fail for the server's reasons: all but outcome ``error``. A
+    *Answered* rows are those that did not fail with a transport error: all but outcome ``error``. A
     refusal, or an answer that is no label, is answered and wrong.
 
     Attributes
@@ -37,9 +37,9 @@ class EvaluationMetrics:
     rows_expected : int or None
         Rows of the input, where their number was known.
     complete : bool
-        Whether every row of the input has a prediction.
+        True if every row of the input has a prediction.
     stopped : str
-        Why the run ended early; empty otherwise.
+        Reason for an early end of the run; empty otherwise.
     outcomes : mapping of str to int
         Rows by outcome: ``ok``, ``error``, ``refusal``, ``unparsed``.
     errors : mapping of str to int
@@ -62,7 +62,7 @@ class EvaluationMetrics:
         Expected calibration error (15 bins of equal width) and Brier score of the confidence in the
         predicted label, in [0, 1], 0 is best.
     auroc : Interval or None
-        How well confidence ranks right above wrong rows, in [0, 1]: 0.5 is chance, below it wrong rows are the surer
+        AUROC of confidence for right against wrong rows, in [0, 1]: 0.5 is chance, below it wrong rows are the surer
         ones. None where all these rows are right, or all wrong.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
@@ -83,13 +83,13 @@ class EvaluationMetrics:
     session_rows : int
         Rows this session added; an earlier one may have left some.
     cascade : CascadeMetrics or None
-        What the models of a cascade contributed; None for a single model.
+        Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
-        How the parts of answers fared that hold several labels; None where an answer is one label. `correct`,
+        Metrics of the parts of answers that hold several labels; None where an answer is one label. `correct`,
         `accuracy`, `ece` and `brier` are about whole answers then, `per_label` and `macro_f1` about every label that
         an answer can hold.
     structure : OrdinalMetrics, HierarchicalMetrics or None
-        How near answers came, where the labels have a structure; None elsewhere.
+        Distances of answers from true labels, where the labels have a structure; None elsewhere.
     """
 
     rows: int
@@ -129,7 +129,7 @@ class EvaluationMetrics:
 
     @property
     def answered_labels(self) -> AnsweredLabels | None:
-        """How many of the labels were answered; None without answered rows."""
+        """Numbers of the labels that were answered; None without answered rows."""
         if self.composite is not None:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None
@@ -159,57 +159,28 @@ class EvaluationMetrics:
 def _interval(found: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {
-        "estimate": found.estimate,
-        "lower": found.lower,
-        "upper": found.upper,
-        "level": found.level,
-        "correct": correct,
-        "rows": rows,
-        "denominator": denominator,
-    }
+    ends = {name: getattr(found, name) for name in ("estimate", "lower", "upper", "level")}
+    return {**ends, "correct": correct, "rows": rows, "denominator": denominator}
 
 
-def _estimate(found: Interval | None) -> float | None:
-    return None if found is None else found.estimate
+def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
+    """Return the function that reads a figure by its dotted name; it returns None if a part of the name is missing."""
 
+    def read(found: EvaluationMetrics) -> float | None:
+        value: Any = found
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return value.estimate if isinstance(value, Interval) else value
 
-def _composite(found: EvaluationMetrics, name: str) -> float | None:
-    return None if found.composite is None else getattr(found.composite, name)
+    return read
 
 
 def _credit(found: EvaluationMetrics) -> float | None:
     """Return the mean credit: of plain labels the accuracy."""
-    if found.composite is not None:
-        return found.composite.credit
-    return _estimate(found.accuracy_answered if found.structure is None else found.structure.credit)
-
-
-def _ordinal(found: EvaluationMetrics) -> OrdinalMetrics | None:
-    from calibrant.metrics._structure import OrdinalMetrics  # noqa: PLC0415 (loaded when it is used)
-
-    if found.structure is None or not isinstance(found.structure, OrdinalMetrics):
-        return None
-    return found.structure
-
-
-def _within_one(found: EvaluationMetrics) -> float | None:
-    ordinal = _ordinal(found)
-    return None if ordinal is None else ordinal.within_one.estimate
-
-
-def _kappa(found: EvaluationMetrics) -> float | None:
-    ordinal = _ordinal(found)
-    return None if ordinal is None else ordinal.quadratic_kappa
-
-
-def _hierarchical_f1(found: EvaluationMetrics) -> float | None:
-    # `metrics` loads what a flat task does not need when a name of it is used.
-    from calibrant.metrics._structure import HierarchicalMetrics  # noqa: PLC0415 (loaded when it is used)
-
-    if found.structure is None or not isinstance(found.structure, HierarchicalMetrics):
-        return None
-    return found.structure.f1
+    for part in ("composite", "structure"):
+        if getattr(found, part) is not None:
+            return _figure(f"{part}.credit")(found)
+    return _figure("accuracy_answered")(found)
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -218,17 +189,17 @@ def _share(part: int, whole: int) -> float | None:
 
 GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = MappingProxyType(
     {
-        "accuracy": lambda found: _estimate(found.accuracy),
-        "accuracy_answered": lambda found: _estimate(found.accuracy_answered),
+        "accuracy": _figure("accuracy"),
+        "accuracy_answered": _figure("accuracy_answered"),
         "answered": lambda found: _share(found.answered, found.rows),
         "credit": _credit,
-        "hierarchical_f1": _hierarchical_f1,
-        "macro_f1": lambda found: found.macro_f1,
-        "micro_f1": lambda found: _composite(found, "micro_f1"),
-        "jaccard": lambda found: _composite(found, "jaccard"),
+        "hierarchical_f1": _figure("structure.f1"),
+        "macro_f1": _figure("macro_f1"),
+        "micro_f1": _figure("composite.micro_f1"),
+        "jaccard": _figure("composite.jaccard"),
         "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
-        "quadratic_kappa": _kappa,
-        "within_one_step": _within_one,
+        "quadratic_kappa": _figure("structure.quadratic_kappa"),
+        "within_one_step": _figure("structure.within_one"),
     }
 )
 """Metrics of which more is better and 1 is best, by name: what a run can be held to.

@@ -1,4 +1,4 @@
-"""How far an evaluation has come."""
+"""Progress of an evaluation."""
 
 from __future__ import annotations
 

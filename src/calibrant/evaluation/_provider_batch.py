@@ -9,10 +9,11 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
@@ -20,26 +21,29 @@ from calibrant.core._files import atomic_writer
 from calibrant.core._prediction import Outcome
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
-from calibrant.evaluation._provider_batch_answers import Answers
-from calibrant.evaluation._provider_batch_learned import described, finisher, keep_learned
-from calibrant.evaluation._provider_batch_report import BatchReport, Polling
+from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
+    HEAD,
+    LABEL_PRIOR,
     BatchDirectory,
     BatchLimits,
     BatchPart,
+    BatchReport,
     BatchState,
+    Polling,
     custom_id,
 )
 from calibrant.inference import RetryPolicy
-from calibrant.inference._batch_api import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
+from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.runs._folder import differing_keys
 from calibrant.runs._records import row_line
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
+_REPORTED: Final = ("status", "completed", "failed", "output_file", "error_file", "errors")
 
 
 def submit_batch(
@@ -57,21 +61,21 @@ def submit_batch(
     Parameters
     ----------
     classifier : Classifier
-        Says what is asked; built from a model's name, and decodes. Its head and its label-prior correction are
-        kept in the directory, and applied to what is collected.
+        Built from a model's name; decodes. Its head and its label-prior correction are kept in the directory, and
+        applied to the collected answers.
     rows : sequence of Example
         Its texts; an answer may be empty.
     out : Path
         Directory of the job.
     limits : BatchLimits, optional
-        How large a request file may be; by default as large as OpenAI takes them.
+        Size limits of a request file; by default those of OpenAI.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retries of passing faults.
 
     Returns
     -------
     BatchReport
-        What was sent.
+        The state of the job.
 
     Raises
     ------
@@ -82,25 +86,31 @@ def submit_batch(
     ProviderError
         The provider cannot be reached, or refuses; nothing that was sent is lost.
     """
-    method = _decoding(classifier)
+    if not isinstance(classifier.method, Decoding):
+        raise ConfigurationError(
+            f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "
+            "asks once per row. Set scoring = 'decode' under [model], or classify without the batch interface."
+        )
     if not rows:
         raise ConfigurationError("Expected at least one row to submit, got none.")
-    api = open_batch_api(classifier.name, options=classifier.options, retry=retry)
     directory = BatchDirectory(out)
-    try:
-        with directory.locked(create=True):
-            wanted = _new_state(classifier, method, api, rows)
-            state = directory.load()
-            if state is None:
-                directory.write_rows(rows)
-                keep_learned(out, classifier)
-                state = _with_requests(
-                    directory, wanted, _lines(classifier, api, rows), limits or BatchLimits()
-                )
-            _check_same(out, state, wanted.fingerprint)
-            return run_sync(_send(api, directory, state))
-    finally:
-        api.close()
+    with (
+        closing(open_batch_api(classifier.name, options=classifier.options, retry=retry)) as api,
+        directory.locked(create=True),
+    ):
+        wanted = _new_state(classifier, classifier.method, api, rows)
+        state = directory.load()
+        if state is None:
+            directory.write_rows(rows)
+            _keep_learned(out, classifier)
+            lines = (api.line(custom_id(n), _request(classifier, row.input)) for n, row in enumerate(rows))
+            state = directory.with_requests(wanted, lines, limits or BatchLimits())
+        if differing := differing_keys(state.fingerprint, wanted.fingerprint):
+            raise StateError(
+                f"{out}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
+                "same again."
+            )
+        return run_sync(_send(api, directory, state))
 
 
 def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy | None = None) -> BatchReport:
@@ -113,24 +123,17 @@ def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy |
     api_key : str, optional
         By default the environment's.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retries of passing faults.
 
     Raises
     ------
     StateError
         It is no such directory.
     ProviderError
-        The provider does not say.
+        The provider cannot be asked.
     """
-    directory = BatchDirectory(path)
-    with directory.locked():
-        state = _load(directory)
-        api = _open(state, api_key, retry)
-        try:
-            state = run_sync(_look(api, directory, state))
-        finally:
-            api.close()
-    return BatchReport(path=path, rows=state.rows, parts=state.parts)
+    with _opened_job(path, api_key, retry) as (directory, state, api):
+        return BatchReport.of(directory, run_sync(_look(api, directory, state)))
 
 
 def collect_batch(
@@ -141,7 +144,7 @@ def collect_batch(
     retry: RetryPolicy | None = None,
     on_look: Callable[[BatchReport], None] | None = None,
 ) -> BatchReport:
-    """Fetch what has ended, and write ``predictions.jsonl`` once everything has.
+    """Fetch the answers of ended batches, and write ``predictions.jsonl`` once all have ended.
 
     Parameters
     ----------
@@ -152,36 +155,35 @@ def collect_batch(
     api_key : str, optional
         By default the environment's.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retries of passing faults.
     on_look : callable, optional
         Called with the report of each look.
 
     Returns
     -------
     BatchReport
-        Without outcomes where a batch has not ended.
+        Without outcomes if a batch has not ended.
 
     Raises
     ------
     StateError
         It is no such directory, or not everything was submitted.
     ProviderError
-        The provider does not say, or a file of its is gone.
+        The provider cannot be asked, or one of its files is gone.
     CalibrantError
-        The directory was moved or removed meanwhile; the message says where the job is kept.
+        The directory was moved or removed meanwhile; the message names the directory that keeps the job.
     """
-    directory = BatchDirectory(path)
-    with directory.locked():
-        state = _load(directory)
-        _check_sent(directory, state)
-        api = _open(state, api_key, retry)
-        try:
-            with directory.rescuing(state):
-                state = run_sync(_watch(api, directory, state, wait, on_look))
-                report = BatchReport(path=path, rows=state.rows, parts=state.parts)
-                return _join(directory, state, api) if report.ended else report
-        finally:
-            api.close()
+    with _opened_job(path, api_key, retry) as (directory, state, api):
+        unsent = [part.number for part in state.parts if part.batch_id is None]
+        if unsent:
+            raise StateError(
+                f"{path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was cut off "
+                "(calibrant batch submit or retry) again."
+            )
+        with directory.rescuing(state):
+            watched = run_sync(_watch(api, directory, state, wait, on_look))
+            report = BatchReport.of(directory, watched)
+            return _join(directory, watched, api) if report.ended else report
 
 
 def retry_batch(
@@ -191,7 +193,7 @@ def retry_batch(
     api_key: str | None = None,
     retry: RetryPolicy | None = None,
 ) -> BatchReport:
-    """Submit the rows of a collected job that ended in an error once more, as they were asked before.
+    """Submit the rows of a collected job that ended in an error once more, with the same requests.
 
     After a crash, the same call goes on where it stopped.
 
@@ -200,11 +202,11 @@ def retry_batch(
     path : Path
         Directory of the job.
     limits : BatchLimits, optional
-        How large a request file may be; by default as large as OpenAI takes them.
+        Size limits of a request file; by default those of OpenAI.
     api_key : str, optional
         By default the environment's.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retries of passing faults.
 
     Raises
     ------
@@ -213,168 +215,121 @@ def retry_batch(
     ProviderError
         The provider cannot be reached, or refuses.
     """
+    with _opened_job(path, api_key, retry) as (directory, stored, api):
+        state = stored
+        if all(part.batch_id is not None for part in state.parts):
+            if not all(part.fetched for part in state.parts):
+                raise StateError(f"{path}: not everything was collected: collect first.")
+            lines = _failed_requests(directory, state, api)
+            state = directory.with_requests(state, lines, limits or BatchLimits())
+        return run_sync(_send(api, directory, state))
+
+
+@contextmanager
+def _opened_job(
+    path: Path, api_key: str | None, retry: RetryPolicy | None
+) -> Iterator[tuple[BatchDirectory, BatchState, BatchApi]]:
+    """Lock the directory of a submitted job and open its provider's interface."""
     directory = BatchDirectory(path)
     with directory.locked():
-        state = _load(directory)
-        api = _open(state, api_key, retry)
-        try:
-            if all(part.batch_id is not None for part in state.parts):
-                state = _with_failed_rows(directory, state, api, limits or BatchLimits())
-            return run_sync(_send(api, directory, state))
-        finally:
-            api.close()
-
-
-def _decoding(classifier: Classifier) -> Decoding:
-    method = classifier.method
-    if isinstance(method, Decoding):
-        return method
-    raise ConfigurationError(
-        f"Expected a model that decodes, got {type(method).__name__} for {classifier.name}: a batch asks "
-        "once per row. Set scoring = 'decode' under [model], or classify without the batch interface."
-    )
+        state = directory.load()
+        if state is None:
+            raise StateError(f"{path}: holds no submitted job: submit one first.")
+        options = {**state.connection, "api_key": api_key}
+        with closing(open_batch_api(options.pop("model"), options=options, retry=retry)) as api:
+            yield directory, state, api
 
 
 def _request(classifier: Classifier, text: str) -> CompletionRequest:
-    """Return what the runner would ask."""
     query = Query(prompt=classifier.prompt, text=text, user_template=classifier.user_template)
     return classifier.request(query)
 
 
-def _lines(classifier: Classifier, api: BatchApi, rows: Sequence[Example]) -> Iterator[str]:
-    for index, row in enumerate(rows):
-        yield api.line(custom_id(index), _request(classifier, row.input))
+def _keep_learned(out: Path, classifier: Classifier) -> None:
+    """Write a classifier's head and label prior into the directory of its job."""
+    fingerprint = classifier.fingerprint()
+    if classifier.head is not None:
+        classifier.head.save(out / HEAD, fingerprint=fingerprint)
+    if classifier.prior_correction is not None:
+        classifier.prior_correction.save(out / LABEL_PRIOR, fingerprint=fingerprint)
 
 
 def _new_state(
     classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example]
 ) -> BatchState:
-    return BatchState(
-        run=uuid.uuid4().hex,
-        created=time.time(),
-        rows=len(rows),
-        fingerprint=_fingerprint(classifier, method, api, rows),
-        connection={
-            "model": classifier.name,
-            "api_base": api.address,
-            "timeout": classifier.options.get("timeout", 60.0),
-        },
-        reading=dict(method.reader.describe()),
-        described=described(classifier),
-    )
-
-
-def _fingerprint(
-    classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example]
-) -> dict[str, str]:
-    """Return digests, so that what differs can be named and nothing be read."""
+    """Return the state of a new job; its fingerprint holds digests, as the directory must not repeat the texts."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.input, row.answer]).encode())
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
     shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
-    return {
-        "model": _digest([classifier.name, api.address]),
-        "prompt": _digest([classifier.prompt, classifier.user_template, *([] if shown is None else [shown])]),
-        "labels": _digest([method.describe(), classifier.response_format]),
-        "options": _digest([options, classifier.top_logprobs]),
-        "rows": digest.hexdigest(),
-        **({"corrections": _digest(learned)} if any(learned) else {}),
-    }
+    return BatchState(
+        run=uuid.uuid4().hex,
+        created=time.time(),
+        rows=len(rows),
+        fingerprint={
+            "model": _digest([classifier.name, api.address]),
+            "prompt": _digest([classifier.prompt, classifier.user_template, *([shown] if shown else [])]),
+            "labels": _digest([method.describe(), classifier.response_format]),
+            "options": _digest([options, classifier.top_logprobs]),
+            "rows": digest.hexdigest(),
+            **({"corrections": _digest(learned)} if any(learned) else {}),
+        },
+        connection={
+            "model": classifier.name,
+            "api_base": api.address,
+            "timeout": classifier.options.get("timeout", 60.0),
+        },
+        reading=dict(method.reader.describe()),
+        described=json.loads(json.dumps(about, default=repr)),
+    )
 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def _check_same(path: Path, state: BatchState, fingerprint: Mapping[str, Any]) -> None:
-    if differing := differing_keys(state.fingerprint, fingerprint):
-        raise StateError(
-            f"{path}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
-            "same again."
-        )
-
-
-def _load(directory: BatchDirectory) -> BatchState:
-    state = directory.load()
-    if state is None:
-        raise StateError(f"{directory.path}: holds no submitted job: submit one first.")
-    return state
-
-
-def _check_sent(directory: BatchDirectory, state: BatchState) -> None:
-    unsent = [part.number for part in state.parts if part.batch_id is None]
-    if unsent:
-        raise StateError(
-            f"{directory.path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was "
-            "cut off (calibrant batch submit or retry) again."
-        )
-
-
-def _open(state: BatchState, api_key: str | None, retry: RetryPolicy | None) -> BatchApi:
-    options = {name: state.connection[name] for name in ("api_base", "timeout")}
-    return open_batch_api(state.connection["model"], options={**options, "api_key": api_key}, retry=retry)
-
-
 async def _send(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchReport:
-    """Make the batches that are missing; every step is on disk before the next is taken."""
-    submitted = 0
-
-    def save(part: BatchPart) -> BatchPart:
-        nonlocal state
-        state = state.with_part(part)
-        directory.save(state)
-        return part
-
-    for missing in [part for part in state.parts if part.batch_id is None]:
-        part = missing
+    """Make the missing batches; every step is on disk before the next is taken."""
+    unsent = [part for part in state.parts if part.batch_id is None]
+    for prepared in unsent:
+        part = prepared
         if part.file_id is None:
-            part = save(replace(part, file_id=await api.upload(directory.requests(part))))
-        began_earlier = part.asked
-        part = save(replace(part, asked=True))
+            part = replace(part, file_id=await api.upload(directory.file("requests", part)))
+            state = directory.save_part(state, part)
+        # A call that was begun before a crash may have made the batch.
+        look_first, part = part.asked, replace(part, asked=True)
+        state = directory.save_part(state, part)
         batch = await api.create(
             str(part.file_id),
             metadata={"calibrant_run": state.run, "calibrant_part": str(part.number)},
             since=state.created,
-            look_first=began_earlier,
+            look_first=look_first,
         )
-        save(_seen(part, batch))
-        submitted += 1
-    return BatchReport(path=directory.path, rows=state.rows, parts=state.parts, submitted=submitted)
+        state = directory.save_part(state, _reported(part, batch))
+    return BatchReport.of(directory, state, submitted=len(unsent))
 
 
-def _seen(part: BatchPart, batch: RemoteBatch) -> BatchPart:
-    return replace(
-        part,
-        batch_id=batch.id,
-        status=batch.status,
-        completed=batch.completed,
-        failed=batch.failed,
-        output_file=batch.output_file,
-        error_file=batch.error_file,
-        errors=batch.errors,
-    )
+def _reported(part: BatchPart, batch: RemoteBatch) -> BatchPart:
+    return replace(part, batch_id=batch.id, **{name: getattr(batch, name) for name in _REPORTED})
 
 
 async def _look(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchState:
     for part in state.parts:
         if part.batch_id is not None and not part.ended:
-            state = state.with_part(_seen(part, await api.look(part.batch_id)))
+            state = state.with_part(_reported(part, await api.look(part.batch_id)))
     directory.save(state)
     return state
 
 
 async def _fetch(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchState:
     for part in state.parts:
-        if not part.ended or part.fetched:
-            continue
-        if part.output_file is not None:
-            await api.download(part.output_file, directory.answers(part))
-        if part.error_file is not None:
-            await api.download(part.error_file, directory.errors(part))
-        state = state.with_part(replace(part, fetched=True))
-        directory.save(state)
+        if part.ended and not part.fetched:
+            for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
+                if remote is not None:
+                    await api.download(remote, directory.file(kind, part))
+            state = directory.save_part(state, replace(part, fetched=True))
     return state
 
 
@@ -396,13 +351,12 @@ async def _watch(
             failures += 1
             if wait is None or not error.retryable or failures >= wait.failures:
                 raise
-            state = directory.load() or state  # what was seen before the failure
+            state = directory.load() or state  # as it was before the failure
             _LOG.warning("%s (looking again)", error)
-        report = BatchReport(path=directory.path, rows=state.rows, parts=state.parts)
+        report = BatchReport.of(directory, state)
         if on_look is not None:
             on_look(report)
-        done = report.ended and all(part.fetched for part in state.parts)
-        if done or wait is None:
+        if wait is None or (report.ended and all(part.fetched for part in state.parts)):
             return state
         if wait.timeout_seconds is not None:
             left = start + wait.timeout_seconds - time.monotonic()
@@ -415,59 +369,26 @@ async def _watch(
 
 def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchReport:
     """Write every row in input order, the file as a whole or not at all."""
-    answers, finish = Answers(directory, state, api), finisher(directory.path, state)
+    answers, finish = BatchAnswers(directory, state, api), finisher(directory.path, state)
     outcomes: Counter[str] = Counter()
-    tokens = [0, 0]
+    tokens: Counter[str] = Counter()
     with atomic_writer(directory.predictions) as file:
         rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
         for index, (example, answer) in enumerate(rows):
             prediction = finish(answer, example.input)
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
-            tokens[0] += prediction.usage.prompt_tokens
-            tokens[1] += prediction.usage.completion_tokens
-    return BatchReport(
-        path=directory.path,
-        rows=state.rows,
-        parts=state.parts,
-        outcomes=dict(outcomes),
-        prompt_tokens=tokens[0],
-        completion_tokens=tokens[1],
-        broken=answers.broken,
-        unknown=answers.unknown,
-        duplicates=answers.duplicates,
-    )
+            tokens["prompt_tokens"] += prediction.usage.prompt_tokens
+            tokens["completion_tokens"] += prediction.usage.completion_tokens
+    return BatchReport.of(directory, state, outcomes=dict(outcomes), **tokens, **answers.discarded)
 
 
-def _with_failed_rows(
-    directory: BatchDirectory, state: BatchState, api: BatchApi, limits: BatchLimits
-) -> BatchState:
-    """Return the state with request files for the rows that ended in an error, if there are any."""
-    if not all(part.fetched for part in state.parts):
-        raise StateError(f"{directory.path}: not everything was collected: collect first.")
-    answers = Answers(directory, state, api)
-    failed = {
-        row for row, prediction in enumerate(answers.predictions()) if prediction.outcome is Outcome.ERROR
-    }
-    if not failed:
-        return state
-
-    def lines() -> Iterator[str]:
-        left = set(failed)
-        for part in state.parts:
-            for row, line in directory.asked_rows(part):
-                if row in left:
-                    left.discard(row)
-                    yield line
-
-    return _with_requests(directory, state, lines(), limits)
-
-
-def _with_requests(
-    directory: BatchDirectory, state: BatchState, lines: Iterator[str], limits: BatchLimits
-) -> BatchState:
-    """Write further request files, and the state that has them."""
-    parts = directory.write_requests(lines, first=len(state.parts) + 1, limits=limits)
-    state = replace(state, parts=(*state.parts, *parts))
-    directory.save(state)
-    return state
+def _failed_requests(directory: BatchDirectory, state: BatchState, api: BatchApi) -> Iterator[str]:
+    """Yield the requests of the rows that ended in an error, each once."""
+    predictions = enumerate(BatchAnswers(directory, state, api).predictions())
+    failed = {row for row, prediction in predictions if prediction.outcome is Outcome.ERROR}
+    for part in state.parts:
+        for row, line in directory.asked_rows(part):
+            if row in failed:
+                failed.discard(row)
+                yield line

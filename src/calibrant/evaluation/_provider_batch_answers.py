@@ -1,99 +1,102 @@
-"""What came back from a provider's batch interface, joined with the rows that were asked about."""
+"""Answers of a provider's batch interface, joined with the rows they belong to."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ContextLengthError, StateError
+from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchPart, BatchState, row_of
-from calibrant.inference._batch_api import BatchApi
+from calibrant.evaluation._provider_batch_state import (
+    HEAD,
+    LABEL_PRIOR,
+    BatchDirectory,
+    BatchPart,
+    BatchState,
+    row_of,
+)
+from calibrant.heads._head import Head
+from calibrant.inference._heads import apply_head, opened_head
+from calibrant.inference._models import BatchApi
 from calibrant.inference._reader import AnswerReader
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
-_EXPIRED: Final = "batch_expired"
-_CANCELLED: Final = "batch_cancelled"
+_TIMED_OUT: Final = ("batch_expired", "batch_cancelled")
 _BLOCKED: Final = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-_OPEN_FILES: Final = 32
+_OPEN_FILES: Final = 32  # a process may hold few open files, and a job may have hundreds
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A file with lines of a part."""
-
-    path: Path
-    part: BatchPart
-
-
-class Answers:
-    """Where the answer to every row is; lines stay in their files until they are read.
+class BatchAnswers:
+    """Index of the answers to all rows of a job; lines stay in their files until they are read.
 
     Parameters
     ----------
     directory : BatchDirectory
-        Holds everything that came of the ended parts.
+        Holds all files of the ended parts.
     state : BatchState
-        What was asked.
+        State of the job.
     api : BatchApi
-        Says what a refused request means.
+        Explains refused requests.
 
     Attributes
     ----------
-    broken, unknown, duplicates : int
-        Lines that are no JSON objects, that name no row of their part, or a row that has a line already.
+    discarded : dict of str to int
+        Numbers of lines that are ``broken`` (no JSON objects), ``unknown`` (name no row of their part) or
+        ``duplicates`` (name a row that has a line already).
 
     Raises
     ------
     StateError
-        A file is missing.
+        A file is missing, or the state does not say how to read answers.
     """
 
     def __init__(self, directory: BatchDirectory, state: BatchState, api: BatchApi) -> None:
         self._directory = directory
         self._api = api
         self._reader = _reader(state)
-        self._sources: list[_Source] = []
+        self._files: list[Path] = []
         self._parts = state.parts
-        self._part = np.full(state.rows, -1, dtype=np.int32)  # the last part that asked
+        self._part = np.full(state.rows, -1, dtype=np.int32)  # the last part that asked about a row
         self._attempts = np.zeros(state.rows, dtype=np.int32)
-        self._source = np.full(state.rows, -1, dtype=np.int32)
+        self._file = np.full(state.rows, -1, dtype=np.int32)
         self._offset = np.zeros(state.rows, dtype=np.int64)
-        self.broken = self.unknown = self.duplicates = 0
+        self.discarded = {"broken": 0, "unknown": 0, "duplicates": 0}
         for place, part in enumerate(state.parts):
             self._add_part(place, part)
 
     def predictions(self) -> Iterator[Prediction]:
         """Yield the prediction of every row, in order."""
         with contextlib.ExitStack() as stack:
-            files: dict[int, IO[bytes]] = {}
-            for row in range(len(self._part)):
-                source = int(self._source[row])
-                if source >= 0 and source not in files:
-                    if len(files) >= _OPEN_FILES:
+            opened: dict[int, IO[bytes]] = {}
+            for row, number in enumerate(self._file.tolist()):
+                if number >= 0 and number not in opened:
+                    if len(opened) >= _OPEN_FILES:
                         stack.close()
-                        files.clear()
-                    files[source] = stack.enter_context(self._sources[source].path.open("rb"))
-                found = self._predict(row, files.get(source))
+                        opened.clear()
+                    opened[number] = stack.enter_context(self._files[number].open("rb"))
+                found = self._predict(row, opened.get(number))
                 yield replace(found, attempts=int(self._attempts[row]))
 
     def _predict(self, row: int, file: IO[bytes] | None) -> Prediction:
         if file is None:
-            return _error(self._why_missing(row))
+            return _error(self._why_missing(self._parts[int(self._part[row])]))
         file.seek(int(self._offset[row]))
         return self._read(json.loads(file.readline()))
 
-    def _why_missing(self, row: int) -> str:
-        part = self._parts[int(self._part[row])]
+    def _why_missing(self, part: BatchPart) -> str:
+        """Return the reason for a row without a line."""
         if part.status == "failed":
             return f"the batch failed: {'; '.join(part.errors[:3]) or 'the provider does not say why'}"
         if part.status in {"expired", "cancelled"}:
@@ -106,39 +109,37 @@ class Answers:
             asked[row] = True
         self._part[asked] = place
         self._attempts[asked] += 1
-        self._source[asked] = -1
-        for path in (self._directory.answers(part), self._directory.errors(part)):
+        self._file[asked] = -1
+        for kind in ("answers", "errors"):
+            path = self._directory.file(kind, part)
             if path.exists():
-                self._add_file(_Source(path, part), asked)
+                self._files.append(path)
+                self._index_lines(path, asked)
 
-    def _add_file(self, source: _Source, asked: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        number = len(self._sources)
-        self._sources.append(source)
+    def _index_lines(self, path: Path, asked: NDArray[np.bool_]) -> None:
         offset = 0
-        with source.path.open("rb") as file:
+        with path.open("rb") as file:
             for line in file:
-                row = self._row(line, asked)
-                if row is not None and self._source[row] >= 0:
-                    self.duplicates += 1
+                row = self._row(line, asked) if line.strip() else None
+                if row is not None and self._file[row] >= 0:
+                    self.discarded["duplicates"] += 1
                 elif row is not None:
-                    self._source[row] = number
+                    self._file[row] = len(self._files) - 1
                     self._offset[row] = offset
                 offset += len(line)
 
-    def _row(self, line: bytes, asked: np.ndarray[Any, np.dtype[np.bool_]]) -> int | None:
-        """Return the row a line is about, or None and count what is wrong with it."""
-        if not line.strip():
-            return None
+    def _row(self, line: bytes, asked: NDArray[np.bool_]) -> int | None:
+        """Return the row that a line belongs to; None for a line that is discarded."""
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            self.broken += 1
+            self.discarded["broken"] += 1
             return None
         row = row_of(record.get("custom_id"))
         if row is None or row >= len(asked) or not asked[row]:
-            self.unknown += 1
+            self.discarded["unknown"] += 1
             return None
         return row
 
@@ -148,21 +149,18 @@ class Answers:
         if isinstance(response, Mapping):
             status, body = response.get("status_code"), response.get("body")
             if status == 200 and not error:
-                return self._answer(body)
+                if isinstance(body, Mapping):
+                    return self._reader.read(body)
+                return _error(f"broken response: expected a JSON object, got {type(body).__name__}")
             if isinstance(status, int) and status >= 300:
                 return self._refused(status, body)
         if not isinstance(error, Mapping):
             return _error(f"the line holds neither an answer nor an error: {_AGAIN}")
         code, message = (str(error.get(name) or "") for name in ("code", "message"))
-        if code in {_EXPIRED, _CANCELLED}:
+        if code in _TIMED_OUT:
             return _error(f"{code.removeprefix('batch_')}: {_AGAIN}")
-        told = ": ".join(filter(None, [code, message])) or "the provider does not say why"
-        return _error(self._api.redacted(told)[:500])
-
-    def _answer(self, body: object) -> Prediction:
-        if isinstance(body, Mapping):
-            return self._reader.read(body)
-        return _error(f"broken response: expected a JSON object, got {type(body).__name__}")
+        reason = ": ".join(filter(None, [code, message])) or "the provider does not say why"
+        return _error(self._api.redacted(reason)[:500])
 
     def _refused(self, status: int, body: object) -> Prediction:
         failure = self._api.refusal(status, body)
@@ -173,11 +171,50 @@ class Answers:
         return _error(str(failure))
 
 
+def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], Prediction]:
+    """Return the function that turns an answer and its text into the prediction of a live call.
+
+    Raises
+    ------
+    ConfigurationError
+        The embedding model that the head reads texts with cannot be opened, or is another.
+    StateError
+        The head or the label prior that the job was submitted with is missing or damaged.
+    """
+    about = state.described or {}
+    head, prior = None, None
+    if about.get("head") is not None:
+        head = Head.load(directory / HEAD, fingerprint=_fingerprint(state, about))
+        if head.digest != about["head"]:
+            raise StateError(
+                f"{directory / HEAD}: expected the head that the job was submitted with, got another: restore it."
+            )
+        head = opened_head(head)
+    if about.get("label_prior") is not None:
+        prior = LabelPriorCorrection.load(directory / LABEL_PRIOR, fingerprint=_fingerprint(state, about))
+
+    def finish(prediction: Prediction, text: str) -> Prediction:
+        if prior is not None:
+            prediction = correct_prediction(prediction, prior)
+        return prediction if head is None else apply_head(head, prediction, text)
+
+    return finish
+
+
+def _fingerprint(state: BatchState, about: Mapping[str, Any]) -> Fingerprint:
+    return Fingerprint(
+        prompt=asked_text(about["prompt"], about["user_template"], about.get("demonstrations")),
+        model=state.connection["model"],
+        space=state.reading["space"],
+        labels=_labels(state.reading),
+    )
+
+
 def _reader(state: BatchState) -> AnswerReader:
     reading = state.reading
     try:
         return AnswerReader(
-            labels=labels_of_reading(reading),
+            labels=_labels(reading),
             field=reading["field"],
             answer_field=reading["answer_field"],
             space=LogprobSpace(reading["space"]),
@@ -188,7 +225,7 @@ def _reader(state: BatchState) -> AnswerReader:
         ) from error
 
 
-def labels_of_reading(reading: Mapping[str, Any]) -> LabelSet:
+def _labels(reading: Mapping[str, Any]) -> LabelSet:
     """Return the label set of a reader's description."""
     if "fields" in reading:
         return FieldLabels(

@@ -1,4 +1,4 @@
-"""The directory of jobs at a provider's batch interface: what was asked, and how far it got."""
+"""The directory of a job at a provider's batch interface: its rows, requests, state and report."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import is_in_place, make_rescue_folder
 from calibrant.core._rows import Example
-from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._directory import BATCH, PREDICTIONS
 from calibrant.runs._folder import locked_folder, make_folder, rescue_if_lost, write_json
-from calibrant.runs._origin import BATCH
 
 VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"
@@ -27,7 +26,7 @@ _NAME: Final = "row-"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """How large one request file may be.
+    """Size limits of one request file.
 
     Attributes
     ----------
@@ -42,6 +41,38 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Polling:
+    """Times between looks at batches that have not ended.
+
+    Attributes
+    ----------
+    seconds : float, default 10
+        Between the first two looks; half as much again between the next two, and so on.
+    maximum_seconds : float, default 300
+        Longest time between two looks.
+    timeout_seconds : float or None, default None
+        Longest time to wait in all; None waits for ever.
+    failures : int, default 10
+        Looks in a row that may fail, each after retries of its own.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is not above 0.
+    """
+
+    seconds: float = 10.0
+    maximum_seconds: float = 300.0
+    timeout_seconds: float | None = None
+    failures: int = 10
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"Expected {name} above 0, got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchPart:
     """One request file and the batch made of it.
 
@@ -52,21 +83,21 @@ class BatchPart:
     requests : int
         Rows asked about.
     file_id : str or None
-        The provider's name for the request file, once it is there.
+        The provider's name for the request file, once it is uploaded.
     asked : bool
-        Whether a call that makes the batch was begun.
+        True once a call that makes the batch was begun.
     batch_id : str or None
-        The provider's name for the batch, once that is known.
+        The provider's name for the batch, once it is known.
     status : str
         The provider's word, or ``prepared`` before it has one.
     completed, failed : int
         Requests, as the provider counts them.
     output_file, error_file : str or None
-        The provider's names for what came of it.
+        The provider's names for the files of answers and errors.
     errors : tuple of str
-        Why the batch failed as a whole.
+        Reasons for the failure of the batch as a whole.
     fetched : bool
-        Whether everything that came of it is in the directory.
+        True once all its answers and errors are in the directory.
     """
 
     number: int
@@ -84,13 +115,13 @@ class BatchPart:
 
     @property
     def ended(self) -> bool:
-        """Whether the provider is done with it."""
+        """True once the provider is done with it."""
         return self.status in _ENDED
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchState:
-    """What ``batch.json`` holds; no credentials are part of it.
+    """Content of ``batch.json``; it holds no credentials.
 
     Attributes
     ----------
@@ -101,13 +132,13 @@ class BatchState:
     rows : int
         Rows of the run.
     fingerprint : mapping
-        What the answers depend on.
+        Digests of all that the answers depend on.
     connection : mapping
         Name, ``api_base`` and ``timeout`` of the model.
     reading : mapping
-        How answers are read: labels, fields and space.
+        Description of the answers' reader: labels, fields and space.
     described : mapping or None
-        What `Classifier.describe` said; None where an older version submitted.
+        `Classifier.describe`; None for jobs that an older version submitted.
     parts : tuple of BatchPart
         Request files, those of retries last.
     """
@@ -127,22 +158,69 @@ class BatchState:
         return replace(self, parts=parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """State of a job, for the user.
+
+    Attributes
+    ----------
+    path : Path
+        Its directory.
+    rows : int
+        Rows of the job.
+    parts : tuple of BatchPart
+        Its batches.
+    submitted : int
+        Batches made by this call.
+    outcomes : mapping of str to int
+        Rows by outcome; empty until they are collected.
+    prompt_tokens, completion_tokens : int
+        Of the collected answers.
+    broken, unknown, duplicates : int
+        Lines of the provider that were no JSON, named no row of their batch, or a row a second time.
+    """
+
+    path: Path
+    rows: int
+    parts: tuple[BatchPart, ...]
+    submitted: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    broken: int = 0
+    unknown: int = 0
+    duplicates: int = 0
+
+    @classmethod
+    def of(cls, directory: BatchDirectory, state: BatchState, **figures: Any) -> BatchReport:  # noqa: ANN401
+        """Return the report of a state, with further fields."""
+        return cls(path=directory.path, rows=state.rows, parts=state.parts, **figures)
+
+    @property
+    def ended(self) -> bool:
+        """True once the provider is done with every batch."""
+        return all(part.ended for part in self.parts)
+
+    @property
+    def predictions(self) -> Path | None:
+        """The file with all rows, if this call wrote it."""
+        return self.path / PREDICTIONS if self.outcomes else None
+
+
 def custom_id(row: int) -> str:
     """Return the name of a row in request files."""
     return f"{_NAME}{row}"
 
 
 def row_of(name: object) -> int | None:
-    """Return the row of that name, or None where it is none of our names."""
-    if not isinstance(name, str) or not name.startswith(_NAME):
-        return None
-    digits = name.removeprefix(_NAME)
+    """Return the row of a name; None for a name that `custom_id` does not make."""
+    digits = name.removeprefix(_NAME) if isinstance(name, str) else ""
     return int(digits) if digits.isascii() and digits.isdigit() and name == custom_id(int(digits)) else None
 
 
 @dataclass(frozen=True)
 class BatchDirectory:
-    """The files of one run.
+    """The files of one job.
 
     Attributes
     ----------
@@ -154,29 +232,21 @@ class BatchDirectory:
 
     @property
     def predictions(self) -> Path:
-        """Where the collected rows are written."""
+        """The file of the collected rows."""
         return self.path / PREDICTIONS
 
-    def requests(self, part: BatchPart) -> Path:
-        """Return the request file of a part."""
-        return self.path / f"batch-requests-{part.number:04d}.jsonl"
-
-    def answers(self, part: BatchPart) -> Path:
-        """Return the file with the answers to a part."""
-        return self.path / f"batch-answers-{part.number:04d}.jsonl"
-
-    def errors(self, part: BatchPart) -> Path:
-        """Return the file with the requests of a part that failed."""
-        return self.path / f"batch-errors-{part.number:04d}.jsonl"
+    def file(self, kind: str, part: BatchPart) -> Path:
+        """Return the file of a part's ``requests``, ``answers`` or ``errors``."""
+        return self.path / f"batch-{kind}-{part.number:04d}.jsonl"
 
     @contextlib.contextmanager
     def locked(self, *, create: bool = False) -> Iterator[None]:
-        """Keep other processes out; a killed process lets go.
+        """Lock the directory until the block ends; a killed process lets go.
 
         Raises
         ------
         StateError
-            Another process is in, there is no such directory, or it cannot be written.
+            Another process holds the lock, there is no such directory, or it cannot be written.
         """
         if not create and not (self.path / BATCH).exists() and not self.path.is_file():
             raise StateError(
@@ -189,7 +259,7 @@ class BatchDirectory:
             yield
 
     def load(self) -> BatchState | None:
-        """Return what is stored, or None where nothing is.
+        """Return the stored state; None in an empty directory.
 
         Raises
         ------
@@ -204,8 +274,10 @@ class BatchDirectory:
             record = json.loads(path.read_text(encoding="utf-8"))
             if record.pop("version") != VERSION:
                 raise StateError(f"{path}: written by another version of calibrant: use that one.")
-            parts = tuple(_part(entry) for entry in record.pop("parts"))
-            return BatchState(**record, parts=parts)
+            parts = [
+                BatchPart(**{**part, "errors": tuple(part.get("errors", ()))}) for part in record.pop("parts")
+            ]
+            return BatchState(**record, parts=tuple(parts))
         except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(
                 f"{path}: not readable ({error!r:.200}). Batches may have been paid for: restore the file, or look "
@@ -213,7 +285,7 @@ class BatchDirectory:
             ) from error
 
     def save(self, state: BatchState) -> None:
-        """Put `state` in place of what is stored.
+        """Replace the stored state.
 
         Raises
         ------
@@ -222,9 +294,15 @@ class BatchDirectory:
         """
         write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
 
+    def save_part(self, state: BatchState, part: BatchPart) -> BatchState:
+        """Save and return the state with one part replaced."""
+        state = state.with_part(part)
+        self.save(state)
+        return state
+
     @contextlib.contextmanager
     def rescuing(self, state: BatchState) -> Iterator[None]:
-        """Keep what tells of the batches in another directory when this one is moved or removed before the block ends.
+        """Copy the job to another directory if this one is moved or removed before the block ends.
 
         Answers that were fetched already are fetched from the provider again.
 
@@ -237,14 +315,13 @@ class BatchDirectory:
         """
         learned = {"head": HEAD, "label_prior": LABEL_PRIOR}
         kept = [name for key, name in learned.items() if (state.described or {}).get(key) is not None]
-        paths = [*(self.path / name for name in (_ROWS, *kept)), *map(self.requests, state.parts)]
+        paths = [self.path / name for name in (_ROWS, *kept)]
+        paths += [self.file("requests", part) for part in state.parts]
         with contextlib.ExitStack() as stack:
-            try:
-                files = [stack.enter_context(path.open("rb")) for path in paths]
-            except OSError as error:
-                raise StateError(
-                    f"{error.filename}: not readable ({error.strerror}): restore the file."
-                ) from error
+            files = []
+            for path in paths:
+                with _reading(path):
+                    files.append(stack.enter_context(path.open("rb")))
 
             def in_place() -> bool:
                 return all(is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True))
@@ -264,7 +341,7 @@ class BatchDirectory:
         )
 
     def write_rows(self, rows: Iterable[Example]) -> None:
-        """Keep the rows, for the day their answers come."""
+        """Keep the rows until their answers come."""
         with (self.path / _ROWS).open("w", encoding="utf-8") as file:
             for row in rows:
                 record = {"input": row.input, "answer": row.answer, "context": dict(row.additional_context)}
@@ -280,32 +357,27 @@ class BatchDirectory:
         """
         path = self.path / _ROWS
         number = 0
-        try:
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    number += 1
-                    record = json.loads(line)
-                    yield Example(
-                        input=record["input"], answer=record["answer"], additional_context=record["context"]
-                    )
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{path}: not readable ({error!r:.200}): restore the file.") from error
+        with _reading(path), path.open(encoding="utf-8") as file:
+            for line in file:
+                number += 1
+                record = json.loads(line)
+                yield Example(
+                    input=record["input"], answer=record["answer"], additional_context=record["context"]
+                )
         if number != count:
             raise StateError(f"{path}: expected {count} rows, got {number}: restore the file.")
 
-    def write_requests(
-        self, lines: Iterable[str], *, first: int, limits: BatchLimits
-    ) -> tuple[BatchPart, ...]:
-        """Write request files, a new one whenever the next line would not fit.
+    def with_requests(self, state: BatchState, lines: Iterable[str], limits: BatchLimits) -> BatchState:
+        """Write further request files, a new one whenever the next line would not fit; save the state that has them.
 
         Parameters
         ----------
+        state : BatchState
+            State of the job.
         lines : iterable of str
             Requests, without line ends.
-        first : int
-            Number of the first file.
         limits : BatchLimits
-            How large a file may be.
+            Size limits of a file.
 
         Raises
         ------
@@ -326,13 +398,15 @@ class BatchDirectory:
                 full = parts and (parts[-1].requests >= limits.requests or size + len(data) > limits.bytes)
                 if file is None or full:
                     files.close()
-                    parts.append(BatchPart(number=first + len(parts), requests=0))
-                    file = files.enter_context(self.requests(parts[-1]).open("wb"))
+                    parts.append(BatchPart(number=len(state.parts) + len(parts) + 1, requests=0))
+                    file = files.enter_context(self.file("requests", parts[-1]).open("wb"))
                     size = 0
                 file.write(data)
                 size += len(data)
                 parts[-1] = replace(parts[-1], requests=parts[-1].requests + 1)
-        return tuple(parts)
+        state = replace(state, parts=(*state.parts, *parts))
+        self.save(state)
+        return state
 
     def asked_rows(self, part: BatchPart) -> Iterator[tuple[int, str]]:
         """Yield the rows a part asks about, with their requests.
@@ -342,16 +416,17 @@ class BatchDirectory:
         StateError
             The request file cannot be read.
         """
-        path = self.requests(part)
-        try:
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    yield _named_row(line), line.rstrip("\n")
-        except (OSError, ValueError, IndexError) as error:
-            raise StateError(f"{path}: not readable ({error!r:.200}): restore the file.") from error
+        path = self.file("requests", part)
+        with _reading(path), path.open(encoding="utf-8") as file:
+            for line in file:
+                # The name is the first value of a line, as we write it.
+                row = row_of(line.split('"', 4)[3])
+                if row is None:
+                    raise ValueError(line[:40])
+                yield row, line.rstrip("\n")
 
     def _check_foreign(self) -> None:
-        """Refuse files that are not ours; what a start that was cut off left behind is written anew."""
+        """Refuse files that are not ours; leftovers of a start that was cut off are overwritten."""
         ours = ["batch-requests-", f".{BATCH}."]
         if (self.path / _ROWS).exists():  # which is written first
             ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
@@ -362,16 +437,10 @@ class BatchDirectory:
                 )
 
 
-def _named_row(line: str) -> int:
-    """Return the row of a request; its name is the first value of the line, as we write it."""
-    row = row_of(line.split('"', 4)[3])
-    if row is None:
-        raise ValueError(line[:40])
-    return row
-
-
-def _part(record: dict[str, Any]) -> BatchPart:
-    known = {entry.name for entry in fields(BatchPart)}
-    if not set(record) <= known:
-        raise ValueError(sorted(set(record) - known))
-    return BatchPart(**{**record, "errors": tuple(record.get("errors", ()))})
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the errors of a file of ours that is missing or damaged into StateError."""
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateError(f"{path}: not readable ({error!r:.200}): restore the file.") from error

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._records import has_low_label_mass, step_to_record
-from calibrant.core._rows import Example
+from calibrant.core._prediction import Outcome
+from calibrant.core._records import has_low_label_mass
 from calibrant.evaluation._metrics import EvaluationMetrics
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import ClassificationSummary
@@ -23,7 +22,7 @@ from calibrant.metrics._selective import auroc_interval
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
-    from calibrant.metrics._composite import CompositeTally, GivenPart
+    from calibrant.metrics._composite import CompositeTally
     from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
@@ -33,27 +32,8 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _STATUS: Final = re.compile(r"\b[45]\d\d\b")
 
 
-class _Seen(NamedTuple):
-    """What a row adds to the counts."""
-
-    answer: str
-    label: str | None
-    outcome: str
-    reason: str
-    confidence: float | None
-    model: str | None
-    attempts: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-    steps: Sequence[Mapping[str, Any]] = ()
-    accepted: bool | None = None
-    parts: Sequence[GivenPart] = ()
-    has_low_label_mass: bool = False
-
-
 class Tally:
-    """What is known about the rows so far.
+    """Running counts of the rows of an evaluation.
 
     Parameters
     ----------
@@ -85,89 +65,62 @@ class Tally:
         self.priced = 0
         self.unpriced = 0
 
-    def add(self, example: Example, prediction: Prediction) -> None:
-        """Count a row."""
-        usage = prediction.usage
-        from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
-
-        self._add(
-            _Seen(
-                answer=example.answer,
-                label=prediction.label,
-                outcome=prediction.outcome.value,
-                reason=prediction.reason,
-                confidence=prediction.confidence,
-                model=prediction.model,
-                attempts=prediction.attempts,
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                cost=usage.cost,
-                steps=[step_to_record(step) for step in prediction.steps],
-                accepted=prediction.accepted,
-                parts=[GivenPart(part.name, part.label, part.confidence) for part in prediction.parts],
-                has_low_label_mass=prediction.has_low_label_mass,
-            )
-        )
-
-    def add_record(self, record: Mapping[str, Any]) -> None:
-        """Count a row by its line of ``predictions.jsonl``.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is not such a line.
-        """
-        optional = _Seen._field_defaults.keys() - record.keys()  # of a single model, of one label
-        from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
-
-        parts = [
-            GivenPart(part["name"], part["label"], part["confidence"]) for part in record.get("parts", ())
-        ]
-        found = {name: record[name] for name in _Seen._fields if name not in optional}
-        self._add(_Seen(**{**found, "parts": parts, "has_low_label_mass": has_low_label_mass(record)}))
-
     @property
     def answered(self) -> int:
         """Rows whose outcome is not ``error``."""
         return self.rows - self.outcomes[Outcome.ERROR.value]
 
-    def _add(self, row: _Seen) -> None:
-        outcome = Outcome(row.outcome)
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row by its record, such as `calibrant.runs.row_record` returns, or a line of ``predictions.jsonl``.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such record.
+        """
+        outcome, answer, label, confidence = (
+            row[name] for name in ("outcome", "answer", "label", "confidence")
+        )
+        failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
         self.rows += 1
-        self.outcomes[row.outcome] += 1
-        self.calls += row.attempts
+        self.outcomes[outcome] += 1
         self._count_payment(row)
-        right = row.label == row.answer
-        if row.steps:
-            correct = None if outcome is Outcome.ERROR else right
+        if steps := row.get("steps"):  # of a cascade
             from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._cascade = self._cascade or CascadeTally()
-            self._cascade.add(row.steps, accepted=row.accepted, correct=correct)
-        if outcome is Outcome.ERROR:
-            self._count_error(row.reason)
+            self._cascade.add(steps, accepted=row["accepted"], correct=None if failed else right)
+        if failed:
+            self._count_error(row["reason"])
             return
         self.correct += right
         if self._table is not None:
-            self._table.add(row.answer, row.label)
+            self._table.add(answer, label)
         if self._composite is not None:
-            self._composite.add(row.answer, row.label, row.parts)
-        self.models[row.model or "unknown"] += 1
-        if outcome is Outcome.OK and row.confidence is not None:
-            self._confidence.append(row.confidence)
-            self._right.append(right)
-        self.low_label_mass += row.has_low_label_mass
+            from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
 
-    def _count_payment(self, row: _Seen) -> None:
-        if row.attempts == 0:
-            self.from_cache += row.outcome != Outcome.ERROR.value
+            parts = [
+                GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())
+            ]
+            self._composite.add(answer, label, parts)
+        self.models[row["model"] or "unknown"] += 1
+        if outcome == Outcome.OK.value and confidence is not None:
+            self._confidence.append(confidence)
+            self._right.append(right)
+        self.low_label_mass += has_low_label_mass(row)
+
+    def _count_payment(self, row: Mapping[str, Any]) -> None:
+        tokens = row["prompt_tokens"] + row["completion_tokens"]
+        if row["attempts"] == 0:
+            self.from_cache += row["outcome"] != Outcome.ERROR.value
             return
-        self.prompt_tokens += row.prompt_tokens
-        self.completion_tokens += row.completion_tokens
-        if row.cost is not None:
-            self.cost += row.cost
+        self.calls += row["attempts"]
+        self.prompt_tokens += row["prompt_tokens"]
+        self.completion_tokens += row["completion_tokens"]
+        if row["cost"] is not None:
+            self.cost += row["cost"]
             self.priced += 1
-        elif row.prompt_tokens + row.completion_tokens > 0:
+        elif tokens > 0:
             self.unpriced += 1
 
     def _count_error(self, reason: str) -> None:
@@ -217,7 +170,7 @@ class Tally:
 
 
 class _Table:
-    """Counts who is taken for whom, where an answer is one label."""
+    """Confusion counts of answers that are one label."""
 
     def __init__(self, labels: LabelSet) -> None:
         self._label_set = labels
@@ -245,7 +198,7 @@ class _Table:
 
 
 def error_kind(reason: str) -> str:
-    """Return what failures of one kind have in common: the reason without the model and most numbers."""
+    """Return the kind of a failure: its reason without the model and most numbers."""
     _, colon, rest = reason.partition(": ")
     text = rest if colon and rest else reason
     status = _STATUS.search(text)

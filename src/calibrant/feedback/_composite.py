@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._prediction import Outcome, Part, Prediction
-from calibrant.feedback._label import build_feedback
-from calibrant.feedback._words import (
+from calibrant.feedback._label import (
     MAX_ALTERNATIVES,
     SLACK,
+    build_feedback,
     check,
     context_lines,
     failed_call,

@@ -8,22 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.clients._constraint import LabelArray
-from calibrant.core._completion import CompletionRequest, ContinuingClient
+from calibrant.core._completion import CompletionRequest
 from calibrant.core._composite import MultiLabels
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.core._prediction import Prediction
 from calibrant.core._tokens import TokenContinuation
-from calibrant.inference._calls import Calls
-from calibrant.inference._exact import LabelScorer, RowCalls, settings_of
-from calibrant.inference._forms import parts_of_set
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
+from calibrant.inference._exact import ExactMethod, LabelScorer, RowCalls
+from calibrant.inference._reader import parts_of_set
 from calibrant.inference._tokens import Expected
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 
 @dataclass(kw_only=True)
-class ArrayScoring:
+class ArrayScoring(ExactMethod):
     """Writes an array of labels, at each place with the most probable of what may stand there.
 
     Two things are asked at each place, behind the labels given before: does the array go on, and if so, with which
@@ -36,42 +34,22 @@ class ArrayScoring:
 
     Attributes
     ----------
-    client : ContinuingClient
-        Where the calls go; its rows are those of an embedded engine.
     labels : MultiLabels
         The legal labels.
     array : LabelArray
         The JSON around the labels.
-    tolerance : float or "exact"
-        See `LabelWalk`, for each place; ``"exact"`` is 0.01.
-    calls : Calls
-        How single calls are made.
     """
 
-    client: ContinuingClient
     labels: MultiLabels
     array: LabelArray
-    tolerance: Tolerance = DEFAULT_TOLERANCE
-    calls: Calls = field(default_factory=Calls)
     _scorer: LabelScorer = field(init=False, repr=False)
-    _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._scorer = LabelScorer(
-            client=self.client, labels=self.labels, tolerance=self.tolerance, calls=self.calls
-        )
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``exact``."""
-        return LogprobSpace.EXACT
+        self._scorer = self.scorer(self.labels)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the set of labels that the model writes, and how sure each of them is."""
-        if not self._checked:
-            values = self.array.element.values
-            await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
-            self._checked = True
+        await self.check(self.array.element.values)
         expected = await self._scorer.prepare(request, self.array.beginning(()) + self.array.separator(()))
         calls = RowCalls()
         given: list[str] = []
@@ -92,20 +70,17 @@ class ArrayScoring:
                 given.append(label)
         evidence = set_of_places(self.labels.labels, places)
         answer = self.labels.answer_with(given)
-        return Prediction(
+        return calls.predicted(
             label=answer,
             confidence=evidence.confidence,
             text=self.array.beginning(given) + self.array.behind,
-            usage=calls.usage,
-            model=calls.model,
-            attempts=calls.made,
             parts=parts_of_set(self.labels, answer, evidence),
         )
 
     async def _place(
         self, row: TokenContinuation, given: Sequence[str], calls: RowCalls, expected: Expected
     ) -> ArrayPlace:
-        """Return what may stand behind the labels given so far."""
+        """Return the probabilities of each label and of the end behind the labels given so far."""
         prefix = self.array.beginning(given) + self.array.separator(given)
         labels = await self._scorer.score(row, prefix, calls, expected=expected)
         return await calls.make(
@@ -129,13 +104,11 @@ class ArrayScoring:
             raise ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name) from error
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what is scored, where, how far, and what is set for the client itself."""
+        """Return the labels, the JSON around them, and the settings that all exact methods have."""
         element = self.array.element
         return {
-            "scoring": "exact",
+            **super().describe(),
             "several": True,
             "labels": self.labels.labels,
             "array": [self.array.opening, element.prefix, element.suffix, self.array.behind],
-            "tolerance": self.tolerance,
-            **settings_of(self.client),
         }

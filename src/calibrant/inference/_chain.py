@@ -7,18 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.clients._constraint import SchemaChoice, SchemaChoices
-from calibrant.core._completion import CompletionRequest, ContinuingClient
+from calibrant.core._completion import CompletionRequest
 from calibrant.core._composite import Field, FieldLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._prediction import Part, Prediction
-from calibrant.inference._calls import Calls
-from calibrant.inference._exact import (
-    LabelScorer,
-    RowCalls,
-    settings_of,
-)
-from calibrant.inference._forms import joint_confidence
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Tolerance
+from calibrant.inference._exact import ExactMethod, LabelScorer, RowCalls
+from calibrant.inference._reader import joint_confidence
 
 
 def choices_by_field(
@@ -39,7 +32,7 @@ def choices_by_field(
 
 
 @dataclass(kw_only=True)
-class FieldChain:
+class FieldChain(ExactMethod):
     """Scores the labels of one field after the other.
 
     The first field of the answer is scored as `ExactScoring` does; the answer is continued with its most probable
@@ -49,46 +42,25 @@ class FieldChain:
 
     Attributes
     ----------
-    client : ContinuingClient
-        Where the calls go.
     labels : FieldLabels
         The fields and their labels.
     steps : tuple of (Field, SchemaChoice)
         The fields in the order in which the answer holds them, each with the JSON before it.
     behind : str
         JSON from the last label's closing quote on.
-    tolerance : float or "exact"
-        See `LabelWalk`; ``"exact"`` is 0.01.
-    calls : Calls
-        How single calls are made.
     """
 
-    client: ContinuingClient
     labels: FieldLabels
     steps: Sequence[tuple[Field, SchemaChoice]]
     behind: str
-    tolerance: Tolerance = DEFAULT_TOLERANCE
-    calls: Calls = field(default_factory=Calls)
     _scorers: tuple[LabelScorer, ...] = field(init=False, repr=False)
-    _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._scorers = tuple(
-            LabelScorer(client=self.client, labels=one.labels, tolerance=self.tolerance, calls=self.calls)
-            for one, _ in self.steps
-        )
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``exact``."""
-        return LogprobSpace.EXACT
+        self._scorers = tuple(self.scorer(one.labels) for one, _ in self.steps)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label of every field, given those before it."""
-        if not self._checked:
-            values = tuple(dict.fromkeys(value for _, choice in self.steps for value in choice.values))
-            await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
-            self._checked = True
+        await self.check(tuple(dict.fromkeys(value for _, choice in self.steps for value in choice.values)))
         text, expected = "", []
         for (_, choice), scorer in zip(self.steps, self._scorers, strict=True):
             expected.append(await scorer.prepare(request, text + choice.before))
@@ -108,22 +80,17 @@ class FieldChain:
                 )
                 text = choice.take(text, label)
         ordered = tuple(parts[one.name] for one in self.labels.fields)
-        return Prediction(
+        return calls.predicted(
             label=self.labels.answer_of({part.name: part.label for part in ordered}),
             confidence=joint_confidence(ordered),
             text=text + self.behind,
-            usage=calls.usage,
-            model=calls.model,
-            attempts=calls.made,
             parts=ordered,
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what is scored, in which order, how far, and what is set for the client itself."""
+        """Return the fields in their order, and the settings that all exact methods have."""
         return {
-            "scoring": "exact",
+            **super().describe(),
             "fields": [[one.name, choice.before, list(one.labels.labels)] for one, choice in self.steps],
             "order": [one.name for one in self.labels.fields],
-            "tolerance": self.tolerance,
-            **settings_of(self.client),
         }

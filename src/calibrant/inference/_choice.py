@@ -1,4 +1,4 @@
-"""Which method a classifier uses: what it was told, or the best one its model and schema allow."""
+"""Choice of a classifier's method: the given one, or the best that model and schema allow."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from calibrant.core._completion import Client, ContinuingClient
 from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._task import Task
-from calibrant.inference._calls import Calls
+from calibrant.core._labels import LabelSet
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Decoding, Method, Tolerance, check_tolerance
+from calibrant.inference._methods import (
+    DEFAULT_TOLERANCE,
+    Decoding,
+    Method,
+    ModelCalls,
+    Tolerance,
+    check_tolerance,
+)
 from calibrant.inference._reader import AnswerReader
 
 if TYPE_CHECKING:
-    from calibrant.inference._array import ArrayScoring
-    from calibrant.inference._chain import FieldChain
-    from calibrant.inference._exact import ExactScoring
+    from calibrant.inference._exact import ExactMethod
     from calibrant.inference._sampling import Sampling
 
 _LOG = logging.getLogger("calibrant")
@@ -30,13 +34,13 @@ Scoring: TypeAlias = Literal["exact", "decode", "sampled"]
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """What a classifier was told about how its requests become predictions.
+    """Settings of a classifier that decide how its requests become predictions.
 
     Attributes
     ----------
     scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
-    calls : Calls
+    calls : ModelCalls
         How single calls are made.
     options : mapping
         Handed to the provider with every call.
@@ -46,14 +50,14 @@ class MethodOptions:
     tolerance: Tolerance | None = None
     samples: int | None = None
     temperature: float | None = None
-    calls: Calls = field(default_factory=Calls)
+    calls: ModelCalls = field(default_factory=ModelCalls)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose_method(
     client: Client, reader: AnswerReader, response_format: Mapping[str, Any], wanted: MethodOptions
 ) -> Method:
-    """Return how requests become predictions.
+    """Return the method that turns requests into predictions.
 
     Raises
     ------
@@ -95,7 +99,7 @@ def _check(wanted: MethodOptions) -> None:
 
 @cache
 def _say_once(model: str, reason: str) -> None:
-    """Say that a model decodes which could score every label; copies of a classifier do not repeat it."""
+    """Warn that a model decodes which could score every label; copies of a classifier do not repeat it."""
     _LOG.warning(
         "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
         model,
@@ -125,11 +129,9 @@ def _exact(
     client: Client,
     reader: AnswerReader,
     response_format: Mapping[str, Any],
-    *,
-    tolerance: Tolerance,
-    calls: Calls,
-) -> ExactScoring | FieldChain | ArrayScoring | str:
-    """Return the method, or why there is none."""
+    **settings: Any,  # noqa: ANN401  (tolerance and calls)
+) -> ExactMethod | str:
+    """Return the exact method for a model, labels and schema, or the reason why there is none."""
     if not isinstance(client, ContinuingClient):
         from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
 
@@ -138,37 +140,42 @@ def _exact(
             f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
             f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
         )
+    labels = reader.labels
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
-    if isinstance(reader.labels, CompositeLabels):
-        return _several(client, reader.labels, response_format, tolerance=tolerance, calls=calls)
+    if isinstance(labels, MultiLabels):
+        return _array(client, labels, response_format, **settings)
+    if isinstance(labels, FieldLabels):
+        return _chain(client, labels, response_format, **settings)
+    if isinstance(labels, CompositeLabels):
+        return f"no answer of {type(labels).__name__} is known"
+    return _one_label(client, labels, response_format, **settings)
+
+
+def _one_label(
+    client: ContinuingClient,
+    labels: LabelSet,
+    response_format: Mapping[str, Any],
+    **settings: Any,  # noqa: ANN401
+) -> ExactMethod | str:
     from calibrant.clients._constraint import constraint_for  # noqa: PLC0415 (loaded when it is used)
 
     constraint = constraint_for(response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
-    if not {constraint.answer(label) for label in reader.labels.labels} <= set(constraint.answers()):
+    if not {constraint.answer(label) for label in labels.labels} <= set(constraint.answers()):
         return "the schema's enum lacks some of the labels"
     from calibrant.inference._exact import ExactScoring  # noqa: PLC0415 (only where it is possible)
 
-    return ExactScoring(
-        client=client, labels=reader.labels, constraint=constraint, tolerance=tolerance, calls=calls
-    )
+    return ExactScoring(client=client, labels=labels, constraint=constraint, **settings)
 
 
-def _several(
+def _chain(
     client: ContinuingClient,
-    labels: CompositeLabels,
+    labels: FieldLabels,
     response_format: Mapping[str, Any],
-    *,
-    tolerance: Tolerance,
-    calls: Calls,
-) -> FieldChain | ArrayScoring | str:
-    """Return the method, or why there is none."""
-    if isinstance(labels, MultiLabels):
-        return _array(client, labels, response_format, tolerance=tolerance, calls=calls)
-    if not isinstance(labels, FieldLabels):
-        return f"no answer of {type(labels).__name__} is known"
+    **settings: Any,  # noqa: ANN401
+) -> ExactMethod | str:
     from calibrant.clients._constraint import choices_for  # noqa: PLC0415 (loaded when it is used)
 
     choices = choices_for(response_format)
@@ -181,20 +188,15 @@ def _several(
     steps = choices_by_field(labels, choices)
     if isinstance(steps, str):
         return steps
-    return FieldChain(
-        client=client, labels=labels, steps=steps, behind=choices.behind, tolerance=tolerance, calls=calls
-    )
+    return FieldChain(client=client, labels=labels, steps=steps, behind=choices.behind, **settings)
 
 
 def _array(
     client: ContinuingClient,
     labels: MultiLabels,
     response_format: Mapping[str, Any],
-    *,
-    tolerance: Tolerance,
-    calls: Calls,
-) -> ArrayScoring | str:
-    """Return the method, or why there is none."""
+    **settings: Any,  # noqa: ANN401
+) -> ExactMethod | str:
     if not is_in_process(client):
         return (
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
@@ -209,15 +211,4 @@ def _array(
         return "the schema's enum lacks some of the labels"
     from calibrant.inference._array import ArrayScoring  # noqa: PLC0415 (only for several labels)
 
-    return ArrayScoring(client=client, labels=labels, array=array, tolerance=tolerance, calls=calls)
-
-
-def refuse_several_models(task: Task) -> None:
-    """Refuse a task that names several models, where one is asked."""
-    named = {"cascade": "cascade", "routing": "[routing]"}
-    several = next((said for section, said in named.items() if section in task.sections), None)
-    if several is not None:
-        raise ConfigurationError(
-            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
-            "with calibrant.assembly.open_classifier(task)."
-        )
+    return ArrayScoring(client=client, labels=labels, array=array, **settings)

@@ -14,21 +14,18 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import Predictor, Query
+from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
-from calibrant.inference._calls import Calls
 from calibrant.inference._choice import MethodOptions, Scoring, choose_method
+from calibrant.inference._feed import Runner
 from calibrant.inference._from_task import task_arguments, task_head
 from calibrant.inference._limits import Gate, default_concurrency
-from calibrant.inference._methods import Tolerance, keeps_features
-from calibrant.inference._model_predictor import ModelPredictor
+from calibrant.inference._methods import ModelCalls, Tolerance, keeps_features
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._prompted import PromptedModel
+from calibrant.inference._prompted import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._runner import Runner
 from calibrant.inference.doctor._records import identity, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
@@ -65,7 +62,7 @@ class Classifier(ModelPredictor):
     concurrency : int, optional
         Calls in flight at most; 10 by default, 4 for an embedded engine.
     space : str, optional
-        What the log-probabilities are probabilities of, where the client's own is wrong.
+        Space of the log-probabilities, where the client's own is wrong.
     options : mapping, optional
         Handed to the provider with every call; see `calibrant.inference.open_client`.
     journal : Journal, optional
@@ -88,16 +85,16 @@ class Classifier(ModelPredictor):
     samples : int, optional
         How often ``sampled`` asks about a text, at least 2; 10 by default.
     temperature : float, optional
-        What ``sampled`` samples at, above 0; by default the temperature among `options`, else 1. A
-        ``seed`` among `options` is counted on from sample to sample.
+        Temperature of ``sampled``, above 0; by default the one among `options`, else 1. A ``seed`` among `options` is
+        counted on from sample to sample.
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction. Not for answers that hold
         several labels.
     head : Head, optional
         Turns the model's distributions into the final ones; learned under this prompt, by `fit`.
     keep_tokens : bool, default False
-        Whether decoded predictions hold their tokens (`Prediction.tokens`), as some confidences of a
-        cascade need; they take room in a journal.
+        True keeps the tokens of decoded predictions (`Prediction.tokens`), as some confidences of a cascade need; they
+        take room in a journal.
 
     Raises
     ------
@@ -113,8 +110,6 @@ class Classifier(ModelPredictor):
     ...     classifier.classify("purrs").label
     'cat'
     """
-
-    _head: Head | None = None
 
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
@@ -174,7 +169,7 @@ class Classifier(ModelPredictor):
 
     def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
         gate = Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
-        self._calls = Calls(policy=self._retry, gate=gate)
+        self._calls = ModelCalls(policy=self._retry, gate=gate)
         wanted = replace(self._wanted, calls=self._calls)
         self._model = PromptedModel(
             client=client,
@@ -183,7 +178,7 @@ class Classifier(ModelPredictor):
             top_logprobs=top_logprobs,
             options=wanted.options,
         )
-        self._runner = Runner(model=self._model, gate=gate, journal=journal)
+        self._runner = Runner(gate=gate, journal=journal)
 
     @classmethod
     def from_task(
@@ -232,39 +227,10 @@ class Classifier(ModelPredictor):
             opened.pop_all()
         return found
 
-    @property
-    def prior_correction(self) -> LabelPriorCorrection | None:
-        """The correction of every prediction; None where there is none."""
-        return self._prior_correction
-
-    @prior_correction.setter
-    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None:
-            from calibrant.inference._heads import check_one_distribution  # noqa: PLC0415 (if it has one)
-
-            check_one_distribution(self.labels)
-        self._prior_correction = correction
-
-    @property
-    def head(self) -> Head | None:
-        """What turns the model's distributions into the final ones; None where they stay as they are."""
-        return self._head
-
-    @head.setter
-    def head(self, head: Head | None) -> None:
-        if head is not None:
-            from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
-
-            if head.uses_features:
-                self._use(self._model.with_features())
-            check_head(head, labels=self.labels, method=self.method)
-            head = opened_head(head)
-        self._head = head
-
     def fit(
         self, texts: Sequence[str], answers: Sequence[str], *, embeddings: str | EmbeddingModel | None = None
     ) -> Self:
-        """Ask the model about labelled texts, and learn from its answers what makes the final distribution.
+        """Ask the model about labelled texts, and learn a head from its answers.
 
         The head that the labelled rows support is chosen by `calibrant.heads.fit_head` and used from then on, in place
         of one that was there before.
@@ -300,11 +266,11 @@ class Classifier(ModelPredictor):
         return self
 
     def with_features(self) -> Self:
-        """Return a copy without a head, whose predictions hold what the model made of the text, where it tells."""
+        """Return a copy without a head, whose predictions hold the model's features of the text, if it has any."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._head = False, None
-        copy._use(self._model.with_features())
+        copy._model = self._model.with_features()
         return copy
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
@@ -389,7 +355,7 @@ class Classifier(ModelPredictor):
 
             retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
         copy = self.with_prompt(self.prompt)
-        copy._use(replace(self._model, retrieval=retrieval))  # noqa: SLF001  (its own class)
+        copy._model = replace(self._model, retrieval=retrieval)  # noqa: SLF001  (its own class)
         return copy
 
     def with_limits(self, limits: Limits) -> Self:
@@ -413,23 +379,14 @@ class Classifier(ModelPredictor):
         copy._owns_client, copy._reader = False, reader
         copy._prepare(self.client, top_logprobs, limits, self.journal)
         if self.demonstrations is not None:
-            copy._use(replace(copy._model, retrieval=self.demonstrations))
+            copy._model = replace(copy._model, retrieval=self.demonstrations)
         if keeps_features(self.method):
-            copy._use(copy._model.with_features())
+            copy._model = copy._model.with_features()
         copy.head = self.head
         return copy
 
-    def finished(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return a prediction as it is given to the user, with what was learned for its own prompt applied."""
-        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
-        if not own or (self.prior_correction is None and self.head is None):
-            return prediction
-        from calibrant.inference._heads import finished  # noqa: PLC0415  (if there is anything to apply)
-
-        return finished(prediction, query.text, prior_correction=self.prior_correction, head=self.head)
-
     def fingerprint(self) -> Fingerprint:
-        """Return what a correction or calibration of this classifier's predictions belongs to."""
+        """Return the fingerprint that a correction or calibration of its predictions is bound to."""
         return Fingerprint(
             prompt=asked_text(self.prompt, self.user_template, self._shown()),
             model=self.client.name,
@@ -464,7 +421,7 @@ class Classifier(ModelPredictor):
         return None if self.demonstrations is None else self.demonstrations.description
 
     def close(self) -> None:
-        """Free what the client holds; a client that was handed in is left open."""
+        """Close the client, unless it was handed in."""
         if self._owns_client:
             self.client.close()
 
@@ -477,7 +434,7 @@ def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
     predictor : Predictor
         Any.
     to_use : str
-        What it is to have, such as a head; for the message.
+        Feature that needs one model, such as a head; for the message.
 
     Raises
     ------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,46 +29,39 @@ _Floats = NDArray[np.float64]
 _MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
 
 
-class _View(Protocol):
-    """The texts of an index as one retriever sees them."""
-
-    def likeness(self, texts: Sequence[str]) -> _Floats:
-        """Return the similarities of `texts` to those of the index, shape (len(texts), n); more is nearer."""
-        ...
+_Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
+"""Similarities of texts to those of an index, shape (len(texts), n); more is nearer."""
 
 
-class _WordView:
-    """Cosines of TF-IDF weighted words and of pieces of words, added up."""
+def _word_likeness(rows: Sequence[str]) -> _Likeness:
+    """Return the cosines of TF-IDF weighted words and of pieces of words, added up."""
+    words = Words()
+    matrix = words.learn(rows)
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._words = Words()
-        self._matrix = self._words.learn(texts)
+    def likeness(texts: Sequence[str]) -> _Floats:
+        cosines: _Floats = (words.transform(texts) @ matrix.T).toarray()
+        return cosines
 
-    def likeness(self, texts: Sequence[str]) -> _Floats:
-        found: _Floats = (self._words.transform(texts) @ self._matrix.T).toarray()
-        return found
-
-
-class _EmbeddingView:
-    """Cosines of static embeddings."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._embedder = Model2VecEmbedder()
-        self._matrix = self._vectors(texts)
-
-    def likeness(self, texts: Sequence[str]) -> _Floats:
-        return self._vectors(texts) @ self._matrix.T
-
-    def _vectors(self, texts: Sequence[str]) -> _Floats:
-        found = np.asarray(self._embedder.vectors(list(texts)), dtype=np.float64)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        vectors: _Floats = found / np.where(lengths > 0.0, lengths, 1.0)
-        return vectors
+    return likeness
 
 
-_VIEWS: Final[Mapping[str, type[_WordView | _EmbeddingView]]] = {
-    "tfidf": _WordView,
-    "model2vec": _EmbeddingView,
+def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
+    """Return the cosines of static embeddings."""
+    embedder = Model2VecEmbedder()
+
+    def unit_vectors(texts: Sequence[str]) -> _Floats:
+        vectors = np.asarray(embedder.vectors(list(texts)), dtype=np.float64)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        units: _Floats = vectors / np.where(lengths > 0.0, lengths, 1.0)
+        return units
+
+    matrix = unit_vectors(rows)
+    return lambda texts: unit_vectors(texts) @ matrix.T
+
+
+_RETRIEVERS: Final[Mapping[str, Callable[[Sequence[str]], _Likeness]]] = {
+    "tfidf": _word_likeness,
+    "model2vec": _embedding_likeness,
 }
 
 
@@ -127,7 +120,7 @@ class DemonstrationIndex:
             self._places[_key(row.text)].append(place)
         known = {label: code for code, label in enumerate(dict.fromkeys(row.label for row in self.rows))}
         self._codes = np.array([known[row.label] for row in self.rows])
-        self._views: dict[str, _View] = {}
+        self._retrievers: dict[str, _Likeness] = {}
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
@@ -242,13 +235,12 @@ class DemonstrationIndex:
 
     def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
         """Yield every text with its likeness to the rows."""
-        if retriever not in self._views:
-            self._views[retriever] = _VIEWS[retriever]([row.text for row in self.rows])
-        view = self._views[retriever]
+        if retriever not in self._retrievers:
+            self._retrievers[retriever] = _RETRIEVERS[retriever]([row.text for row in self.rows])
         step = max(1, _MOST_AT_ONCE // len(self))
         for start in range(0, len(texts), step):
-            some = texts[start : start + step]
-            yield from zip(some, view.likeness([one_line(text) for text in some]), strict=True)
+            batch = texts[start : start + step]
+            yield from zip(batch, self._retrievers[retriever](list(map(one_line, batch))), strict=True)
 
 
 class ShownDemonstrations(NamedTuple):
@@ -268,7 +260,7 @@ class ShownDemonstrations(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval:
-    """What a classifier shows, and how.
+    """Demonstrations of a classifier, and their form.
 
     Attributes
     ----------
@@ -293,7 +285,7 @@ class Retrieval:
         labels: LabelSet,
         field: str,
     ) -> Self:
-        """Return what a classifier with these labels shows, its answers holding them at `field`.
+        """Return the demonstrations of a classifier with these labels, its answers holding them at `field`.
 
         Raises
         ------
@@ -310,7 +302,7 @@ class Retrieval:
         return cls(index=index, settings=settings, form=DemonstrationFormat(field=field, labels=labels))
 
     def render(self, asked: Sequence[tuple[str, str | None]]) -> list[ShownDemonstrations]:
-        """Return what the prompts of some queries show, given text and `Query.demonstrations` of each.
+        """Return the demonstrations of some queries, given text and `Query.demonstrations` of each.
 
         Raises
         ------
@@ -345,7 +337,7 @@ class Retrieval:
 
     @cached_property
     def description(self) -> dict[str, Any] | None:
-        """Return what can change a prompt as JSON values, the rows as their digest; None where nothing is shown."""
+        """Return the settings and the digest of the rows as JSON values; None where nothing is shown."""
         if self.settings is None:
             return None
         return demonstrated(self.settings, self.index.to_text())

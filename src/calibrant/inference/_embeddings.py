@@ -1,4 +1,4 @@
-"""Texts as vectors: hashed or looked up here, asked of a provider, or made by a function."""
+"""Embedders of texts: hashing, static word vectors, a provider, or a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,19 +33,15 @@ __all__ = [
     "open_embedding_model",
 ]
 
-_T = TypeVar("_T")
-
 _LOG = logging.getLogger("calibrant")
 _HASHING: Final = "hashing"
 _MODEL2VEC: Final = "model2vec"
 _DEFAULT_MODEL2VEC: Final = "minishlab/potion-base-8M"
-# Enough to keep the event loop free; the work itself holds the interpreter for most of its time.
-_WORKERS: Final = 2
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into vectors.
+    """Protocol of embedders: texts in, vectors out.
 
     Attributes
     ----------
@@ -67,7 +63,7 @@ class Embedder(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what is open; it is not used afterwards."""
+        """Free its resources; it is not used afterwards."""
         ...
 
 
@@ -75,27 +71,65 @@ EmbedderLike: TypeAlias = str | Embedder | Callable[[list[str]], ArrayLike | Awa
 """A name, an embedder, or a function ``texts -> vectors``."""
 
 
-class _Threads:
-    """Runs ordinary functions beside the event loop."""
+class CallableEmbedder:
+    """An embedder around the user's own function.
 
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"calibrant-{name}")
+    Parameters
+    ----------
+    function : callable
+        Takes a list of n texts, returns vectors of shape (n, d). Coroutine functions are awaited;
+        ordinary ones run in threads, two at a time, so they must be thread-safe.
 
-    async def run(self, function: Callable[[list[str]], _T], texts: Sequence[str]) -> _T:
-        def call() -> _T:
-            try:
-                return function(list(texts))
-            except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
-                raise RuntimeError("The function raised StopIteration.") from error
+    Raises
+    ------
+    ConfigurationError
+        `function` cannot be called.
+    """
 
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, call)
+    dimension: int | None = None
+
+    def __init__(self, function: Callable[[list[str]], ArrayLike | Awaitable[ArrayLike]]) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"Expected a function from texts to vectors, got {function!r}.")
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self._function = function
+        called = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
+        waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        # Two are enough to keep the event loop free; the work itself holds the interpreter for most of its time.
+        self._pool = None if waits else ThreadPoolExecutor(2, thread_name_prefix="calibrant-embed")
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the vectors of some texts, shape (n, d).
+
+        Raises
+        ------
+        ProviderError
+            The function returned something else than one vector per text. Its own exceptions pass.
+        """
+        vectors: Any
+        if self._pool is None:
+            vectors = self._function(list(texts))
+        else:
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            vectors = await loop.run_in_executor(self._pool, context.run, self._call, list(texts))
+        if inspect.isawaitable(vectors):
+            vectors = await vectors
+        return embedding_matrix(vectors, count=len(texts), provider=self.name)
+
+    def _call(self, texts: list[str]) -> object:
+        try:
+            return self._function(texts)
+        except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
+            raise RuntimeError("The function raised StopIteration.") from error
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End its threads; a call that runs is not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class HashingEmbedder:
+class HashingEmbedder(CallableEmbedder):
     """Counts words and pieces of words by hash: no model, no download, the same everywhere.
 
     Words, and runs of three to five characters within them, are counted in `dim` buckets; a vector is the
@@ -116,7 +150,8 @@ class HashingEmbedder:
     """
 
     def __init__(self, *, dim: int = 64) -> None:
-        self.dimension: int | None = _dimension(dim)
+        super().__init__(self._vectors)
+        self.name, self.dimension = _HASHING, _dimension(dim)
         # Here, and not at the first text: the import takes longer than a text may.
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -125,24 +160,12 @@ class HashingEmbedder:
             HashingVectorizer(token_pattern=r"(?u)\b\w+\b", **counts),
             HashingVectorizer(analyzer="char_wb", ngram_range=(3, 5), **counts),
         )
-        self._threads = _Threads(_HASHING)
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the vectors of some texts, shape (n, dim); all zero for an empty text."""
-        return embedding_matrix(
-            await self._threads.run(self._vectors, texts), count=len(texts), provider=_HASHING
-        )
-
-    def close(self) -> None:
-        """End its threads."""
-        self._threads.close()
 
     def _vectors(self, texts: list[str]) -> NDArray[np.float64]:
         if not texts:
             return np.zeros((0, self.dimension or 0))
-        legal = [
-            text.encode("utf-8", "replace").decode() for text in texts
-        ]  # half a surrogate pair has no hash
+        # Half a surrogate pair has no hash.
+        legal = [text.encode("utf-8", "replace").decode() for text in texts]
         words, pieces = (view.transform(legal).toarray() for view in self._views)
         roots = np.sqrt(words + pieces)
         lengths = np.linalg.norm(roots, axis=1, keepdims=True)
@@ -150,7 +173,7 @@ class HashingEmbedder:
         return vectors
 
 
-class Model2VecEmbedder:
+class Model2VecEmbedder(CallableEmbedder):
     """Means of static word vectors (model2vec): a small file, no neural network at run time.
 
     Parameters
@@ -178,73 +201,13 @@ class Model2VecEmbedder:
                 f"Expected a model2vec model's folder or its name at the Hugging Face hub, got {name!r} "
                 f"({type(error).__name__}: {error!s:.200})."
             ) from error
-        self.name = f"{_MODEL2VEC}:{name}"
-        self.dimension: int | None = int(self._model.dim)
-        self._threads = _Threads(_MODEL2VEC)
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the vectors of some texts, shape (n, d)."""
-        return embedding_matrix(
-            await self._threads.run(self.vectors, texts), count=len(texts), provider=self.name
-        )
+        super().__init__(self.vectors)
+        self.name, self.dimension = f"{_MODEL2VEC}:{name}", int(self._model.dim)
 
     def vectors(self, texts: list[str]) -> ArrayLike:
-        """Return the vectors of some texts, shape (n, d), to whoever can wait for them."""
-        found: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
-        return found
-
-    def close(self) -> None:
-        """End its threads."""
-        self._threads.close()
-
-
-class CallableEmbedder:
-    """An embedder around the user's own function.
-
-    Parameters
-    ----------
-    function : callable
-        Takes a list of n texts, returns vectors of shape (n, d). Coroutine functions are awaited;
-        ordinary ones run in threads, two at a time, so they must be thread-safe.
-
-    Raises
-    ------
-    ConfigurationError
-        `function` cannot be called.
-    """
-
-    dimension: int | None = None
-
-    def __init__(self, function: Callable[[list[str]], ArrayLike | Awaitable[ArrayLike]]) -> None:
-        if not callable(function):
-            raise ConfigurationError(f"Expected a function from texts to vectors, got {function!r}.")
-        self.name = str(getattr(function, "__name__", type(function).__name__))
-        self._function = function
-        called = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
-        waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
-        self._threads = None if waits else _Threads("embed")
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return what the function returns, shape (n, d).
-
-        Raises
-        ------
-        ProviderError
-            It returned something else than one vector per text. What it raises is let through.
-        """
-        found: Any
-        if self._threads is None:
-            found = self._function(list(texts))
-        else:
-            found = await self._threads.run(self._function, texts)
-        if inspect.isawaitable(found):
-            found = await found
-        return embedding_matrix(found, count=len(texts), provider=self.name)
-
-    def close(self) -> None:
-        """End its threads; a call that runs is not waited for."""
-        if self._threads is not None:
-            self._threads.close()
+        """Return the vectors of some texts, shape (n, d), computed in this thread."""
+        vectors: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
+        return vectors
 
 
 class CachedEmbedder:
@@ -287,8 +250,8 @@ class CachedEmbedder:
         self._size = embedder.dimension
         self._limit = cache_size
         self._timeout = timeout_seconds
-        self._known: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
-        self._under_way: dict[
+        self._vectors: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
+        self._tasks: dict[
             tuple[asyncio.AbstractEventLoop, str], asyncio.Task[NDArray[np.float64] | None]
         ] = {}
         self._lock = threading.Lock()
@@ -304,15 +267,15 @@ class CachedEmbedder:
         if not text.strip():
             return None
         with self._lock:
-            if text in self._known:
-                self._known.move_to_end(text)
-                return self._known[text]
+            if text in self._vectors:
+                self._vectors.move_to_end(text)
+                return self._vectors[text]
         loop = asyncio.get_running_loop()
         key = (loop, text)
-        task = self._under_way.get(key)
+        task = self._tasks.get(key)
         if task is None:
-            task = self._under_way[key] = loop.create_task(self._ask(text))
-            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+            task = self._tasks[key] = loop.create_task(self._ask(text))
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
         # Whoever gives up waiting takes nothing from the others.
         return await asyncio.shield(task)
 
@@ -334,9 +297,9 @@ class CachedEmbedder:
             return None
         vector.setflags(write=False)
         with self._lock:
-            self._known[text] = vector
-            while len(self._known) > self._limit:
-                self._known.popitem(last=False)
+            self._vectors[text] = vector
+            while len(self._vectors) > self._limit:
+                self._vectors.popitem(last=False)
         return vector
 
     def _check(self, vector: NDArray[np.float64]) -> None:
@@ -379,11 +342,11 @@ def open_embedder(
         short, or there are options for something that takes none.
     """
     dim = _dimension(dim)
+    kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")
     if isinstance(embedder, str) and not embedder.strip():
         raise ConfigurationError(
             "Expected the name of an embedder, got an empty text: hashing needs nothing."
         )
-    kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")
     if isinstance(embedder, str) and embedder != _HASHING and kind != _MODEL2VEC:
         return LiteLLMEmbedder(embedder, **(options or {}))
     if options:
@@ -391,9 +354,14 @@ def open_embedder(
             f"Expected no options for {embedder!r:.80}, got {', '.join(sorted(options))}: only models that "
             "litellm asks take some."
         )
-    found = _open_local(embedder, kind, name, dim)
-    _check_size(found, dim)
-    return found
+    opened: Embedder
+    if isinstance(embedder, str):
+        local = kind == _HASHING
+        opened = HashingEmbedder(dim=dim) if local else Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
+    else:
+        opened = embedder if isinstance(embedder, Embedder) else CallableEmbedder(embedder)
+    _check_size(opened, dim)
+    return opened
 
 
 def open_embedding_model(model: str | EmbeddingModel) -> EmbeddingModel:
@@ -419,14 +387,6 @@ def open_embedding_model(model: str | EmbeddingModel) -> EmbeddingModel:
             "hand over a model of your own in Python."
         )
     return Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
-
-
-def _open_local(embedder: EmbedderLike, kind: str, name: str, dim: int) -> Embedder:
-    if isinstance(embedder, str):
-        return HashingEmbedder(dim=dim) if kind == _HASHING else Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
-    if isinstance(embedder, Embedder):
-        return embedder
-    return CallableEmbedder(embedder)
 
 
 def _check_size(embedder: Embedder, dim: int) -> None:

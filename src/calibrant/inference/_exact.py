@@ -1,4 +1,4 @@
-"""Exact scoring: what the model would write next is asked for, label by label, instead of decoded."""
+"""Exact scoring: the model is asked how probable every label is, instead of decoding its answer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,15 @@ from calibrant.core._errors import LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation
-from calibrant.inference._calls import Calls, total_usage
-from calibrant.inference._methods import DEFAULT_TOLERANCE, FeatureMethod, Tolerance, check_tolerance
+from calibrant.inference._methods import (
+    DEFAULT_TOLERANCE,
+    FeatureMethod,
+    Method,
+    ModelCalls,
+    Tolerance,
+    check_tolerance,
+    total_usage,
+)
 from calibrant.inference._tokens import Expected, TokenScorer
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
@@ -39,7 +46,7 @@ _FEW_LABELS: Final = 20
 
 @dataclass(kw_only=True)
 class RowCalls:
-    """What one row took, and what the model made of its text."""
+    """Calls of one row with their usage, and the model's features of its text."""
 
     made: int = 0
     model: str | None = None
@@ -47,12 +54,12 @@ class RowCalls:
     features: NDArray[np.float16] | None = None
 
     def add(self, answer: NextTokens | LabelLogprobs, attempts: int = 0) -> None:
-        """Add what a call was answered, and the attempts that are not counted yet."""
+        """Add the answer to a call, and the attempts that are not counted yet."""
         self.usage = total_usage((self.usage, answer.usage))
         self.made += attempts
         self.model = answer.model or self.model
 
-    async def make(self, call: Callable[[], Awaitable[_T]], *, calls: Calls, provider: str) -> _T:
+    async def make(self, call: Callable[[], Awaitable[_T]], *, calls: ModelCalls, provider: str) -> _T:
         """Make a call and count it.
 
         Raises
@@ -68,18 +75,19 @@ class RowCalls:
         self.made += attempts
         return found
 
+    def predicted(self, **content: Any) -> Prediction:  # noqa: ANN401
+        """Return a prediction with the row's usage, model and attempts."""
+        return Prediction(**content, usage=self.usage, model=self.model, attempts=self.made)
+
     def unlikely(self, where: str = "") -> Prediction:
         """Return the prediction of a row in which no label came up."""
-        return Prediction(
+        return self.predicted(
             label=None,
             outcome=Outcome.UNPARSED,
             reason=(
                 f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
                 "the labels in the prompt, or use scoring='decode'"
             ),
-            usage=self.usage,
-            model=self.model,
-            attempts=self.made,
         )
 
 
@@ -95,14 +103,14 @@ class LabelScorer:
         The legal labels.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
-    calls : Calls
+    calls : ModelCalls
         How single calls are made.
     """
 
     client: ContinuingClient
     labels: LabelSet
     tolerance: Tolerance
-    calls: Calls
+    calls: ModelCalls
     _trie: LabelTrie = field(init=False, repr=False)
     _limit: float = field(init=False, repr=False)
     _spelled: tuple[str, ...] = field(init=False, repr=False)
@@ -116,7 +124,7 @@ class LabelScorer:
         self._tokens = TokenScorer(self.labels, self._spelled, tolerance=self._limit)
 
     async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
-        """Ask what the labels can be expected to be before a text is read; once for each prompt.
+        """Return the expectations of the labels before a text is read, asked for once for each prompt.
 
         Raises
         ------
@@ -179,7 +187,7 @@ class LabelScorer:
         return walk.distribution()
 
     async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Ask how probable the whole labels are, all at once."""
+        """Score the whole labels, all at once."""
         found = await calls.make(
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
@@ -189,7 +197,7 @@ class LabelScorer:
         return whole_label_distribution(self.labels, found.logprobs)
 
     def _few(self, text: str) -> bool:
-        """Return whether a short listing will probably do; of many labels, one will not begin with it."""
+        """Return True if a short listing will probably do; of many labels, one will not begin with it."""
         return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
 
     async def _ask(
@@ -229,14 +237,57 @@ class LabelScorer:
         return [task.result() for task in tasks]
 
 
-def settings_of(client: ContinuingClient) -> Mapping[str, Any]:
-    """Return what is set for a client itself, for cache keys."""
-    settings = getattr(client, "settings", None)
-    return {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
+@dataclass(kw_only=True)
+class ExactMethod(Method):
+    """Base of methods that ask how probable labels are, instead of decoding an answer.
+
+    Attributes
+    ----------
+    client : ContinuingClient
+        Where the calls go.
+    tolerance : float or "exact"
+        See `LabelWalk`; ``"exact"`` is 0.01.
+    calls : ModelCalls
+        How single calls are made.
+    """
+
+    client: ContinuingClient
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    calls: ModelCalls = field(default_factory=ModelCalls)
+    _checked: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Always ``exact``."""
+        return LogprobSpace.EXACT
+
+    def scorer(self, labels: LabelSet) -> LabelScorer:
+        """Return a scorer of labels through the same calls."""
+        return LabelScorer(client=self.client, labels=labels, tolerance=self.tolerance, calls=self.calls)
+
+    async def check(self, values: tuple[str, ...]) -> None:
+        """Ask the client once if it can score these values.
+
+        Raises
+        ------
+        ConfigurationError
+            It cannot.
+        ProviderError
+            The call failed.
+        """
+        if not self._checked:
+            await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
+            self._checked = True
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the tolerance and the settings of the client itself, for cache keys."""
+        settings = getattr(self.client, "settings", None)
+        own = {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
+        return {"scoring": "exact", "tolerance": self.tolerance, **own}
 
 
 @dataclass(kw_only=True)
-class ExactScoring(FeatureMethod):
+class ExactScoring(ExactMethod, FeatureMethod):
     """Scores every label, by walking the label trie on next-token probabilities or by asking for whole labels.
 
     Attributes
@@ -245,36 +296,18 @@ class ExactScoring(FeatureMethod):
         The legal labels.
     constraint : Constraint
         The JSON around the label.
-    tolerance : float or "exact"
-        See `LabelWalk`; ``"exact"`` is 0.01.
-    calls : Calls
-        How single calls are made.
     """
 
     labels: LabelSet
     constraint: Constraint
-    tolerance: Tolerance = DEFAULT_TOLERANCE
-    calls: Calls = field(default_factory=Calls)
     _scorer: LabelScorer = field(init=False, repr=False)
-    _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._scorer = LabelScorer(
-            client=self.client, labels=self.labels, tolerance=self.tolerance, calls=self.calls
-        )
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``exact``."""
-        return LogprobSpace.EXACT
+        self._scorer = self.scorer(self.labels)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all of them."""
-        if not self._checked:
-            await self.calls.make(
-                lambda: self.client.check_labels(self.constraint.values), provider=self.client.name
-            )
-            self._checked = True
+        await self.check(self.constraint.values)
         expected = await self._scorer.prepare(request, self.constraint.prefix)
         calls = RowCalls()
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
@@ -282,25 +315,16 @@ class ExactScoring(FeatureMethod):
         label = distribution.emitted
         if not label:
             return calls.unlikely()
-        return Prediction(
+        return calls.predicted(
             label=label,
             confidence=distribution.confidence(label),
             distribution=distribution,
             text=self.constraint.answer(label),
-            usage=calls.usage,
-            model=calls.model,
-            attempts=calls.made,
             features=calls.features if self.keep_features else None,
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what is scored, how far, and what is set for the client itself."""
+        """Return the labels, their place in the answer, and the settings that all exact methods have."""
         kept = {"features": True} if self.keep_features else {}
-        return {
-            **kept,
-            "scoring": "exact",
-            "labels": self.labels.labels,
-            "prefix": self.constraint.prefix,
-            "tolerance": self.tolerance,
-            **settings_of(self.client),
-        }
+        own = {"labels": self.labels.labels, "prefix": self.constraint.prefix}
+        return {**super().describe(), **kept, **own}

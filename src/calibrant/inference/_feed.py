@@ -1,19 +1,25 @@
-"""Rows in, predictions out: side by side, in order, in bounded memory, until something says stop."""
+"""Rows in, predictions out: each row answered once; runs over rows side by side, in order, in bounded memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Generic, TypeVar
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
-from calibrant.core._errors import ProviderError
+from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._patience import Patience
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import OnPrediction, Stop
+from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, Stop
+from calibrant.core._records import Journal
 from calibrant.inference._limits import Gate
 
+# Rows looked up in the journal at a time.
+_BLOCK: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
 # Rows between two turns of the event loop at most.
@@ -25,68 +31,228 @@ _FAILURES_IN_A_ROW: Final = 100
 _GRACE_SECONDS: Final = 0.5
 
 
-_R = TypeVar("_R")
+class RowModel(Protocol):
+    """Answers one query at a time: a model under prompts, or a cascade of them."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        ...
+
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries as they are asked, each with the reason why it cannot be; empty where it can."""
+        ...
+
+    def key(self, query: Query) -> str:
+        """Return a digest of everything that can change the prediction."""
+        ...
+
+    def richer_key(self, query: Query) -> str | None:
+        """Return the key under which the same prediction is stored with more than is asked for."""
+        ...
+
+    async def predict(self, query: Query) -> Prediction:
+        """Return the prediction; a failure raises a `ProviderError`."""
+        ...
+
+    def is_final(self, prediction: Prediction) -> bool:
+        """Return True if asking again would bring nothing else, so that a journal may keep it."""
+        ...
+
+    def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
+        """Return True if no other row can be expected to be answered; `answered` if any was."""
+        ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listeners(Generic[_R]):
-    """What happens with predictions, and what may end the run; see `Runner.feed`."""
+class QueuedRow(NamedTuple):
+    """A query on its way.
 
-    finish: Callable[[_R, Prediction], Prediction]
-    deliver: OnPrediction
-    on_prediction: OnPrediction | None
-    stop: Stop
+    Attributes
+    ----------
+    query : Query
+        The query as it is asked.
+    key : str
+        Digest of everything that can change the prediction.
+    stored : Prediction or None
+        The journal's prediction under the key.
+    repeated : bool
+        True if a row shortly before has the same key.
+    problem : str
+        Reason why it cannot be asked; empty where it can.
+    """
+
+    query: Query
+    key: str
+    stored: Prediction | None
+    repeated: bool
+    problem: str
 
 
-class Feed(Generic[_R]):
-    """One run over rows.
+@dataclass(kw_only=True)
+class Runner:
+    """Answers single rows: from the journal, by an equal row under way, or by asking a model.
+
+    It holds no reference to the model, which would keep a client from being closed with its last user.
+
+    Attributes
+    ----------
+    gate : Gate
+        Limits of the rows; the model's calls go through it, or through gates of its own.
+    journal : Journal or None
+        Finished predictions; what it holds is not asked again. Errors are never stored.
+    answered : bool
+        True once the model answered a row.
+    """
+
+    gate: Gate = field(default_factory=Gate)
+    journal: Journal | None = None
+    answered: bool = field(default=False, init=False, repr=False)
+    # Rows under way, by event loop: equal rows wait for the same answer.
+    _flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Prediction]]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+
+    def rows(self, model: RowModel, queries: Iterable[Query]) -> Iterator[QueuedRow]:
+        """Yield queries as rows, looked up in the journal block by block."""
+        waiting = iter(queries)
+        while block := list(islice(waiting, _BLOCK)):
+            prepared = model.prepare(block)
+            asked = [query for query, _ in prepared]
+            keys = [model.key(query) for query in asked]
+            stored = self._stored(model, asked, keys)
+            seen: set[str] = set()
+            for (query, problem), key in zip(prepared, keys, strict=True):
+                if not problem and query.user_template is not None and INPUT_SLOT not in query.user_template:
+                    problem = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"  # noqa: PLW2901
+                yield QueuedRow(query, key, stored.get(key), key in seen, problem)
+                seen.add(key)
+
+    def _stored(
+        self, model: RowModel, queries: Sequence[Query], keys: Sequence[str]
+    ) -> dict[str, Prediction]:
+        """Return the journal's predictions, by key.
+
+        A prediction that was stored with features answers the question without them as well.
+        """
+        if self.journal is None:
+            return {}
+        found = dict(self.journal.get_many(keys))
+        richer = {
+            other: key
+            for query, key in zip(queries, keys, strict=True)
+            if key not in found and (other := model.richer_key(query)) is not None
+        }
+        kept = self.journal.get_many(list(richer)) if richer else {}
+        return found | {richer[key]: replace(one, features=None) for key, one in kept.items()}
+
+    async def answer(self, model: RowModel, row: QueuedRow) -> Prediction:
+        """Return the prediction of a row, a failure of this one row included.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        stored = self._unasked(row)
+        if stored is not None:
+            return stored.with_effort(attempts=0)
+        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        while (other := flying.get(row.key)) is not None:
+            await asyncio.wait([other])
+            if not other.cancelled() and other.exception() is None:
+                return other.result().with_effort(attempts=0)
+        future = flying[row.key] = asyncio.get_running_loop().create_future()
+        start = time.perf_counter()
+        try:
+            try:
+                prediction = await model.predict(row.query)
+                self.answered = self.answered or prediction.outcome is not Outcome.ERROR
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Either would end the event loop, and every later call would wait for ever.
+                raise CalibrantError(f"{model.name}: the model raised {error!r}.") from error
+            except ProviderError as error:
+                is_too_long = isinstance(error, ContextLengthError)
+                if not is_too_long and model.ends_run(error, answered=self.answered):
+                    raise
+                outcome = Outcome.UNPARSED if is_too_long else Outcome.ERROR
+                prediction = Prediction(
+                    label=None, outcome=outcome, reason=str(error), attempts=error.attempts
+                )
+            prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
+            self.gate.charge(prediction.usage)
+            if self.journal is not None and model.is_final(prediction):
+                self.journal.put(row.key, prediction)
+            future.set_result(prediction)
+            return prediction
+        finally:
+            del flying[row.key]
+            future.cancel()  # nothing came: an equal row asks for itself
+
+    def _unasked(self, row: QueuedRow) -> Prediction | None:
+        """Return the prediction of a row that need not be asked: a broken one, or one in the journal."""
+        if row.problem:
+            return Prediction(label=None, outcome=Outcome.UNPARSED, reason=row.problem)
+        if row.stored is None and row.repeated and self.journal is not None:
+            return self.journal.get_many([row.key]).get(row.key)
+        return row.stored
+
+
+class Feed:
+    """One run over rows, as `calibrant.core.Predictor.feed` describes it.
 
     Parameters
     ----------
-    rows : iterator
-        The rows; the next one is taken when there is room for it.
-    answer : coroutine function
-        Returns a row's prediction.
-    listeners : Listeners
-        Who is told.
-    gate : Gate
-        What the run may take.
-    provider : str
-        The model, for messages.
-    answered : bool
-        Whether the model ever answered a row.
+    model : RowModel
+        Answers the rows.
+    runner : Runner
+        Journal and limits of the rows.
+    deliver, on_prediction, stop
+        As `calibrant.core.Predictor.feed` has them.
+    finish : callable, optional
+        Returns what is handed over for a query and its prediction; the journal keeps the prediction as it came.
     """
 
     def __init__(
         self,
-        rows: Iterator[_R],
-        answer: Callable[[_R], Awaitable[Prediction]],
-        listeners: Listeners[_R],
+        model: RowModel,
+        runner: Runner,
+        deliver: OnPrediction,
         *,
-        gate: Gate,
-        provider: str,
-        answered: bool,
+        finish: Callable[[Query, Prediction], Prediction] | None = None,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
     ) -> None:
-        self._rows = rows
-        self._answer = answer
-        self._gate = gate
-        self._provider = provider
-        self._listeners = listeners
-        self._stop = listeners.stop
+        self._model = model
+        self._runner = runner
+        self._gate = runner.gate
+        self._deliver = deliver
+        self._finish = finish
+        self._on_prediction = on_prediction
+        self._stop = stop or Stop()
         self._begun = 0
         self._delivered = 0
         self._under_way = 0
         self._finished: dict[int, Prediction] = {}
         self._room = asyncio.Event()
         self._patience: list[Patience] = []
-        self._answered = answered
+        self._answered = runner.answered
         self._failures = 0
 
-    async def run(self, *, rows: int | None) -> str:
-        """Answer the rows (their number, where it is known) and return why it ended early."""
-        limits = self._gate.limits
-        n_workers = self._gate.concurrency if rows is None else min(self._gate.concurrency, rows)
-        deadline = asyncio.timeout(limits.run_seconds)
+    async def run(self, queries: Iterable[Query]) -> str:
+        """Answer queries and return why the run ended early; empty when every query was answered.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet (bad key, unknown model) before any succeeded, or
+            nothing but failures.
+        """
+        n_workers = self._gate.concurrency
+        if isinstance(queries, Sequence):
+            n_workers = min(n_workers, len(queries))
+        rows = self._runner.rows(self._model, queries)
+        seconds = self._gate.limits.run_seconds
+        deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()
         workers: list[asyncio.Task[None]] = []
 
@@ -98,13 +264,13 @@ class Feed(Generic[_R]):
                 loop.call_later(_GRACE_SECONDS, self._end_waits)
 
         try:
-            with self._stop.calling(partial(_in_loop, loop, give_up)):
+            with self._stop.calling(partial(_call_in_loop, loop, give_up)):
                 async with deadline, asyncio.TaskGroup() as group:
-                    workers += [group.create_task(self._work()) for _ in range(n_workers)]
+                    workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
                 raise
-            self._stop.request(f"The deadline of {limits.run_seconds:g} seconds has passed")
+            self._stop.request(f"The deadline of {seconds:g} seconds has passed")
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return self._stop.reason
@@ -114,22 +280,25 @@ class Feed(Generic[_R]):
             patience.end()
         self._room.set()  # the row that others wait for may be one of those given up
 
-    async def _work(self) -> None:
+    async def _work(self, rows: Iterator[QueuedRow]) -> None:
         patience = Patience()
         self._patience.append(patience)
         with patience.applied():
             while await self._may_begin():
-                row = next(self._rows, None)
+                row = next(rows, None)
                 if row is None:
                     return
                 index = self._begun
                 self._begun += 1
                 self._under_way += 1
                 try:
-                    prediction = await self._answer(row)
+                    prediction = await self._runner.answer(self._model, row)
                 finally:
                     self._under_way -= 1
-                self._finish(index, self._listeners.finish(row, prediction))
+                self._hand_over(
+                    index, prediction if self._finish is None else self._finish(row.query, prediction)
+                )
+                self._watch(prediction)
                 if index % _BREATH == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
@@ -142,24 +311,23 @@ class Feed(Generic[_R]):
         return not self._stop.reason
 
     def _price_is_open(self) -> bool:
-        """Return whether the price of a row is not known yet, since the first one is still under way."""
+        """Return True until the first finished row reveals the cost per row."""
         gate = self._gate
         return gate.limits.max_cost is not None and not gate.rows and self._under_way > 0
 
-    def _finish(self, index: int, prediction: Prediction) -> None:
-        listeners = self._listeners
-        if listeners.on_prediction is not None:
-            listeners.on_prediction(index, prediction)
+    def _hand_over(self, index: int, prediction: Prediction) -> None:
+        """Report a prediction, and deliver every one whose turn it is."""
+        if self._on_prediction is not None:
+            self._on_prediction(index, prediction)
         self._finished[index] = prediction
         while self._delivered in self._finished:
             ready = self._finished.pop(self._delivered)
-            listeners.deliver(self._delivered, ready)
+            self._deliver(self._delivered, ready)
             self._delivered += 1
         self._room.set()
-        self._watch(prediction)
 
     def _watch(self, prediction: Prediction) -> None:
-        """Notice when nothing succeeds any more: no further row need fail."""
+        """End the run when nothing succeeds any more: no further row need fail."""
         if prediction.outcome is not Outcome.ERROR:
             self._failures = 0
             self._answered = True
@@ -170,9 +338,9 @@ class Feed(Generic[_R]):
             raise ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
-                provider=self._provider,
+                provider=self._model.name,
             )
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     loop.call_soon_threadsafe(function)

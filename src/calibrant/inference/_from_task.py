@@ -1,4 +1,4 @@
-"""What a task says of its classifier."""
+"""Arguments and head of the classifier that a task describes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core._completion import Client
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._limits import Limits
 from calibrant.core._task import Task
-from calibrant.inference._choice import refuse_several_models
 from calibrant.inference._models import ModelLike
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def task_arguments(
         The task describes a cascade, or several providers.
     """
     if model is None and client is None:
-        refuse_several_models(task)
+        _refuse_several_models(task)
     own = task.model
     if model is not None and own.api_base is not None:
         _LOG.warning(
@@ -83,3 +83,14 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
     from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
     return opened_head(Head.load(task.head.file, fingerprint=fingerprint), task.head.embeddings)
+
+
+def _refuse_several_models(task: Task) -> None:
+    """Refuse a task that names several models, where one is asked."""
+    titles = {"cascade": "cascade", "routing": "[routing]"}
+    several = next((title for section, title in titles.items() if section in task.sections), None)
+    if several is not None:
+        raise ConfigurationError(
+            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
+            "with calibrant.assembly.open_classifier(task)."
+        )

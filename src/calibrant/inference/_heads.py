@@ -1,4 +1,4 @@
-"""Heads on a classifier: what labelled rows teach, and its use on every row."""
+"""Heads on a classifier: learned from labelled rows, applied to every row."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.calibration._distribution import correct_prediction
-from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -22,7 +20,7 @@ from calibrant.inference._methods import Method, keeps_features
 
 
 def check_one_distribution(labels: LabelSet) -> None:
-    """Refuse a label-prior correction where answers hold several labels.
+    """Check that a label-prior correction can apply: answers hold one label each.
 
     Raises
     ------
@@ -37,7 +35,7 @@ def check_one_distribution(labels: LabelSet) -> None:
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
-    """Refuse a head that cannot be used on a classifier.
+    """Check that a head can be used on a classifier.
 
     Raises
     ------
@@ -137,15 +135,6 @@ def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str
             )
         found.append(label)
     return found
-
-
-def finished(
-    prediction: Prediction, text: str, *, prior_correction: LabelPriorCorrection | None, head: Head | None
-) -> Prediction:
-    """Return the prediction of a text as it is given to the user."""
-    if prior_correction is not None:
-        prediction = correct_prediction(prediction, prior_correction)
-    return prediction if head is None else apply_head(head, prediction, text)
 
 
 def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:

@@ -1,4 +1,4 @@
-"""What a run may take, and how fast: calls in flight, rates, budgets, deadlines."""
+"""Limits of a run: calls in flight, rates, budgets, deadlines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LONGEST_PAUSE: Final = 60.0
 
 
 class Bucket:
-    """Lets a rate pass: it fills evenly and may be overdrawn by what was not known before.
+    """Token bucket of a rate: it fills evenly and may be overdrawn by amounts that were not known before.
 
     Parameters
     ----------
     per_minute : float
-        What flows in.
+        Inflow.
     now : float
         The time, in seconds.
     """
@@ -88,7 +88,7 @@ class Gate:
     allowed : float
         Calls that may be in flight at the moment.
     requests, successes, failures : int
-        Calls begun, answered, and failed for the provider's reasons.
+        Calls begun, answered, and failed with a `ProviderError`.
     rows, tokens : int
         Rows charged, and the tokens they took.
     cost : float
@@ -137,13 +137,13 @@ class Gate:
         self.pace(lambda _, per_minute: Bucket(per_minute, now))
 
     def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
-        """Keep the rates by other buckets, such as some that several processes share.
+        """Use other buckets for the rates, such as some that several processes share.
 
         Parameters
         ----------
         open_bucket : callable
-            Returns the bucket for a rate's name, as in `Limits`, and what flows in, per minute. It is
-            asked for the rates that have a limit.
+            Returns the bucket for a rate's name, as in `Limits`, and its inflow per minute. Called for the rates that
+            have a limit.
         """
         rates = {"requests_per_minute": self.limits.requests_per_minute}
         rates["tokens_per_minute"] = self.limits.tokens_per_minute
@@ -153,7 +153,7 @@ class Gate:
         self._paced = bool(own)
 
     async def enter(self) -> int:
-        """Wait until a call may begin; returns what `leave` is to be told."""
+        """Wait until a call may begin; returns the number that `leave` takes."""
         while True:
             with self._lock:
                 waiter = None
@@ -169,7 +169,7 @@ class Gate:
                 await self._turn(waiter)
 
     def try_enter(self) -> int | None:
-        """Begin a call if one may begin at once; returns what `leave` is to be told, or None."""
+        """Begin a call if one may begin at once; returns the number that `leave` takes, or None."""
         with self._lock:
             if self._waiting or not self._has_room() or self._delay() > 0.0:
                 return None
@@ -212,9 +212,9 @@ class Gate:
         Parameters
         ----------
         epoch : int
-            What `enter` returned.
+            Number that `enter` returned.
         error : Exception, optional
-            How it failed.
+            Error of a failed call.
         pause : float, optional
             Seconds for which the provider wants no further call.
         """
@@ -232,10 +232,10 @@ class Gate:
                 for _ in range(max(1, int(self.allowed)) - self._in_flight):
                     self._wake()
         if pause:
-            self._tell_pause()
+            self._report_pause()
 
     def _wake(self) -> None:
-        """Tell the one that has waited longest to look again."""
+        """Wake the caller that has waited longest."""
         while self._waiting:
             waiter = self._waiting.popleft()
             loop = waiter.get_loop()
@@ -250,14 +250,14 @@ class Gate:
             self.allowed = max(1.0, self.allowed / 2.0)
 
     def heard(self, state: RateState | None) -> None:
-        """Take note of the allowance an answer came with: a spent one is waited for, not run into."""
+        """Note the rate limits that came with an answer: calls wait until an exhausted one is reset."""
         pause = None if state is None else state.spent_seconds
         if pause:
             with self._lock:
                 self._not_before = max(self._not_before, self._clock() + min(pause, LONGEST_PAUSE))
-            self._tell_pause()
+            self._report_pause()
 
-    def _tell_pause(self) -> None:
+    def _report_pause(self) -> None:
         if self.on_pause is not None:
             self.on_pause()
 
@@ -268,11 +268,11 @@ class Gate:
 
     @property
     def hopeless(self) -> bool:
-        """Whether no call succeeded although every one that may be in flight was tried three times."""
+        """True if no call succeeded although every one that may be in flight was tried three times."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:
-        """Take note of what a row took, or (no `rows`) of what one took besides."""
+        """Charge the usage of a row, or (no `rows`) of a call beside it."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
             self.rows += rows
@@ -283,7 +283,7 @@ class Gate:
                 self._tokens.take(tokens)
 
     def used_up(self, under_way: int) -> str:
-        """Return which budget is used up, with what the rows under way will probably take; else nothing."""
+        """Return the reason if a budget is used up, with the probable cost of the rows under way; else nothing."""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
         if limits.max_cost is not None and self.unpriced:
@@ -307,12 +307,12 @@ def _settle(waiter: asyncio.Future[None]) -> None:
 
 
 def is_in_process(client: Client) -> bool:
-    """Return whether a client's calls are computed in this process: they cost its time and nothing else."""
+    """Return True if a client's calls are computed in this process: they cost its time and nothing else."""
     return getattr(client, "in_process", False) is True
 
 
 def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) -> int:
-    """Return how many calls to a client are in flight at most, where nobody says.
+    """Return the limit of calls in flight to a client, where none is set.
 
     Parameters
     ----------

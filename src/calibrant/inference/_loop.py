@@ -1,7 +1,7 @@
-"""One event loop in a background thread, so that synchronous calls work everywhere.
+"""Queries asked from synchronous and asynchronous code; one event loop in a background thread serves the former.
 
-A notebook already runs a loop, and connection pools belong to one loop: running every
-coroutine on the same private loop serves both.
+A notebook already runs a loop, and connection pools belong to one loop: running every coroutine on the same private
+loop serves both.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Coroutine
-from concurrent import futures
-from typing import Final, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError, LimitReachedError
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query
 
 SECONDS_TO_STOP = 5.0
 _THREAD = "calibrant-loop"
@@ -26,7 +27,55 @@ _lock = threading.Lock()
 _running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
 
-def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
+def ask(
+    predictor: Predictor, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None
+) -> list[Prediction]:
+    """Answer queries and return their predictions, in order; see `ask_async`."""
+    found: list[Prediction] = []
+    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction)
+    return _complete(found, run_sync(feed))
+
+
+async def ask_async(
+    predictor: Predictor, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None
+) -> list[Prediction]:
+    """Answer queries and return their predictions, in order.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Answers them.
+    queries : sequence of Query
+        What to ask.
+    on_prediction : callable, optional
+        Called with the index and the prediction of each query as it is answered.
+
+    Returns
+    -------
+    list of Prediction
+        One per query; a failed call has the outcome ``error``.
+
+    Raises
+    ------
+    ProviderError
+        A fault that every call would meet (bad key, unknown model) before any succeeded, or
+        nothing but failures.
+    LimitReachedError
+        A budget or the deadline of the run was reached first.
+    """
+    found: list[Prediction] = []
+    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction)
+    return _complete(found, await feed)
+
+
+def _complete(found: list[Prediction], reason: str) -> list[Prediction]:
+    """Return the predictions of a run that did not end early."""
+    if reason:
+        raise LimitReachedError(f"{reason} ({len(found):,} rows are answered).")
+    return found
+
+
+def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     """Run `coroutine` on the background loop and return its result.
 
     Ctrl-C cancels the coroutine and is raised again once it has stopped. A signal is handled within a tenth of a
@@ -37,41 +86,33 @@ def run_sync(coroutine: Coroutine[object, object, _T]) -> _T:
     ConfigurationError
         Called from a coroutine or callback on the loop itself.
     """
-    loop = _background_loop()
     if threading.current_thread().name == _THREAD:
         coroutine.close()
         raise ConfigurationError(
             "A synchronous call from inside calibrant's event loop would wait for itself: await the method "
             "that begins with 'a' (aclassify, aclassify_many) instead."
         )
-    running: list[asyncio.Task[object]] = []
-    given_up, stopped = threading.Event(), threading.Event()
+    loop = _background_loop()
+    tasks: list[asyncio.Task[_T]] = []
+    done = threading.Event()
 
-    async def watched() -> _T:
-        try:
-            if given_up.is_set():
-                coroutine.close()
-                raise asyncio.CancelledError
-            running.extend(filter(None, [asyncio.current_task()]))
-            return await coroutine
-        finally:
-            stopped.set()
+    def start() -> None:
+        tasks.append(loop.create_task(coroutine))
+        tasks[0].add_done_callback(lambda _: done.set())
 
     def cancel() -> None:
-        for task in running:
-            task.cancel()
+        tasks[0].cancel()
 
     try:
-        future = asyncio.run_coroutine_threadsafe(watched(), loop)
-        while not futures.wait([future], timeout=_SECONDS_BETWEEN_SIGNALS).done:
+        loop.call_soon_threadsafe(start)
+        while not done.wait(_SECONDS_BETWEEN_SIGNALS):
             pass
-        return future.result()
+        return tasks[0].result()
     except BaseException:
-        if not stopped.is_set():
-            # What the coroutine uses may be closed only after it has stopped.
-            given_up.set()
+        if not done.is_set():
+            # What the coroutine uses may be closed only after it has stopped. In the loop this comes after `start`.
             loop.call_soon_threadsafe(cancel)
-            stopped.wait(SECONDS_TO_STOP)
+            done.wait(SECONDS_TO_STOP)
         raise
     finally:
         # Last registered, first called: before the libraries the coroutine has imported clean up.
@@ -84,16 +125,9 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _running is None:
             loop = asyncio.new_event_loop()
-            _running = loop, threading.Thread(target=_run, args=(loop,), name=_THREAD, daemon=True)
+            _running = loop, threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True)
             _running[1].start()
         return _running[0]
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
 
 
 def _stop() -> None:
@@ -105,6 +139,8 @@ def _stop() -> None:
         loop, thread = running
         asyncio.run_coroutine_threadsafe(_end(), loop)
         thread.join(SECONDS_TO_STOP)
+        if not thread.is_alive():
+            loop.close()
 
 
 async def _end() -> None:

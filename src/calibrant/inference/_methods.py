@@ -1,26 +1,170 @@
-"""How one request becomes a prediction: decode an answer, score every label, or sample."""
+"""Methods that turn a request into a prediction: how they call a model, and the one that decodes its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from calibrant.clients._rates import rate_state
-from calibrant.core._completion import Client, CompletionRequest, ContinuingClient
+from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.core._completion import Client, Completion, CompletionRequest, ContinuingClient
 from calibrant.core._distribution import LogprobSpace
-from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.inference._calls import Calls
+from calibrant.core._errors import (
+    CalibrantError,
+    ConfigurationError,
+    DataError,
+    ProviderError,
+    ProviderTimeoutError,
+)
+from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
 
 Tolerance: TypeAlias = float | Literal["exact"]
 DEFAULT_TOLERANCE: Final = 0.2
 
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCalls:
+    """Makes calls to a model: through a gate, with a deadline, again where that can help.
+
+    Attributes
+    ----------
+    policy : RetryPolicy
+        How passing faults are retried.
+    gate : Gate
+        Bounds the calls in flight; shared with the runner of the rows.
+    """
+
+    policy: RetryPolicy = RetryPolicy()
+    gate: Gate = field(default_factory=Gate)
+
+    @contextlib.asynccontextmanager
+    async def one(self, provider: str) -> AsyncIterator[None]:
+        """Wait until a call may begin, and hold its place in the gate, and its deadline, until the block ends."""
+        gate = self.gate
+        epoch = await gate.enter()
+        try:
+            seconds = gate.limits.call_seconds
+            # Mostly there is no deadline, and every row would pay for one.
+            async with contextlib.nullcontext() if seconds is None else call_deadline(seconds, provider):
+                yield
+        except BaseException as error:
+            pause = None
+            if isinstance(error, ProviderError):
+                if self.policy.worth_retrying(error):
+                    pause = error.retry_after
+                error.retryable = error.retryable and not gate.hopeless
+            gate.leave(epoch, error, pause=pause)
+            raise
+        gate.leave(epoch)
+
+    async def make(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> tuple[_T, int]:
+        """Call until there is an answer, or until trying again makes no sense.
+
+        Parameters
+        ----------
+        call : coroutine function
+            Makes one call.
+        provider : str
+            The model, for messages.
+
+        Returns
+        -------
+        answer : object
+            Result of the call.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            The last failure; its attribute ``attempts`` holds the number of calls made.
+        """
+
+        async def once() -> _T:
+            async with self.one(provider):
+                return await call()
+
+        return await with_retries(once, policy=self.policy)
+
+    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return a client's answer to a request that is no classification, and the calls made.
+
+        It counts towards the budgets. A broken response is retried like a failed call.
+
+        Raises
+        ------
+        ProviderError
+            As `make`.
+        CalibrantError
+            The model tried to end the program, which would end the event loop for all others.
+        """
+
+        async def once() -> Completion:
+            try:
+                response = await client.complete(request)
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise CalibrantError(f"{client.name}: the model raised {error!r}.") from error
+            self.note_rates(response)
+            try:
+                return read_completion(response)
+            except DataError as error:
+                raise ProviderError(
+                    f"broken response: {error}", provider=client.name, retryable=True
+                ) from error
+
+        completion, attempts = await self.make(once, provider=client.name)
+        self.gate.charge(completion.usage, rows=0)
+        return completion, attempts
+
+    def note_rates(self, response: object) -> None:
+        """Pass the rate limits that came with a response on to the gate."""
+        if not isinstance(response, dict) or "_hidden_params" in response:  # a plain response has none
+            self.gate.heard(rate_state(response))
+
+
+@contextlib.asynccontextmanager
+async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[None]:
+    """Cancel the block after some seconds; None sets no deadline.
+
+    Raises
+    ------
+    ProviderTimeoutError
+        The block took longer.
+    """
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            yield
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise ProviderTimeoutError(
+            f"no complete answer within {seconds:g} seconds.", provider=provider, retryable=True
+        ) from error
+
+
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """Return the sum; its cost is that of the parts whose cost is known, None where none is."""
+    usages = tuple(parts)
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cost=math.fsum(costs) if costs else None,
+    )
+
 
 def check_tolerance(tolerance: Tolerance) -> None:
-    """Refuse what is no tolerance.
+    """Check a tolerance.
 
     Raises
     ------
@@ -52,20 +196,20 @@ class Method(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what can change a prediction, as JSON values: part of every cache key."""
+        """Return the settings that can change a prediction as JSON values: part of every cache key."""
         ...
 
 
 @dataclass(kw_only=True)
 class FeatureMethod(Method):
-    """Base of methods whose predictions can hold what the model made of the text.
+    """Base of methods whose predictions can hold the model's features of the text.
 
     Attributes
     ----------
     client : ContinuingClient
         Where the calls go.
     keep_features : bool
-        Whether predictions hold it, where the engine tells it.
+        True if predictions hold them, where the engine reports them.
     """
 
     client: ContinuingClient
@@ -73,12 +217,12 @@ class FeatureMethod(Method):
 
 
 def keeps_features(method: Method) -> bool:
-    """Return whether predictions of a method hold what the model made of the text."""
+    """Return True if predictions of a method hold the model's features of the text."""
     return isinstance(method, FeatureMethod) and method.keep_features
 
 
 def might_keep_features(method: Method) -> bool:
-    """Return whether predictions of a method could hold what the model made of the text, and do not."""
+    """Return True if predictions of a method could hold the model's features of the text, and do not."""
     return (
         isinstance(method, FeatureMethod)
         and not method.keep_features
@@ -87,7 +231,7 @@ def might_keep_features(method: Method) -> bool:
 
 
 def keeping_features(method: Method) -> Method:
-    """Return a method whose predictions hold what the model made of the text, where its engine tells it."""
+    """Return a method whose predictions hold the model's features of the text, where its engine reports them."""
     if isinstance(method, FeatureMethod) and might_keep_features(method):
         return replace(method, keep_features=True)
     return method
@@ -95,7 +239,7 @@ def keeping_features(method: Method) -> Method:
 
 @dataclass
 class _Evidence:
-    """Whether models' answers come with log-probabilities.
+    """Record of the models whose answers come with log-probabilities.
 
     Attributes
     ----------
@@ -103,14 +247,14 @@ class _Evidence:
         By the model that really answered, which may be one of several; there once it gave an answer with them, or
         two to one row without.
     seen : bool
-        Whether any answer came with some, be they unusable.
+        True once any answer came with some, be they unusable.
     """
 
     known: dict[str | None, bool] = field(default_factory=dict)
     seen: bool = False
 
     def missed(self, prediction: Prediction, response: object, *, again: bool) -> bool:
-        """Take note of an answer; returns whether it lacks what another call may bring."""
+        """Take note of an answer; return True if it lacks evidence that another call may bring."""
         if prediction.confidence is not None:
             self.known[prediction.model] = self.seen = True
             return False
@@ -132,13 +276,13 @@ class Decoding:
         Where the calls go.
     reader : AnswerReader
         How responses are read.
-    calls : Calls
+    calls : ModelCalls
         How calls are made.
     """
 
     client: Client
     reader: AnswerReader
-    calls: Calls = field(default_factory=Calls)
+    calls: ModelCalls = field(default_factory=ModelCalls)
     _evidence: _Evidence = field(default_factory=_Evidence, init=False, repr=False, compare=False)
 
     @property
@@ -152,41 +296,55 @@ class Decoding:
         return 0 if self._evidence.seen else len(self._evidence.known)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return what the model answered; a broken response is retried like a failed call.
+        """Return the model's answer; a broken response is retried like a failed call.
 
         So is one without log-probabilities, where others came with them. Of those that never have any,
         each row is asked once.
         """
         silent: list[Prediction] = []
-
-        async def ask() -> Prediction:
-            response = await self.client.complete(request)
-            self.calls.gate.heard(rate_state(response))
-            prediction = self.reader.read(response)
-            if prediction.outcome is Outcome.ERROR:
-                raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
-            if self._wants_evidence(request, response, prediction) and self._evidence.missed(
-                prediction, response, again=any(earlier.model == prediction.model for earlier in silent)
-            ):
-                silent.append(prediction)
-                raise ProviderError(
-                    "the answer has no log-probabilities.", provider=self.client.name, retryable=True
-                )
-            return prediction
-
-        try:
-            prediction, attempts = await self.calls.make(ask, provider=self.client.name)
-        except ProviderError as error:
-            if not silent:
-                raise
-            prediction, attempts = silent[-1], error.attempts
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                async with self.calls.one(self.client.name):
+                    response = await self.client.complete(request)
+                    self.calls.note_rates(response)
+                    prediction = self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
+                break
+            except ProviderError as error:
+                if await self.calls.policy.next_attempt(error, attempts):
+                    continue
+                if not silent:
+                    raise
+                prediction = silent[-1]
+                break
         return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
-    def _wants_evidence(self, request: CompletionRequest, response: object, prediction: Prediction) -> bool:
-        asked = request.top_logprobs > 0 and self.reader.space_of(response) is not LogprobSpace.NONE
-        return asked and prediction.outcome is Outcome.OK
+    def _read(self, response: object, silent: list[Prediction], *, asks_for_logprobs: bool) -> Prediction:
+        """Return the prediction in a response; one without log-probabilities, if others have some, joins `silent`.
+
+        Raises
+        ------
+        ProviderError
+            Another call may bring a better response.
+        """
+        prediction = self.reader.read(response)
+        if prediction.outcome is Outcome.ERROR:
+            raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
+        wants_evidence = (
+            asks_for_logprobs
+            and prediction.outcome is Outcome.OK
+            and self.reader.space_of(response) is not LogprobSpace.NONE
+        )
+        again = any(earlier.model == prediction.model for earlier in silent)
+        if wants_evidence and self._evidence.missed(prediction, response, again=again):
+            silent.append(prediction)
+            raise ProviderError(
+                "the answer has no log-probabilities.", provider=self.client.name, retryable=True
+            )
+        return prediction
 
     def describe(self) -> Mapping[str, Any]:
-        """Return how answers are read."""
+        """Return the settings of the reader, for cache keys."""
         kept = {"tokens": True} if self.reader.keep_tokens else {}
         return {**kept, "scoring": "decode", **self.reader.describe()}

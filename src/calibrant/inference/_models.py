@@ -1,4 +1,4 @@
-"""The one function that turns a model's name into a client."""
+"""Models by name: their clients, their provider's batch interface, and their options without credentials."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from calibrant.clients._batch_api import BatchApi, RemoteBatch
+from calibrant.clients._retry import RetryPolicy
+from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
+from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
+
+__all__ = ["BatchApi", "JsonService", "RemoteBatch"]  # for layers that open no clients themselves
 
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 SERVER_SETTINGS = ("chat_template", "next_tokens")
@@ -30,6 +36,8 @@ _CLIENT_LIMIT = 256
 _LOCAL = "local/"
 _GGUF = "llamacpp:"
 _FAKE = "fake/"
+_ENGINE_USE = f"sizes an embedded engine ({_LOCAL}NAME or {_GGUF}PATH.gguf)"
+_ADDRESSES = frozenset({"api_base", "base_url"})
 
 
 def open_client(
@@ -79,11 +87,15 @@ def open_client(
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
     served = _is_served(model, options, scoring)
     if not served:
-        _refuse_server_settings(options, "this model" if not isinstance(model, str) else model)
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        use = f"shapes how a server is asked how probable labels are ({names} with api_base and scoring='exact')"
+        _refuse_settings(options, SERVER_SETTINGS, model if isinstance(model, str) else "this model", use)
     if isinstance(model, Client):
         return model
     if callable(model):
-        _refuse_engine_settings(options, "a callable")
+        _refuse_settings(options, ENGINE_SETTINGS, "a callable", _ENGINE_USE)
         from calibrant.clients._callable import CallableClient  # noqa: PLC0415 (loaded when it is used)
 
         return CallableClient(
@@ -100,7 +112,7 @@ def open_client(
         from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
 
         return LlamaCppClient.local(model, **settings)
-    _refuse_engine_settings(settings, model)
+    _refuse_settings(settings, ENGINE_SETTINGS, model, _ENGINE_USE)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
 
@@ -150,17 +162,16 @@ def _check_options(options: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_engine_settings(options: Mapping[str, Any], model: str) -> None:
-    found = [name for name in ENGINE_SETTINGS if name in options]
+def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: str, use: str) -> None:
+    found = [name for name in names if name in options]
     if found:
         raise ConfigurationError(
-            f"Expected no {', '.join(found)} among the options of {model}: it sizes an embedded engine "
-            f"({_LOCAL}NAME or {_GGUF}PATH.gguf) and means nothing elsewhere."
+            f"Expected no {', '.join(found)} among the options of {model}: it {use} and means nothing elsewhere."
         )
 
 
 def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
-    """Return whether `model` names a server that is to be asked how probable labels are."""
+    """Return True if `model` names a server that is to be asked how probable labels are."""
     from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
 
     return (
@@ -171,19 +182,80 @@ def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | Non
     )
 
 
-def _refuse_server_settings(options: Mapping[str, Any], model: str) -> None:
-    found = [name for name in SERVER_SETTINGS if name in options]
-    if found:
-        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
-
-        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
-        raise ConfigurationError(
-            f"Expected no {', '.join(found)} among the options of {model}: it shapes how a server is asked "
-            f"how probable labels are ({names} with api_base and scoring='exact') and means nothing elsewhere."
-        )
-
-
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that go with every call: all but what an engine or a client is set up with."""
     own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
     return {name: value for name, value in (options or {}).items() if name not in own}
+
+
+def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the options that hold no credential, and the names of those that may.
+
+    Left out are options whose name says that they hold one (``api_key``, ``extra_headers``), those with such a part
+    somewhere inside, and those with a text of which nobody knows that it is harmless. Of an address, user, password
+    and parameters that may be secret are left out.
+
+    Parameters
+    ----------
+    options : mapping
+        As a task file has them, ``api_base`` among them.
+
+    Returns
+    -------
+    kept : dict
+        What is left.
+    names : tuple of str
+        What is left out, wholly or in part, in order.
+    """
+    kept: dict[str, Any] = {}
+    left_out = []
+    for name, value in options.items():
+        from calibrant.clients._redact import secret_texts  # noqa: PLC0415 (loaded when it is used)
+
+        if name in _ADDRESSES and isinstance(value, str):
+            from calibrant.clients._redact import public_address  # noqa: PLC0415 (loaded when it is used)
+
+            public = public_address(value)
+            hides = public != value.strip().rstrip("/")
+            kept[name] = public if hides else value
+            left_out += [name] if hides else []
+        elif is_secret(name) or _names_secret(value) or any(secret_texts({name: value})):
+            left_out.append(name)
+        else:
+            kept[name] = value
+    return kept, tuple(left_out)
+
+
+def may_be_withheld(name: str) -> bool:
+    """Return True where an option of this name says who calls, or where, rather than what is asked."""
+    return is_secret(name) or name in _ADDRESSES or "timeout" in name.lower()
+
+
+def _names_secret(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(is_secret(str(name)) or _names_secret(found) for name, found in value.items())
+    return isinstance(value, list | tuple) and any(map(_names_secret, value))
+
+
+def open_batch_api(
+    model: str, *, options: Mapping[str, Any] | None = None, retry: RetryPolicy | None = None
+) -> BatchApi:
+    """Return the batch interface of the provider of `model`.
+
+    Parameters
+    ----------
+    model : str
+        ``openai/NAME``, or any name with the option ``api_base``.
+    options : mapping, optional
+        Those of the model; ``api_base``, ``api_key`` and ``timeout`` are used here.
+    retry : RetryPolicy, optional
+        How passing faults are retried.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such interface for this model.
+    """
+    given = options or {}
+    found = {name: given[name] for name in ("api_base", "api_key", "timeout") if name in given}
+    return BatchApi(model, retry=retry, **found)

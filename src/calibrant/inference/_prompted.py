@@ -1,21 +1,29 @@
-"""One model under prompts: requests, journal keys, and the prediction of one query."""
+"""One model under prompts: its requests, the journal keys of its rows, and the predictor that asks it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import Query
-from calibrant.inference._methods import Method, keeping_features, might_keep_features
+from calibrant.core._predictor import OnPrediction, Query, Stop
+from calibrant.core._records import Journal
+from calibrant.inference._feed import Feed, Runner
+from calibrant.inference._limits import Gate, is_in_process
+from calibrant.inference._methods import Method, ModelCalls, keeping_features, might_keep_features
+from calibrant.inference._predictor import BasePredictor
+from calibrant.inference._reader import AnswerReader
 
 if TYPE_CHECKING:
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import Retrieval
 
 # Options that cannot change an answer.
@@ -39,8 +47,8 @@ class QueryKeys:
         query : Query
             The query.
         settings_of : callable
-            Returns all that can change the prediction but the text, as JSON values; called once for each prompt. It is
-            not kept: a reference back to the model would keep a client from being closed with its last user.
+            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
+            prompt. It is not kept: a reference back to the model would keep a client from being closed.
         """
         prompt = (query.prompt + query.shown, query.user_template)
         digest = self._digests.get(prompt)
@@ -63,7 +71,7 @@ class PromptedModel:
     client : Client
         Where the calls go.
     method : Method
-        How a request becomes a prediction.
+        Turns a request into a prediction.
     response_format : mapping or None
         JSON schema sent with every call.
     top_logprobs : int
@@ -71,7 +79,7 @@ class PromptedModel:
     options : mapping
         Handed to the provider with every call.
     retrieval : Retrieval or None
-        Which demonstrations prompts show.
+        Chooses the demonstrations that prompts show.
     """
 
     client: Client
@@ -89,7 +97,7 @@ class PromptedModel:
         return self.client.name
 
     def with_features(self) -> PromptedModel:
-        """Return a copy whose predictions hold what the model made of the text, where it tells."""
+        """Return a copy whose predictions hold the model's features of the text, where it reports them."""
         return replace(self, method=keeping_features(self.method))
 
     def request(self, query: Query) -> CompletionRequest:
@@ -103,7 +111,7 @@ class PromptedModel:
         )
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return queries with their demonstrations, and why one has none that it should have."""
+        """Return queries with their demonstrations, each with the reason if it lacks some; else empty."""
         retrieval = self.retrieval
         if retrieval is None:
             if any(query.demonstrations and query.demonstrations.strip() for query in queries):
@@ -138,11 +146,11 @@ class PromptedModel:
         return self._richer_keys.key(query, partial(self._settings, method=keeping_features(self.method)))
 
     def is_final(self, prediction: Prediction) -> bool:
-        """Return whether asking again would bring nothing else."""
+        """Return True if asking again would bring nothing else."""
         return prediction.outcome is not Outcome.ERROR
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return whether no other row can be expected to be answered."""
+        """Return True if no other row can be expected to be answered."""
         return error.systemic and not answered
 
     def _settings(self, query: Query, *, method: Method) -> list[object]:
@@ -163,7 +171,203 @@ def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
     hidden = getattr(client, "hidden", None)
     if hidden is None:
         return prediction
-    said = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
-    clean = {name: hidden(text) for name, text in said.items() if text}
-    changed = {name: text for name, text in clean.items() if text != said[name]}
+    texts = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
+    clean = {name: hidden(text) for name, text in texts.items() if text}
+    changed = {name: text for name, text in clean.items() if text != texts[name]}
     return replace(prediction, **changed) if changed else prediction
+
+
+class ModelPredictor(BasePredictor):
+    """A predictor that asks one model."""
+
+    _calls: ModelCalls
+    _model: PromptedModel
+    _reader: AnswerReader
+    _runner: Runner
+    _head: Head | None = None
+    _prior_correction: LabelPriorCorrection | None = None
+
+    @property
+    def answer_field(self) -> str:
+        """JSON path the label is read from."""
+        return self._reader.answer_field
+
+    @property
+    def client(self) -> Client:
+        """The client the calls go to."""
+        return self._model.client
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The one client."""
+        return (self.client,)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.client.name
+
+    @property
+    def method(self) -> Method:
+        """Method that turns a request into a prediction."""
+        return self._model.method
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Kind of its log-probabilities, as `LogprobSpace` names them."""
+        return self.method.space
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """JSON schema sent with every call."""
+        return self._model.response_format
+
+    @property
+    def top_logprobs(self) -> int:
+        """Alternatives asked for per token."""
+        return self._model.top_logprobs
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Handed to the provider with every call."""
+        return self._model.options
+
+    @property
+    def in_process(self) -> bool:
+        """True if rows are computed in this process, so that more of them at a time are no faster."""
+        return is_in_process(self.client)
+
+    @property
+    def demonstrations(self) -> Retrieval | None:
+        """Labelled texts that prompts show beside the text they are about; None without any."""
+        return self._model.retrieval
+
+    @property
+    def meter(self) -> Gate:
+        """Meter of its rows: calls, tokens and cost so far."""
+        return self._runner.gate
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Meter of the calls to its model, with their rates."""
+        return (self._runner.gate,)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Finished predictions; what it holds is not asked again."""
+        return self._runner.journal
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Look predictions up in `journal` from now on, and store them there; copies that share this one's do, too."""
+        self._runner.journal = journal
+
+    def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> Coroutine[Any, Any, str]:
+        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
+        learned = self._head is not None or self._prior_correction is not None
+        feed = Feed(
+            self._model,
+            self._runner,
+            deliver,
+            finish=self.finished if learned else None,
+            on_prediction=on_prediction,
+            stop=stop,
+        )
+        return feed.run(queries)
+
+    async def answer(self, query: Query) -> Prediction:
+        """Return the model's prediction of one query, for a caller that handles limits and failures itself.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        (row,) = self._runner.rows(self._model, [query])
+        return await self._runner.answer(self._model, row)
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return the request that is sent for a query.
+
+        Raises
+        ------
+        ConfigurationError
+            Its demonstrations cannot be shown.
+        """
+        ((prepared, problem),) = self._model.prepare([query])
+        if problem:
+            raise ConfigurationError(problem)
+        return self._model.request(prepared)
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return the model's answer to another request, such as a check of its own answer.
+
+        Limits, retries and options are those of the classification; options of the request come before
+        the latter.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            The request.
+
+        Returns
+        -------
+        completion : Completion
+            The answer.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            There is no answer, after retries; ``attempts`` counts the calls made.
+        """
+        options = {**self.options, **request.options}
+        return await self._calls.complete(self.client, replace(request, options=options))
+
+    @property
+    def prior_correction(self) -> LabelPriorCorrection | None:
+        """The correction of every prediction; None where there is none."""
+        return self._prior_correction
+
+    @prior_correction.setter
+    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
+        if correction is not None:
+            from calibrant.inference._heads import check_one_distribution  # noqa: PLC0415 (if it has one)
+
+            check_one_distribution(self.labels)
+        self._prior_correction = correction
+
+    @property
+    def head(self) -> Head | None:
+        """The head that turns the model's distributions into the final ones; None where they stay as they are."""
+        return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if head is not None:
+            from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
+
+            if head.uses_features:
+                self._model = self._model.with_features()
+            check_head(head, labels=self.labels, method=self.method)
+            head = opened_head(head)
+        self._head = head
+
+    def finished(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return a prediction with the label prior and head of its own prompt applied."""
+        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
+        if not own or (self.prior_correction is None and self.head is None):
+            return prediction
+        from calibrant.calibration._prior import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
+        from calibrant.inference._heads import apply_head  # noqa: PLC0415
+
+        if self.prior_correction is not None:
+            prediction = correct_prediction(prediction, self.prior_correction)
+        return prediction if self.head is None else apply_head(self.head, prediction, query.text)

@@ -1,23 +1,34 @@
-"""From one response to one prediction."""
+"""Reader of answers: one response becomes one prediction, of one label or of several."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from calibrant.core._completion import Completion
-from calibrant.core._distribution import LogprobSpace
-from calibrant.core._errors import CalibrantError
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._distribution import LabelDistribution, LogprobSpace
+from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.inference._forms import Form, Reading, form_of
+from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.logprobs._align import joint_logprob
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._fields import UnparsedError
+from calibrant.logprobs._distribution import extract_distribution
+from calibrant.logprobs._fields import UnparsedError, field_value, field_values
+
+if TYPE_CHECKING:
+    from calibrant.logprobs._sets import SetEvidence
 
 _FILTERED = frozenset({"content_filter", "safety", "prohibited_content", "blocklist"})
 _CUT_OFF = frozenset({"length", "max_tokens"})
+
+# Fields of a prediction.
+_Content: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +45,9 @@ class AnswerReader:
     answer_field : str
         JSON path the label itself is read from; usually the same.
     space : LogprobSpace
-        What the log-probabilities are probabilities of; ``mixed`` leaves it to each answer.
+        Space of the log-probabilities; ``mixed`` leaves it to each answer.
     keep_tokens : bool
-        Whether predictions hold the tokens they were read from.
+        True if predictions hold the tokens they were read from.
 
     Raises
     ------
@@ -49,14 +60,22 @@ class AnswerReader:
     answer_field: str
     space: LogprobSpace
     keep_tokens: bool = False
-    _form: Form = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        form = form_of(self.labels, field=self.field, answer_field=self.answer_field)
-        object.__setattr__(self, "_form", form)
+        if not isinstance(self.labels, CompositeLabels):
+            return
+        if self.answer_field != self.field:
+            raise ConfigurationError(
+                f"Expected no answer_field for answers that hold several labels, got {self.answer_field!r}: leave it "
+                "out."
+            )
+        if not isinstance(self.labels, FieldLabels | MultiLabels):
+            raise ConfigurationError(
+                f"Expected FieldLabels or MultiLabels, got {type(self.labels).__name__}."
+            )
 
     def read(self, response: object) -> Prediction:
-        """Return the prediction in `response`; whatever is wrong with it becomes its outcome."""
+        """Return the prediction in `response`; a fault becomes its outcome."""
         try:
             completion = read_completion(response)
         except CalibrantError as error:
@@ -64,31 +83,31 @@ class AnswerReader:
         problem = self._problem(completion)
         if problem is not None:
             outcome, reason = problem
-            return self._prediction(completion, outcome=outcome, reason=reason)
+            return self._prediction(completion, label=None, outcome=outcome, reason=reason)
         space = self.space_of(completion)
         try:
-            found = self._form.read(completion, space)
+            content = self._content(completion, space)
         except UnparsedError as error:
             cut = "cut off by the length limit: " if completion.finish_reason in _CUT_OFF else ""
-            return self._prediction(completion, outcome=Outcome.UNPARSED, reason=f"{cut}{error}")
-        if isinstance(found, str):
-            return self._prediction(completion, outcome=Outcome.UNPARSED, reason=found)
+            content = f"{cut}{error}"
+        if isinstance(content, str):
+            return self._prediction(completion, label=None, outcome=Outcome.UNPARSED, reason=content)
         lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
-        return self._prediction(completion, found, reason=f"no confidence: {lost}" if lost else "")
+        return self._prediction(completion, **content, reason=f"no confidence: {lost}" if lost else "")
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what an answer may be and where it is read, as JSON values."""
+        """Return the legal answers and where they are read, as JSON values."""
         return {
             "space": self.space.value,
-            # What an open set happens to hold changes no answer: a journal's keys must outlive its growth.
+            # The labels of an open set change no answer: a journal's keys must outlive its growth.
             "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
-            **self._form.describe(),
+            **self._form(),
         }
 
     def space_of(self, response: object) -> LogprobSpace:
-        """Return what an answer's log-probabilities are probabilities of; ``none`` where it does not say."""
+        """Return the space of an answer's log-probabilities; ``none`` where it does not say."""
         if self.space is not LogprobSpace.MIXED:
             return self.space
         own = response.space if isinstance(response, Completion) else None
@@ -103,23 +122,129 @@ class AnswerReader:
             return Outcome.UNPARSED, "cut off by the length limit before the answer began"
         return Outcome.ERROR, "the response holds no text and no refusal"
 
-    def _prediction(
-        self,
-        completion: Completion,
-        found: Reading | None = None,
-        *,
-        outcome: Outcome = Outcome.OK,
-        reason: str = "",
-    ) -> Prediction:
+    def _prediction(self, completion: Completion, **content: Any) -> Prediction:  # noqa: ANN401
         return Prediction(
-            label=None if found is None else found.label,
-            confidence=None if found is None else found.confidence,
-            distribution=None if found is None else found.distribution,
-            parts=() if found is None else found.parts,
-            outcome=outcome,
-            reason=reason,
+            **content,
             text=completion.text,
             usage=completion.usage,
             model=completion.model,
             tokens=completion.tokens if self.keep_tokens else None,
         )
+
+    def _content(self, completion: Completion, space: LogprobSpace) -> _Content | str:
+        """Return label and evidence of an answer, or the reason why it is no legal one."""
+        labels = self.labels
+        if isinstance(labels, FieldLabels):
+            return _fields_content(labels, completion, space)
+        if isinstance(labels, MultiLabels):
+            return _set_content(labels, self.field, completion, space)
+        value = field_value(completion.text, self.answer_field)
+        label = labels.canonical(value) if isinstance(value, str) else None
+        if label is None:
+            return f"answered {value!r:.80}, which is not one of the labels"
+        distribution = _distribution(completion, labels, self.field, space)
+        confidence = None if distribution is None else distribution.confidence(label)
+        return {"label": label, "confidence": confidence, "distribution": distribution}
+
+    def _form(self) -> Mapping[str, Any]:
+        """Return the settings that differ from those of one label as JSON values, for cache keys."""
+        if isinstance(self.labels, FieldLabels):
+            fields = self.labels.fields
+            return {"fields": [[field.name, field.path, list(field.labels.labels)] for field in fields]}
+        return {"several": True} if isinstance(self.labels, MultiLabels) else {}
+
+
+def joint_confidence(parts: Sequence[Part]) -> float | None:
+    """Return the confidence that all parts are right, where each was read behind those before it; None if unknown."""
+    known = [part.confidence for part in parts if part.confidence is not None]
+    return math.prod(known) if len(known) == len(parts) else None
+
+
+def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
+    """Return the parts of a set of labels: of each whether it is in the answer, and how sure that is, if known."""
+    values = labels.values(answer)
+    if evidence is None:
+        return tuple(Part(name=name, label=value) for name, value in values.items())
+    parts = []
+    for place, (name, value) in enumerate(values.items()):
+        no, yes = labels.labels_of(name)
+        distribution = evidence.distribution(place, (no, yes))
+        confidence = distribution.confidence(value)
+        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+    return tuple(parts)
+
+
+def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobSpace) -> _Content | str:
+    """Return the label of every field, each with a distribution given the answer before it.
+
+    By the chain rule, the product of the fields' confidences is that of the whole answer.
+    """
+    parts = []
+    for field in labels.fields:
+        path = field.path or field.name
+        try:
+            value = field_value(completion.text, path)
+        except UnparsedError as error:
+            raise UnparsedError(f"field {field.name!r}: {error}", kind=error.kind) from error
+        label = field.labels.canonical(value) if isinstance(value, str) else None
+        if label is None:
+            return f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
+        distribution = _distribution(completion, field.labels, path, space)
+        confidence = None if distribution is None else distribution.confidence(label)
+        parts.append(Part(name=field.name, label=label, confidence=confidence, distribution=distribution))
+    answer = labels.answer_of({part.name: part.label for part in parts})
+    return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
+
+
+def _set_content(
+    labels: MultiLabels, field: str, completion: Completion, space: LogprobSpace
+) -> _Content | str:
+    """Return for every label if it is in the answer; see `extract_set` for the confidence in that."""
+    given = []
+    for number, value in enumerate(field_values(completion.text, field), 1):
+        label = labels.label_of(value) if isinstance(value, str) else None
+        if label is None:
+            return f"answered {value!r:.80} at place {number} of the list, which is not one of the labels"
+        given.append(label)
+    answer = labels.answer_with(given)
+    evidence = None
+    if space is not LogprobSpace.NONE:
+        from calibrant.logprobs._sets import extract_set  # noqa: PLC0415 (only for several labels)
+
+        with contextlib.suppress(LogprobsUnavailableError):
+            evidence = extract_set(completion, labels.labels, field, space)
+    confidence = None if evidence is None else evidence.confidence
+    return {"label": answer, "confidence": confidence, "parts": parts_of_set(labels, answer, evidence)}
+
+
+def _distribution(
+    completion: Completion, labels: LabelSet, field: str, space: LogprobSpace
+) -> LabelDistribution | None:
+    if space is LogprobSpace.NONE:
+        return None
+    names = labels.labels
+    if len(names) == 1:
+        return _over_one_label(completion, names, field, space)
+    try:
+        return extract_distribution(completion, names, field, space)
+    except LogprobsUnavailableError:
+        return None
+
+
+def _over_one_label(
+    completion: Completion, names: tuple[str, ...], field: str, space: LogprobSpace
+) -> LabelDistribution | None:
+    """Return a distribution over the first label of an open set, which has nothing to be compared with yet."""
+    joint = joint_logprob(completion, field)
+    if joint is None:
+        return None
+    return LabelDistribution(
+        labels=names,
+        logprobs=np.zeros(1),
+        measured=np.ones(1, dtype=np.bool_),
+        joint_logprob=joint,
+        label_mass=math.exp(joint),
+        unresolved_mass=0.0,
+        space=space,
+        emitted=names[0],
+    )

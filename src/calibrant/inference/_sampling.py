@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,13 +14,11 @@ import numpy as np
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._distribution import LabelDistribution, LogprobSpace
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Part, Prediction
-from calibrant.inference._calls import Calls
-from calibrant.inference._methods import Decoding
+from calibrant.core._prediction import Part, Prediction, Usage
+from calibrant.inference._methods import Decoding, ModelCalls, total_usage
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._several import ask_together
 
 DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0
@@ -45,7 +44,7 @@ def resolve_temperature(temperature: float | None, options: Mapping[str, Any]) -
 
 
 def check_seed(options: Mapping[str, Any]) -> None:
-    """Refuse a seed that cannot be counted on from.
+    """Check that a seed can be counted on from.
 
     Raises
     ------
@@ -57,6 +56,84 @@ def check_seed(options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowAnswers:
+    """Answers to the questions about one row.
+
+    Attributes
+    ----------
+    given : tuple of Prediction
+        The answers, in the order of the questions.
+    failures : tuple of ProviderError
+        The failures of the other questions, in their order.
+    """
+
+    given: tuple[Prediction, ...]
+    failures: tuple[ProviderError, ...]
+
+    @property
+    def attempts(self) -> int:
+        """Calls made for the row, failed ones and retries included."""
+        answered = sum(answer.attempts for answer in self.given)
+        return answered + sum(failure.attempts for failure in self.failures)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost of all answers."""
+        return total_usage(answer.usage for answer in self.given)
+
+    @property
+    def model(self) -> str | None:
+        """The first model that is known to have answered."""
+        return next((answer.model for answer in self.given if answer.model is not None), None)
+
+    def failure(self) -> ProviderError:
+        """Return the first failure, with the calls of the whole row as its attempts."""
+        first = self.failures[0]
+        first.attempts = self.attempts
+        return first
+
+    def without_label(self) -> Prediction:
+        """Return the outcome most answers had, for rows in which none holds a label.
+
+        Of outcomes that are equally frequent the one that came first is taken; text and reason are
+        those of the first answer that had it.
+        """
+        ((outcome, _),) = Counter(answer.outcome for answer in self.given).most_common(1)
+        first = next(answer for answer in self.given if answer.outcome is outcome)
+        return replace(first, usage=self.usage, model=self.model, attempts=self.attempts)
+
+
+async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers:
+    """Ask all questions at the same time, and wait for every one of them.
+
+    Raises
+    ------
+    CalibrantError
+        A question raised anything but a `ProviderError`; the others are cancelled.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_answer(question)) for question in questions]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    found = [task.result() for task in tasks]
+    return RowAnswers(
+        given=tuple(answer for answer in found if isinstance(answer, Prediction)),
+        failures=tuple(answer for answer in found if isinstance(answer, ProviderError)),
+    )
+
+
+async def _answer(question: Awaitable[Prediction]) -> Prediction | ProviderError:
+    try:
+        return await question
+    except ProviderError as error:
+        return error
+    except (SystemExit, KeyboardInterrupt) as error:
+        # From a task of its own, either would end the event loop, and every later call would wait for ever.
+        raise CalibrantError(f"The model raised {error!r}.") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +162,13 @@ class Sampling:
     client : Client
         Where the calls go.
     reader : AnswerReader
-        How responses are read; log-probabilities are left aside.
+        Reads the responses; log-probabilities are left aside.
     samples : int, default 10
-        How often the model is asked about each row, at least 2.
+        Calls about each row, at least 2.
     temperature : float or None, default 1
         Sampling temperature, above 0; None leaves it to the provider. A temperature among the
         request's options comes before it.
-    calls : Calls
+    calls : ModelCalls
         How single calls are made.
 
     Raises
@@ -111,7 +188,7 @@ class Sampling:
     reader: AnswerReader
     samples: int = DEFAULT_SAMPLES
     temperature: float | None = _DEFAULT_TEMPERATURE
-    calls: Calls = field(default_factory=Calls)
+    calls: ModelCalls = field(default_factory=ModelCalls)
     _decoding: Decoding = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -169,7 +246,7 @@ class Sampling:
         return replace(request, top_logprobs=0, options=options)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return how often and how the model is asked."""
+        """Return the number of samples, the temperature and the settings of the reader, for cache keys."""
         read = self.reader.describe()
         return {
             "scoring": "sampled",

@@ -1,34 +1,29 @@
-"""A router that learns together with those of other processes, without ever waiting for the disk."""
+"""Router that shares its learnt state with other processes, and never waits for the disk."""
 
 from __future__ import annotations
 
-import atexit
 import copy
 import functools
 import logging
 import math
-import os
-import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._router_state import RouterState
-from calibrant.routing._protocol import Observation, Router, RoutingRequest, Standing
+from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
+from calibrant.store._write_behind import WriteBehind
 
 _LOG = logging.getLogger("calibrant")
 
 _BLOCK = 1000  # observations per update: more would keep other processes waiting
 _MAX_WAITING = 10_000  # observations kept in memory while nothing can be written
-_REFRESH = 1.0  # seconds after which who only asks looks at what others learnt
-_SHARE = 10  # times as long as it took to write, nothing is written: other processes want their turn, too
-_SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts while nothing can be written
+_REFRESH = 1.0  # seconds after which an order makes the thread look at what other processes learnt
 
 
-class SharedRouter:
+class SharedRouter(WriteBehind):
     """A `Router` whose experience is kept in a `RouterState` and shared with other processes.
 
     `record` teaches the router at once and notes the observation; a thread of its own writes what was noted: in
@@ -62,32 +57,25 @@ class SharedRouter:
         `flush_seconds` is out of its range, or the driver of the database is missing.
     """
 
+    thread_name = "calibrant-router"
+    rest = 10.0
+
     def __init__(self, router: Router, state: RouterState, *, flush_seconds: float = 0.1) -> None:
         if not 0 <= flush_seconds <= 3600:
             raise ConfigurationError(f"Expected flush_seconds in [0, 3600], got {flush_seconds!r}.")
         self._router = router
         self._state = state
-        self._flush_seconds = flush_seconds
         self._copy = copy.deepcopy(router)
-        self._first = self._copy.snapshot()  # what to begin with where nothing is stored
-        self._known: Mapping[str, Any] | None = None  # what was stored when it was looked at last
-        self._news = False  # whether that was somebody else's
-        self._closed = False
-        self._reset()
-        self._try(self._sync)
-        _OPEN.add(self)
+        self._first = self._copy.snapshot()  # the record to begin with where nothing is stored
+        self._last_stored: Mapping[str, Any] | None = None
+        self._has_news = False  # True if the stored record holds what the router has not learnt itself
+        super().__init__(pause=flush_seconds)
+        self._try_sync()
 
     def _reset(self) -> None:
-        """Start with nothing noted and no thread."""
-        self._lock = threading.Lock()  # held for moments only
-        self._write_lock = threading.Lock()  # held while reading and writing
+        super()._reset()
         self._notes: deque[Observation] = deque()
-        self._failing = False
-        self._dropped = 0
-        self._seen = -math.inf  # when the state was looked at
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._looked_at = -math.inf  # time of the last look at the state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._router!r}, {self._state.location!r})"
@@ -104,12 +92,12 @@ class SharedRouter:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Whom it orders."""
+        """Names of the providers, in declared order."""
         return self._router.providers
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the one to ask first at the front; see `Router`."""
-        if time.monotonic() - self._seen > _REFRESH:
+        if time.monotonic() - self._looked_at > _REFRESH:
             self._wake_up()
         with self._lock:
             return self._router.order(request)
@@ -126,12 +114,12 @@ class SharedRouter:
         self._wake_up()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what has been learnt as JSON values; see `Router`."""
+        """Return the learnt state as JSON values; see `Router`."""
         with self._lock:
             return self._router.snapshot()
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Replace what this process and all others have learnt; see `Router`.
+        """Replace the learnt state, for this process and all others; see `Router`.
 
         Raises
         ------
@@ -146,13 +134,13 @@ class SharedRouter:
                 self._notes.clear()
                 self._router.restore(record)
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return what it thinks of every provider; see `Router`."""
+    def standings(self) -> tuple[ProviderStanding, ...]:
+        """Return the standing of every provider; see `Router`."""
         with self._lock:
             return self._router.standings()
 
     def flush(self) -> None:
-        """Return when everything recorded so far is stored.
+        """Store everything recorded so far.
 
         Raises
         ------
@@ -168,18 +156,11 @@ class SharedRouter:
             ) from error
 
     def close(self) -> None:
-        """Flush and close the state; what is lost is told by a warning. Closing again does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-        _OPEN.discard(self)
+        """Flush and close the state; a warning counts lost observations. Closing again does nothing."""
+        if not self._stop():
+            return
         if not self._failing:  # the thread just tried
-            self._try(self._sync)
+            self._try_sync()
         lost = len(self._notes) + self._dropped
         if lost:
             _LOG.warning(
@@ -190,42 +171,20 @@ class SharedRouter:
             )
         self._state.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _write_queue(self) -> bool:
+        return self._try_sync() or not self._notes
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _wake_up(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(target=self._run, name="calibrant-router", daemon=True)
-                    self._thread.start()
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def _run(self) -> None:
-        """Write what was noted, or look at what others wrote, until closed."""
-        pause = self._flush_seconds
-        while not self._stop.is_set():
-            self._wake.wait()
-            self._stop.wait(pause)
-            self._wake.clear()
-            began = time.monotonic()
-            if self._try(self._sync):
-                pause = _SHARE * (time.monotonic() - began)
-            else:
-                pause = 2 * max(pause, _SHORTEST_RETRY)
-                if self._notes:
-                    self._wake.set()
-            pause = max(self._flush_seconds, min(pause, _LONGEST_PAUSE))
-
-    def _try(self, work: Callable[[], None]) -> bool:
-        """Return whether `work` succeeded; the first failure of a row of them is told."""
+    def _try_sync(self) -> bool:
+        """Write the notes, or read the state; return False on failure, the first of which in a row is logged."""
         try:
-            work()
-        except Exception as error:  # noqa: BLE001 (whatever it is, requests go on and it is tried again)
+            # Decided while nobody else writes: what a failed write put back is there again, and reading
+            # alone does not pass for an end of the failure.
+            with self._write_lock:
+                if self._notes:
+                    self._save()
+                else:
+                    self._refresh()
+        except Exception as error:  # noqa: BLE001 (any error: requests go on and the write is retried)
             if not self._failing:
                 _LOG.warning(
                     "What the router %s learns cannot be shared for now, and requests go on: %s",
@@ -237,7 +196,7 @@ class SharedRouter:
                 self._shorten()
             return False
         finally:
-            self._seen = time.monotonic()
+            self._looked_at = time.monotonic()
         if self._failing:
             _LOG.info("What the router %s learns is shared again.", self.strategy)
         self._failing = False
@@ -247,25 +206,16 @@ class SharedRouter:
         while len(self._notes) > _MAX_WAITING:
             self._notes.popleft()
             self._dropped += 1
-            self._news = True  # what is stored will lack it
-
-    def _sync(self) -> None:
-        # Decided while nobody else writes: what a failed write put back is there again, and reading
-        # alone does not pass for an end of the failure.
-        with self._write_lock:
-            if self._notes:
-                self._save()
-            else:
-                self._refresh()
+            self._has_news = True  # what is stored will lack it
 
     def _save(self) -> None:
-        """Store what was noted so far, and go on from what all processes know."""
+        """Store the notes, and go on from the state that all processes share."""
         left = len(self._notes)
         while left > 0:
             with self._lock:
                 batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
             try:
-                self._known = self._state.update(self.strategy, functools.partial(self._merged, batch))
+                self._last_stored = self._state.update(self.strategy, functools.partial(self._merged, batch))
             except BaseException:
                 with self._lock:
                     self._notes.extendleft(reversed(batch))
@@ -274,16 +224,16 @@ class SharedRouter:
         self._go_on()
 
     def _refresh(self) -> None:
-        """Take over what others stored; a record that cannot be used is set aside."""
+        """Take over the stored record; one that cannot be used is set aside."""
         try:
             stored = self._state.read(self.strategy)
             self._check_version(stored)
-            if stored is not None and stored != self._known:
+            if stored is not None and stored != self._last_stored:
                 with self._lock:
                     self._take_over(stored)
-                self._known = stored
+                self._last_stored = stored
         except StateError:
-            self._known = self._state.update(self.strategy, functools.partial(self._merged, ()))
+            self._last_stored = self._state.update(self.strategy, functools.partial(self._merged, ()))
             self._go_on()
 
     def _merged(
@@ -291,18 +241,18 @@ class SharedRouter:
     ) -> Mapping[str, Any]:
         """Return a stored record that has learnt from observations."""
         self._check_version(stored)
-        self._news = self._news or stored != self._known
+        self._has_news = self._has_news or stored != self._last_stored
         self._copy.restore(self._first or None if stored is None else stored)
         for observation in observations:
             self._copy.record(observation)
         return self._copy.snapshot()
 
     def _go_on(self) -> None:
-        """Let the router take over what was stored, unless it is what it learnt itself."""
-        if self._news and self._known is not None:
+        """Take over the stored record, unless the router has learnt all of it itself."""
+        if self._has_news and self._last_stored is not None:
             with self._lock:
-                self._take_over(self._known)
-        self._news = False
+                self._take_over(self._last_stored)
+        self._has_news = False
 
     def _take_over(self, record: Mapping[str, Any]) -> None:
         self._router.restore(record)
@@ -321,21 +271,3 @@ class SharedRouter:
 
 class _NewerRecordError(CalibrantError):
     """A stored record is of a newer version; no `StateError`, which would have it set aside."""
-
-
-_OPEN: weakref.WeakSet[SharedRouter] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for router in list(_OPEN):
-        router._reset()  # noqa: SLF001 (this module's)
-
-
-def _close_all() -> None:
-    for router in list(_OPEN):
-        router.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_close_all)

@@ -20,7 +20,7 @@ from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ContextLengthError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
-from calibrant.inference._calls import Calls
+from calibrant.inference._methods import ModelCalls
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 
 # To ask about all beginnings of more labels takes longer than what it saves; nor would their names fit into a prompt.
@@ -34,7 +34,7 @@ _SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What is known of labels before a row is asked about them.
+    """Knowledge of the labels before a row is asked about them.
 
     Attributes
     ----------
@@ -73,9 +73,9 @@ class TokenScorer:
         self._trie = lru_cache(maxsize=4)(TokenTrie)
 
     async def prepare(
-        self, client: ContinuingClient, messages: Sequence[Message], prefix: str, calls: Calls
+        self, client: ContinuingClient, messages: Sequence[Message], prefix: str, calls: ModelCalls
     ) -> Expected:
-        """Ask the engine what it expects of the labels behind `messages`, once.
+        """Return the engine's expectations of the labels behind `messages`, asked for once.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class TokenScorer:
     ) -> tuple[LabelDistribution, NDArray[np.float16]]:
         """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
 
-        Beside it stands what the model made of the text (`TokenLogprobs.features`).
+        Beside it stand the model's features of the text (`TokenLogprobs.features`).
 
         Raises
         ------
@@ -141,7 +141,7 @@ class TokenScorer:
 async def _follow(
     walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie, provider: str
 ) -> TokenLogprobs:
-    """Ask about what is pending until nothing is; returns what may be written first."""
+    """Ask about the pending nodes until none is left; returns the log-probabilities of the first token."""
     first: TokenLogprobs | None = None
     while nodes := walk.pending():
         for start in range(0, len(nodes), _MOST_TOGETHER):

@@ -110,10 +110,10 @@ def extract_distribution(
         msg = f"Expected text in the field {field_path!r}, got {value!r:.100}: labels are text."
         raise LogprobsUnavailableError(msg)
     trie = trie_for(names, value)
-    masses = _walk(aligned, trie)
-    logprobs, measured = masses.normalised(len(names))
     content = StringState(value.encode("utf-8", "surrogatepass"))
-    spelled = trie.fitting(content._replace(closed=True))
+    spelled = trie.fitting(StringState(content.prefix, closed=True))
+    masses = _walk(aligned, trie, is_label=bool(spelled))
+    logprobs, measured = masses.normalised(len(names))
     return LabelDistribution(
         labels=names,
         logprobs=logprobs,
@@ -291,7 +291,7 @@ def log_normalise(weights: list[float]) -> NDArray[np.float64]:
     return logprobs
 
 
-def _walk(aligned: AlignedField, trie: LabelTrie) -> _BranchMasses:
+def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchMasses:
     """Follow the emitted tokens of the value and collect the masses of all reported branches."""
     masses = _BranchMasses()
     quote = aligned.begin - 1
@@ -303,11 +303,10 @@ def _walk(aligned: AlignedField, trie: LabelTrie) -> _BranchMasses:
         path = _read_opening(aligned.tokens[index], follow, masses)
         index += 1
         follow = partial(trie.step, START)
-    legal = trie.holds(str(aligned.value))
     for token in aligned.tokens[index : aligned.holder(aligned.end) + 1]:
         state, left, logprob = _read_node(token, follow, fit, path, masses)
         path += logprob
-        if len(left) == 1 and legal:
+        if len(left) == 1 and is_label:
             masses.add(left, path)
             break
         if state is None or not left:

@@ -116,6 +116,7 @@ class LabelTrie:
         self._keys = [key for key, _ in spellings]
         self._positions = tuple(position for _, position in spellings)
         # Rows of one task list the same alternatives again and again, so the look-ups are cached.
+        self.fitting = lru_cache(maxsize=_MEMORY)(self._fitting)
         self.step = lru_cache(maxsize=_MEMORY)(self._step)
         self.enter = lru_cache(maxsize=_MEMORY)(self._enter)
         self.follows = lru_cache(maxsize=_MEMORY)(self._follows)
@@ -135,10 +136,6 @@ class LabelTrie:
             return None, ()
         rest = data[len(structure) :].lstrip(SPACES)
         return self._step(START, rest[1:]) if rest[:1] == b'"' else (None, ())
-
-    def holds(self, text: str) -> bool:
-        """Return whether `text` is one of the spellings."""
-        return bool(self.fitting(StringState(text.encode("utf-8", "surrogatepass"), closed=True)))
 
     def _follows(self, state: StringState) -> frozenset[int] | None:
         """Return the bytes that may come next, or None inside an unfinished escape."""
@@ -162,7 +159,7 @@ class LabelTrie:
         low = bisect_left(self._keys, state.prefix)
         return self._keys[low : bisect_left(self._keys, state.prefix + b"\xff", low)]
 
-    def fitting(self, state: StringState | None) -> tuple[int, ...]:
+    def _fitting(self, state: StringState | None) -> tuple[int, ...]:
         """Return the positions of the labels that `state` can still be completed to, each once."""
         if state is None:
             return ()

@@ -98,7 +98,7 @@ def log_loss(confidence: ArrayLike, correct: ArrayLike) -> float:
     """Return the mean negative log-likelihood of correctness.
 
     ``-mean(y log p + (1 - y) log(1 - p))`` with p clipped to [1e-6, 1 - 1e-6]: a mistake at
-    confidence 1 costs 13.8 nats, not infinity. For the whole distribution see `multiclass_log_loss`.
+    confidence 1 costs 13.8 nats, not infinity.
 
     Parameters
     ----------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibrant.core._distribution import Interval
 from calibrant.core._prediction import Verdict
@@ -95,89 +95,13 @@ class CascadeMetrics:
     models: tuple[CascadeModelMetrics, ...]
 
 
-class _RightRows:
-    """Counter of rows whose true label is known, and of the right ones among them."""
-
-    def __init__(self) -> None:
-        self.known = self.right = 0
-
-    def add(self, correct: bool | None) -> None:
-        self.known += correct is not None
-        self.right += correct is True
-
-    def share(self) -> Interval | None:
-        return wilson_interval(self.right, self.known) if self.known else None
-
-
-class _Step(NamedTuple):
-    """Verdict, calls, tokens and cost of one step."""
-
-    model: str
-    verdict: Verdict
-    attempts: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> _Step:
-        usage, attempts = record["usage"], int(record["attempts"])
-        paid = (
-            attempts > 0
-        )  # no attempt: the answer came from the cache, and its tokens were paid for earlier
-        cost = usage["cost"]
-        return cls(
-            model=str(record["model"]),
-            verdict=Verdict(record["verdict"]),
-            attempts=attempts,
-            prompt_tokens=int(usage["prompt_tokens"]) * paid,
-            completion_tokens=int(usage["completion_tokens"]) * paid,
-            cost=float(cost) if paid and cost is not None else None,
-        )
-
-
-class _Model:
-    """Counter of the steps of one model."""
-
-    def __init__(self) -> None:
-        self.verdicts: Counter[Verdict] = Counter()
-        self.right = _RightRows()
-        self.calls = self.prompt_tokens = self.completion_tokens = 0
-        self.cost: float | None = None
-
-    def add(self, step: _Step, *, correct: bool | None) -> None:
-        self.verdicts[step.verdict] += 1
-        if step.verdict is Verdict.ACCEPTED:
-            self.right.add(correct)
-        self.calls += step.attempts
-        self.prompt_tokens += step.prompt_tokens
-        self.completion_tokens += step.completion_tokens
-        if step.cost is not None:
-            self.cost = (self.cost or 0.0) + step.cost
-
-    def metrics(self, name: str) -> CascadeModelMetrics:
-        return CascadeModelMetrics(
-            model=name,
-            asked=self.verdicts.total(),
-            accepted=self.verdicts[Verdict.ACCEPTED],
-            correct=self.right.right,
-            no_evidence=self.verdicts[Verdict.NO_EVIDENCE],
-            failed=self.verdicts[Verdict.FAILED],
-            accuracy=self.right.share(),
-            calls=self.calls,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cost=self.cost,
-        )
-
-
 class CascadeTally:
     """Counter of a cascade's rows, filled row by row."""
 
     def __init__(self) -> None:
-        self._rows = self._accepted = self._escalated = self._escalations = 0
-        self._sure, self._unsure = _RightRows(), _RightRows()
-        self._models: defaultdict[str, _Model] = defaultdict(_Model)
+        self._rows: Counter[str] = Counter()
+        self._models: dict[str, Counter[str]] = {}
+        self._costs: dict[str, float] = {}  # of models with a known price
 
     def add(self, steps: Sequence[Mapping[str, Any]], *, accepted: bool | None, correct: bool | None) -> None:
         """Count a row.
@@ -187,41 +111,69 @@ class CascadeTally:
         steps : sequence of mappings
             As `calibrant.core.step_to_record` writes them.
         accepted : bool or None
-            Whether the answer was sure enough.
+            True if the answer was sure enough.
         correct : bool or None
-            Whether it is right; None where there is no answer, or its true label is not known.
+            True if it is right; None where there is no answer, or its true label is not known.
 
         Raises
         ------
         KeyError, TypeError, ValueError
             A record is no step. The row is then not counted.
         """
-        parsed = [_Step.read(step) for step in steps]  # all of them first, so that a bad one counts nothing
-        for step in parsed:
-            self._models[step.model].add(step, correct=correct)
-        self._rows += 1
-        self._accepted += bool(accepted)
-        self._escalated += len(parsed) > 1
-        self._escalations += max(0, len(parsed) - 1)
-        (self._sure if accepted else self._unsure).add(correct)
+        parsed = [_parse_step(step) for step in steps]  # all of them first, so that a bad one counts nothing
+        judged = {"known": int(correct is not None), "right": int(correct is True)}
+        for model, verdict, counts, cost in parsed:
+            own = self._models.setdefault(model, Counter())
+            own.update({"asked": 1, verdict: 1, **counts})
+            if verdict == Verdict.ACCEPTED.value:
+                own.update(judged)
+            if cost is not None:
+                self._costs[model] = self._costs.get(model, 0.0) + cost
+        side = "accepted" if accepted else "unaccepted"
+        self._rows.update({"rows": 1, side: 1, **{f"{side} {name}": count for name, count in judged.items()}})
+        self._rows.update({"escalated": int(len(parsed) > 1), "escalations": max(0, len(parsed) - 1)})
 
     def metrics(self) -> CascadeMetrics | None:
         """Return the numbers so far; None without rows."""
         if not self._rows:
             return None
-        models = tuple(model.metrics(name) for name, model in self._models.items())
-        priced = [model.cost for model in models if model.cost is not None]
         return CascadeMetrics(
-            rows=self._rows,
-            accepted=self._accepted,
-            correct=self._sure.right,
-            accuracy=self._sure.share(),
-            unaccepted_answered=self._unsure.known,
-            unaccepted_correct=self._unsure.right,
-            unaccepted_accuracy=self._unsure.share(),
-            escalated=self._escalated,
-            escalations=self._escalations,
-            calls=sum(model.calls for model in models),
-            cost=sum(priced) if priced else None,
-            models=models,
+            rows=self._rows["rows"],
+            accepted=self._rows["accepted"],
+            correct=self._rows["accepted right"],
+            accuracy=_share(self._rows, "accepted "),
+            unaccepted_answered=self._rows["unaccepted known"],
+            unaccepted_correct=self._rows["unaccepted right"],
+            unaccepted_accuracy=_share(self._rows, "unaccepted "),
+            escalated=self._rows["escalated"],
+            escalations=self._rows["escalations"],
+            calls=sum(own["calls"] for own in self._models.values()),
+            cost=sum(self._costs.values()) if self._costs else None,
+            models=tuple(
+                CascadeModelMetrics(
+                    model=model,
+                    accepted=own[Verdict.ACCEPTED.value],
+                    correct=own["right"],
+                    no_evidence=own[Verdict.NO_EVIDENCE.value],
+                    failed=own[Verdict.FAILED.value],
+                    accuracy=_share(own),
+                    cost=self._costs.get(model),
+                    **{name: own[name] for name in ("asked", "calls", "prompt_tokens", "completion_tokens")},
+                )
+                for model, own in self._models.items()
+            ),
         )
+
+
+def _parse_step(record: Mapping[str, Any]) -> tuple[str, str, dict[str, int], float | None]:
+    """Return the model of a step, its verdict, its calls and tokens, and its cost."""
+    usage, calls = record["usage"], int(record["attempts"])
+    # Without a call the answer came from the cache, and its tokens were paid for earlier.
+    counts = {name: int(usage[name]) * (calls > 0) for name in ("prompt_tokens", "completion_tokens")}
+    cost = float(usage["cost"]) if calls > 0 and usage["cost"] is not None else None
+    return str(record["model"]), Verdict(record["verdict"]).value, {"calls": calls, **counts}, cost
+
+
+def _share(counts: Counter[str], prefix: str = "") -> Interval | None:
+    known = counts[f"{prefix}known"]
+    return wilson_interval(counts[f"{prefix}right"], known) if known else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -174,7 +174,8 @@ class ClassificationSummary:
                 "Expected at least one row, got none: nothing can be said about no data."
             )
         names = tuple(labels)
-        per_label = _per_label(confusion, other, names)
+        scores = label_scores(np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1) + other)
+        per_label = {name: LabelMetrics(**one) for name, one in zip(names, scores, strict=True)}
         return cls(
             labels=names,
             accuracy=float(np.trace(confusion) / n),
@@ -252,29 +253,21 @@ def _confusion(
     return table
 
 
-def _per_label(
-    confusion: NDArray[np.int64], other: NDArray[np.int64], names: tuple[str, ...]
-) -> dict[str, LabelMetrics]:
-    hits = np.diag(confusion)
-    predicted = confusion.sum(axis=0)
-    support = confusion.sum(axis=1) + other
-    precision, recall = _ratio(hits, predicted), _ratio(hits, support)
-    f1 = _ratio(2 * hits, predicted + support)
-    return {
-        name: LabelMetrics(
-            precision=float(precision[i]),
-            recall=float(recall[i]),
-            f1=float(f1[i]),
-            support=int(support[i]),
-            predicted=int(predicted[i]),
-        )
-        for i, name in enumerate(names)
+def label_scores(
+    hits: NDArray[np.int64], predicted: NDArray[np.int64], support: NDArray[np.int64]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of `LabelMetrics` for each label: a score is 0 where it would divide by 0."""
+    precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
+    f1 = 2 * hits / np.maximum(predicted + support, 1)
+    columns = {
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "support": support,
+        "predicted": predicted,
     }
-
-
-def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return part / whole, 0 where whole is 0."""
-    return part / np.maximum(whole, 1)
+    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def _answered_share(labels: Iterable[LabelMetrics]) -> float:

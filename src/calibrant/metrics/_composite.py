@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._distribution import Interval
@@ -19,6 +18,7 @@ from calibrant.metrics._classification import (
     ClassificationSummary,
     LabelMetrics,
     classification_summary,
+    label_scores,
 )
 from calibrant.metrics._intervals import wilson_interval
 
@@ -247,20 +247,10 @@ class CompositeTally:
         )
 
     def _per_label(self) -> dict[str, DecisionMetrics]:
-        given, support = self._both + self._added, self._both + self._missed
-        precision, recall = _ratio(self._both, given), _ratio(self._both, support)
-        f1 = _ratio(2 * self._both, given + support)
+        scores = label_scores(self._both, self._both + self._added, self._both + self._missed)
         return {
-            name: DecisionMetrics(
-                precision=float(precision[place]),
-                recall=float(recall[place]),
-                f1=float(f1[place]),
-                support=int(support[place]),
-                predicted=int(given[place]),
-                missed=int(self._missed[place]),
-                added=int(self._added[place]),
-            )
-            for name, place in self._place.items()
+            name: DecisionMetrics(**one, missed=int(self._missed[place]), added=int(self._added[place]))
+            for (name, place), one in zip(self._place.items(), scores, strict=True)
         }
 
 
@@ -286,8 +276,3 @@ def answer_summary(
     for answer, label in zip(answers, given, strict=True):
         tally.add(answer, label)
     return tally.metrics()
-
-
-def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return part / whole, 0 where whole is 0."""
-    return part / np.maximum(whole, 1)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_confidence_correct, normal_quantile
+from calibrant.metrics._validation import check_confidence_correct, check_number, normal_quantile
 
 _HALVINGS = 60  # of [0, 1]: to the last bit of a float
 
@@ -142,36 +142,6 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
 
 
-def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Return the area under the risk-coverage curve above that of a perfect ranking.
-
-    `aurc` minus the mean over k = 1..n of ``max(0, k - (n - m)) / k``, m the number of errors:
-    the part that remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
-    it compares rankings of classifiers of different accuracy.
-
-    Parameters
-    ----------
-    confidence : array-like of shape (n,)
-        In [0, 1]; up to 1e-6 outside is clipped.
-    correct : array-like of 0/1, shape (n,)
-        Whether each row is right.
-
-    Returns
-    -------
-    float
-        In [0, 1), 0 is best. All rows right, or all wrong, give 0, too.
-
-    Raises
-    ------
-    ConfigurationError
-        No rows, NaN, values out of range, or different lengths.
-    """
-    p, y = check_confidence_correct(confidence, correct)
-    k = np.arange(1, len(y) + 1)
-    perfect = np.mean(np.maximum(0.0, k - y.sum()) / k)
-    return max(0.0, aurc(p, y) - float(perfect))
-
-
 def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: float) -> float:
     """Return the accuracy on the most confident rows.
 
@@ -198,10 +168,7 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
         Coverage outside (0, 1], no rows, NaN, values out of range, or different lengths.
     """
     p, y = check_confidence_correct(confidence, correct)
-    if not 0.0 < coverage <= 1.0:
-        msg = f"Expected coverage in (0, 1], got {coverage!r}: it is the share of rows to keep."
-        raise ConfigurationError(msg)
-    k = max(1, math.ceil(coverage * len(p) - 1e-9))
+    k = max(1, math.ceil(check_number("coverage", coverage, "(0, 1]") * len(p) - 1e-9))
     return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -71,16 +71,10 @@ class OrdinalMetrics:
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the numbers in the order of a table."""
         answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
-        error = self.mean_absolute_error
         yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
         yield _figure("within one step", self.within_one, answered, self.rows)
-        yield StructureFigure(
-            name="mean absolute error",
-            about=f"{labelled}, in steps; 0 is best",
-            value=None if error is None else error.estimate,
-            interval=error,
-            rows=self.labelled,
-        )
+        about = f"{labelled}, in steps; 0 is best"
+        yield _figure("mean absolute error", self.mean_absolute_error, about, self.labelled)
         yield StructureFigure(
             name="quadratic weighted kappa", about=labelled, value=self.quadratic_kappa, rows=self.labelled
         )
@@ -199,14 +193,11 @@ def _hierarchical(
     )
 
 
-def _figure(name: str, interval: Interval, about: str, rows: int) -> StructureFigure:
-    return StructureFigure(name=name, about=about, value=interval.estimate, interval=interval, rows=rows)
+def _figure(name: str, interval: Interval | None, about: str, rows: int) -> StructureFigure:
+    value = None if interval is None else interval.estimate
+    return StructureFigure(name=name, about=about, value=value, interval=interval, rows=rows)
 
 
 def _scaled(interval: Interval, factor: int) -> Interval:
-    return Interval(
-        lower=interval.lower * factor,
-        upper=interval.upper * factor,
-        level=interval.level,
-        estimate=interval.estimate * factor,
-    )
+    ends = {name: getattr(interval, name) * factor for name in ("lower", "upper", "estimate")}
+    return replace(interval, **ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from statistics import NormalDist
 
 import numpy as np
@@ -131,12 +132,39 @@ def check_count(name: str, value: object, *, low: int, high: int | None = None) 
     return int(number)
 
 
-def check_level(level: float) -> float:
-    """Return a confidence level strictly between 0 and 1; ConfigurationError otherwise."""
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.0 < level < 1.0:
-        msg = f"Expected level in (0, 1), got {level!r}: 0.95 is usual."
+def check_number(name: str, value: object, interval: str) -> float:
+    """Return `value` as a float inside `interval`.
+
+    Parameters
+    ----------
+    name : str
+        The argument as the user wrote it, for the message.
+    value : object
+        The user's value; booleans are not numbers here.
+    interval : str
+        Two finite or infinite ends in mathematical notation, such as ``"(0, 1]"``.
+
+    Raises
+    ------
+    ConfigurationError
+        Not a number, NaN, or outside the interval.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"Expected {name} to be a number in {interval}, got {value!r} ({type(value).__name__})."
         raise ConfigurationError(msg)
-    return float(level)
+    number = float(value)
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    if not (above and below):
+        msg = f"Expected {name} in {interval}, got {value!r}: choose a value in that range."
+        raise ConfigurationError(msg)
+    return number
+
+
+def check_level(level: float) -> float:
+    """Return a confidence level, such as 0.95; ConfigurationError unless it is strictly between 0 and 1."""
+    return check_number("level", level, "(0, 1)")
 
 
 def normal_quantile(level: float) -> float:

@@ -25,7 +25,7 @@ class RowScores:
     credit : float or None
         Mean part of the answers that is right, in [0, 1], where an answer can be nearly right; None elsewhere.
     answered_labels : AnsweredLabels or None
-        How many of the labels were answered; None without rows.
+        Numbers of the labels that were answered; None without rows.
     """
 
     accuracy: float | None
@@ -47,7 +47,7 @@ class ValidatedPrompt(RowScores):
     rows : int or None
         Validation rows that it was asked about; None where every prompt was asked about all.
     log_loss : float or None
-        What a race compares (`Standing.losses`), mean over these rows, in nats; None without one.
+        Loss that a race compares (`PromptStanding.losses`), mean over these rows, in nats; None without a race.
     screened_loss : float or None
         The same on the rows that every prompt was asked about, which chooses who enters the race; None without one.
     origin : str or None
@@ -90,20 +90,13 @@ class ValidationLog:
     def validated(self, candidate: Mapping[str, str], score: float, *, labels: LabelSet) -> ValidatedPrompt:
         """Return the figures of a candidate that GEPA has validated."""
         found = row_scores(self._examples, self._predictions[frozenset(candidate.items())], labels=labels)
-        return ValidatedPrompt(
-            candidate=dict(candidate),
-            score=score,
-            accuracy=found.accuracy,
-            macro_f1=found.macro_f1,
-            credit=found.credit,
-            answered_labels=found.answered_labels,
-        )
+        return ValidatedPrompt(candidate=dict(candidate), score=score, **vars(found))
 
 
 def row_scores(
     examples: Sequence[Example], predictions: Sequence[Prediction], *, labels: LabelSet
 ) -> RowScores:
-    """Score the rows that did not fail for the server's reasons."""
+    """Score the rows that did not fail with a transport error."""
     pairs = [
         (example.answer, prediction.label)
         for example, prediction in zip(examples, predictions, strict=True)
@@ -171,7 +164,7 @@ class Choice:
     runner_up : int or None
         Place of the one that came second in a race; None without one.
     by_head : HeadChoice or None
-        What compared these two with their heads; None where nothing did.
+        Comparison of these two with their heads; None if they were not compared.
     """
 
     validated: tuple[ValidatedPrompt, ...]
@@ -218,6 +211,6 @@ def _is_improvement(found: ValidatedPrompt, seed: ValidatedPrompt) -> bool:
 
 
 def is_worse(comparison: PairedComparison | None, credit_difference: Interval | None) -> bool:
-    """Return whether an interval of best minus seed on the test rows lies below 0."""
+    """Return True if an interval of best minus seed on the test rows lies below 0."""
     intervals = [None if comparison is None else comparison.interval, credit_difference]
     return any(interval is not None and interval.upper < 0.0 for interval in intervals)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference._demonstration_format import Demonstration, one_line
-from calibrant.optimization._confusions import ConfusionLog, PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 MAX_DEMONSTRATION_SHARE = 0.2
@@ -27,6 +26,49 @@ OTHER_COMPONENTS = ("user_template", DEMONSTRATIONS)
 RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anything else
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
+UNKNOWN_CONFIDENCE = 0.5
+
+
+@dataclass
+class PromptRecord:
+    """Record of the answers under one prompt.
+
+    Attributes
+    ----------
+    cost : Counter of (true label, predicted label)
+        Summed confidence of the wrong answers, by pair.
+    given : Counter of str
+        How often each label was answered.
+    true : Counter of str
+        How often each label was the truth.
+    got : mapping of str to str
+        The label answered to each text seen.
+    """
+
+    cost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    given: Counter[str] = field(default_factory=Counter)
+    true: Counter[str] = field(default_factory=Counter)
+    got: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: str, answer: str, prediction: Prediction) -> None:
+        """Count one prediction; only the first one for a text counts."""
+        if prediction.outcome is not Outcome.OK or prediction.label is None or text in self.got:
+            return
+        self.got[text] = prediction.label
+        self.true[answer] += 1
+        self.given[prediction.label] += 1
+        if prediction.label != answer:
+            confidence = UNKNOWN_CONFIDENCE if prediction.confidence is None else prediction.confidence
+            self.cost[answer, prediction.label] += confidence  # type: ignore[assignment]
+
+    def excess(self, label: str) -> int:
+        """Return the surplus of `label`: times it was answered minus times it was true."""
+        return self.given[label] - self.true[label]
+
+    def add_all(self, rows: Iterable[tuple[str, str]], predictions: Iterable[Prediction]) -> None:
+        """Count predictions on rows of (text, true label)."""
+        for (text, answer), prediction in zip(rows, predictions, strict=True):
+            self.add(text, answer, prediction)
 
 
 class ExemplarProposer:
@@ -52,7 +94,7 @@ class ExemplarProposer:
         JSON path of the label, so that demonstrations show answers as the model must write them; an
         adapter sets it to its own, with `prepare`.
     forms : bool, default False
-        Whether proposals may also name the labels and the form of the answer, with a placeholder, where the instruction
+        Proposals may also name the labels and the form of the answer, with a placeholder, where the instruction
         does not; the first one does nothing else. Never where the names alone exceed `token_budget`.
 
     Raises
@@ -76,7 +118,7 @@ class ExemplarProposer:
         self.seed = seed
         self._forms = forms
         self._train = [_pair(row) for row in train]
-        self._log = ConfusionLog()
+        self._records: defaultdict[str, PromptRecord] = defaultdict(PromptRecord)
         self._proposed: set[str] = set()
         self._rng = random.Random(seed)  # noqa: S311  (choices, not secrets)
         self.prepare(labels=(), field=field)
@@ -119,7 +161,7 @@ class ExemplarProposer:
         rows: Sequence[Mapping[str, Any]],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Take note of one candidate's predictions on some rows, training or not."""
+        """Count the confusions in one candidate's predictions on some rows, training or not."""
         pairs = [(text, self._spell(label)) for text, label in map(_pair, rows)]
         spelt = [
             prediction
@@ -127,7 +169,7 @@ class ExemplarProposer:
             else replace(prediction, label=self._spell(prediction.label))
             for prediction in predictions
         ]
-        self._log.add(_asked(candidate), pairs, spelt)
+        self._records[_asked(candidate)].add_all(pairs, spelt)
 
     def __call__(
         self,
@@ -157,7 +199,7 @@ class ExemplarProposer:
         component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
-        record = self._log.of(_asked(candidate))
+        record = self._records[_asked(candidate)]
         for _ in range(TRIES):
             edited = self._edit(parts, record)
             text = self._format.render(edited)

@@ -6,43 +6,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._rows import example_row, query_of
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._heads import head_of
 from calibrant.optimization._choice import Choice, HeadChoice, ValidatedPrompt
-from calibrant.optimization._final import labelled_rows
-from calibrant.optimization._plan import COMPONENT, SCREENED
+from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
 from calibrant.optimization._progress import PERFECT
-from calibrant.optimization._race import BETTER, FIRST, Standing, beats
+from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
+from calibrant.optimization._race import BETTER, FIRST, PromptStanding, beats
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadStage:
-    """Asks labelled rows after the search, and learns from them.
+@dataclass(kw_only=True)
+class HeadStage(SearchStage):
+    """Asks labelled rows after the search, and learns a head from them.
 
     Parameters
     ----------
-    task : Task
-        Labels and rows.
-    adapter : ConfidenceAdapter
-        Asks the model, and counts.
     embedding : EmbeddingModel or None
-        What heads read texts with beside their words.
+        Reads texts for heads, beside their words.
     max_metric_calls : int
         Upper bound of the adapter's calls, those of the search included; 0 where no row may be asked.
     """
 
-    task: Task
-    adapter: ConfidenceAdapter
     embedding: EmbeddingModel | None
     max_metric_calls: int
 
@@ -51,16 +45,16 @@ class HeadStage:
 
         Validation rows come first, then training rows, as far as the budget goes.
         """
-        if not isinstance(self.adapter.predictor, Classifier):
+        if self.task.head.fit != "auto" or not isinstance(self.adapter.predictor, Classifier):
             return found, None
         # Where nothing is wrong there is nothing to learn that would be worth a call.
         worth = not self._is_perfect(found.best)
         found = self._compared(found) if worth else found
         candidate = found.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
-        asked = self.adapter.affordable(self._queries(candidate, rows), self._left() if worth else 0)
+        asked = self.adapter.affordable(queries_of(candidate, rows), self._left() if worth else 0)
         rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
-        predictions = self.adapter.ask(self._queries(candidate, rows))
+        predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
             return found, None
         return found, self._fit(rows, predictions)
@@ -81,7 +75,7 @@ class HeadStage:
             return found
         pair = [found.validated[place].candidate for place in (found.chosen, found.runner_up)]
         rows = self._asked_under_both(pair)
-        predictions = [self.adapter.ask(self._queries(candidate, rows)) for candidate in pair]
+        predictions = [self.adapter.ask(queries_of(candidate, rows)) for candidate in pair]
         known = [
             place
             for place, both in enumerate(zip(*predictions, strict=True))
@@ -112,8 +106,8 @@ class HeadStage:
         every = [labelled_rows(self.task, candidate[COMPONENT]) for candidate in pair]
         found = [row for row in every[0] if row.input in held_out]  # the first rows of both
         for kept, other in ((0, 1), (1, 0)):
-            own, n = self._queries(pair[kept], every[kept]), len(found)
-            paid = self.adapter.affordable([*own, *self._queries(pair[other], found)], self._left())
+            own, n = queries_of(pair[kept], every[kept]), len(found)
+            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._left())
             found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
         return found if len(found) >= _FEWEST else []
 
@@ -124,12 +118,36 @@ class HeadStage:
         answers, texts = [row.answer for row in rows], [row.input for row in rows]
         return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
 
-    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
-        return [query_of(dict(candidate), example_row(row)) for row in rows]
 
-
-def _standing(head: Head) -> Standing:
+def _standing(head: Head) -> PromptStanding:
     """Return the standing of a head on the rows that taught it, each judged by a head of the other rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
     figures = next(one for one in head.figures if one.name == head.rung)
-    return Standing(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
+    return PromptStanding(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
+
+
+def embedding_model(task: Task) -> EmbeddingModel | None:
+    """Return the embedding model of the head that a search learns; None if it reads words alone.
+
+    Raises
+    ------
+    ConfigurationError
+        The task names a model that cannot be opened.
+    """
+    named = task.head.embeddings if task.head.fit == "auto" else None
+    return None if named is None else open_embedding_model(named)
+
+
+def labelled_rows(task: Task, prompt: str) -> list[Example]:
+    """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show.
+
+    A row whose text is that of a test row, but for case and white space, is none of them.
+    """
+    if isinstance(task.labels, CompositeLabels):
+        return []
+    shown, tested = ShownTexts(prompt, task), {normalise_label(one.input) for one in task.test}
+    validation = [one for one in task.validation if normalise_label(one.input) not in tested]
+    held_out = tested | {normalise_label(one.input) for one in validation}
+    return validation + [
+        one for one in task.train if one.input not in shown and normalise_label(one.input) not in held_out
+    ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.adapters._calls import SearchSize
-from calibrant.adapters._prior import PriorCorrection
-from calibrant.adapters._thresholds import THRESHOLD_ROWS, Thresholds
+from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresholds
+from calibrant.adapters._rows import example_row, query_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet, normalise_label
@@ -18,14 +19,15 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.optimization._exemplar import ExemplarProposer
-from calibrant.optimization._prompt_parts import PromptFormat
+from calibrant.optimization._progress import ProgressTracker
+from calibrant.optimization._prompt_parts import given_prompts
 from calibrant.optimization._race import FIRST, detectable_gain
-from calibrant.optimization._reflection import name_of
+from calibrant.optimization._reflection import Reflection, name_of
 
 if TYPE_CHECKING:
+    from calibrant.core._predictor import Query
     from calibrant.inference._models import ModelLike
 
-COMPONENT: Final = "system_prompt"
 USER_TEMPLATE: Final = "user_template"
 DEMONSTRATED: Final = "demonstrations"
 
@@ -62,13 +64,34 @@ class SearchPlan:
         return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
 
 
-def given_prompts(task: Task) -> dict[str, str]:
-    """Return the prompts that a task gives a search beside its own, by a name for the user."""
-    found = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
-    if task.label_descriptions:
-        form = PromptFormat(task.labels, field=task.field)
-        found["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
-    return {name: prompt for name, prompt in found.items() if prompt != task.prompt}
+@dataclass(kw_only=True)
+class SearchStage:
+    """A stage of a search, with the objects that all stages share.
+
+    Parameters
+    ----------
+    task : Task
+        Labels and rows.
+    plan : SearchPlan
+        Settings of the search.
+    adapter : ConfidenceAdapter
+        Asks the model, scores and counts.
+    reflection : Reflection or None
+        Writes prompts if no proposer does.
+    tracker : ProgressTracker
+        Told of every row and proposal.
+    """
+
+    task: Task
+    plan: SearchPlan
+    adapter: ConfidenceAdapter
+    reflection: Reflection | None
+    tracker: ProgressTracker
+
+
+def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:
+    """Return the queries that ask about rows under a candidate's texts."""
+    return [query_of(dict(candidate), example_row(row)) for row in rows]
 
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
@@ -182,17 +205,15 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
             for split in ("train", "validation", "test")
         ],
     }
+    optional = {
+        "other_prompts": list(task.other_prompts),
+        "label_descriptions": dict(task.label_descriptions),
+        "head": None if task.head.fit == "auto" else task.head.fit,
+        "embeddings": task.head.embeddings,
+        "classifier": model.describe() if isinstance(model, Predictor) else None,
+    }
     # Left out by default, so that earlier searches are continued.
-    if task.other_prompts:
-        content["other_prompts"] = list(task.other_prompts)
-    if task.label_descriptions:
-        content["label_descriptions"] = dict(task.label_descriptions)
-    if task.head.fit != "auto":
-        content["head"] = task.head.fit
-    if task.head.embeddings is not None:
-        content["embeddings"] = task.head.embeddings
-    if isinstance(model, Predictor):
-        content["classifier"] = model.describe()
+    content |= {name: value for name, value in optional.items() if value}
     return {
         "schema_version": 1,
         "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),

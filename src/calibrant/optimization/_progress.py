@@ -103,7 +103,7 @@ class ProgressTracker:
         self.validated(event["average_score"])
 
     def validated(self, score: float) -> None:
-        """Take note of a prompt's mean validation score, in [0, 1]."""
+        """Report a prompt's mean validation score, in [0, 1]."""
         with self._lock:
             self._update(best_score=max(self.now.best_score or 0.0, score))
 

@@ -37,7 +37,7 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class PromptStanding:
     """Losses and figures of a prompt on some rows.
 
     Attributes
@@ -61,7 +61,9 @@ class Standing:
         return float(known.mean()) if len(known) else math.inf
 
 
-def standing(logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet) -> Standing:
+def standing(
+    logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet
+) -> PromptStanding:
     """Judge distributions by the true labels, without their label prior.
 
     Parameters
@@ -71,14 +73,14 @@ def standing(logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, la
     answers : array-like of int, shape (n,)
         Positions of the true labels.
     answered : array-like of bool, shape (n,)
-        False for rows that failed for the server's reasons.
+        False for rows that failed with a transport error.
     labels : LabelSet
         The labels.
     """
     known, truth = np.asarray(answered, dtype=np.bool_), np.asarray(answers, dtype=np.intp)
     losses = np.full(len(known), np.nan)
     if not known.any():
-        return Standing(losses=losses, accuracy=0.0, macro_f1=0.0)
+        return PromptStanding(losses=losses, accuracy=0.0, macro_f1=0.0)
     right = truth[known]
     found = cross_fitted(np.asarray(logprobs, dtype=np.float64)[known], right, labels=labels)
     even = np.exp(found[np.arange(len(right)), right])
@@ -87,12 +89,12 @@ def standing(logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, la
     summary = classification_summary(
         [labels.labels[place] for place in right], [labels.labels[place] for place in best], labels=labels
     )
-    return Standing(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
+    return PromptStanding(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
 
 
 def race(
     n_challengers: int,
-    stand: Callable[[int, int], Standing],
+    stand: Callable[[int, int], PromptStanding],
     *,
     rows: int,
     affordable: Callable[[Sequence[int], int], bool] = lambda _entrants, _rows: True,
@@ -104,7 +106,7 @@ def race(
     n_challengers : int
         Prompts beside the seed prompt; their places are 1 to `n_challengers`, the most promising first.
     stand : callable
-        ``(place, n) -> Standing`` on the first n rows; asks what was not asked.
+        ``(place, n) -> PromptStanding`` on the first n rows; asks what was not asked.
     rows : int
         Rows there are.
     affordable : callable, optional
@@ -118,7 +120,7 @@ def race(
     .. [3] D. J. Spiegelhalter, L. S. Freedman, P. R. Blackburn (1986), Monitoring clinical trials: conditional or
        predictive power? Controlled Clinical Trials 7.
     """
-    alive, found, done = list(range(1, n_challengers + 1)), dict[int, Standing](), 0
+    alive, found, done = list(range(1, n_challengers + 1)), dict[int, PromptStanding](), 0
     stages = _stages(rows)
     for n in stages:
         entrants = list(alive)
@@ -139,12 +141,12 @@ def race(
     return alive[0] if beats(found[alive[0]], found[0], errors=BETTER) else 0
 
 
-def beats(one: Standing, other: Standing, *, errors: float) -> bool:
+def beats(one: PromptStanding, other: PromptStanding, *, errors: float) -> bool:
     """Return whether one is better by so many standard errors of the paired loss, and neither accuracy nor F1 lower."""
     return gain(other, one) > errors and not _less_accurate(one, other)
 
 
-def _less_accurate(one: Standing, other: Standing) -> bool:
+def _less_accurate(one: PromptStanding, other: PromptStanding) -> bool:
     return one.accuracy < other.accuracy or one.macro_f1 < other.macro_f1
 
 
@@ -196,7 +198,7 @@ def _stages(rows: int) -> list[int]:
     return [*found, last] if last else []
 
 
-def gain(one: Standing, other: Standing) -> float:
+def gain(one: PromptStanding, other: PromptStanding) -> float:
     """Return the mean paired gain of the other one in standard errors; positive where it loses less."""
     each = one.losses - other.losses
     each = each[~np.isnan(each)]

@@ -1,25 +1,141 @@
-"""The reflection model of a run: its answers are remembered."""
+"""The reflection model of a run: the rows it reads, its remembered answers, and its failures."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.inference._calls import Calls
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._loop import run_sync
+from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
-from calibrant.optimization._guard import Guard
+from calibrant.optimization._exemplar import PromptRecord
 
 if TYPE_CHECKING:
+    from gepa.core.adapter import EvaluationBatch
+
     from calibrant.core._completion import Client
     from calibrant.runs._journal import JsonlStore
 
 _SMALL_PROMPT: Final = "Answer with the word yes."
+_REFLECTED: Final = 8  # rows that are shown, at most
+_PAIRS: Final = 6  # confusions that are named, at most
+_MOST_FAILURES: Final = 3
+
+
+class Confusions:
+    """Counts, for every prompt, which labels are taken for which, on all rows asked; an `EvaluationObserver`."""
+
+    def __init__(self) -> None:
+        self._records: defaultdict[str, PromptRecord] = defaultdict(PromptRecord)
+
+    def observe(
+        self,
+        candidate: Mapping[str, str],
+        rows: Sequence[Mapping[str, Any]],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Count the confusions in one candidate's predictions."""
+        pairs = [(str(row["input"]), str(row["answer"])) for row in rows]
+        self._records["\0".join(candidate.values())].add_all(pairs, predictions)
+
+    def describe(self, candidate: Mapping[str, str]) -> str | None:
+        """Return the costliest confusions in words, without any text; None where there are none."""
+        record = self._records["\0".join(candidate.values())]
+        if not record.cost:
+            return None
+        said = "; ".join(
+            f'"{truth}" was taken for "{given}" (summed confidence {cost:.1f})'
+            for (truth, given), cost in sorted(record.cost.items(), key=lambda pair: (-pair[1], pair[0]))[
+                :_PAIRS
+            ]
+        )
+        return f"On {len(record.got)} rows that were asked under this prompt: {said}."
+
+
+class ReflectingAdapter(ConfidenceAdapter):
+    """A `ConfidenceAdapter` that chooses what a reflecting model reads.
+
+    Attributes
+    ----------
+    confusions : Confusions
+        Must be the adapter's observer.
+    """
+
+    confusions: Confusions
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[Any, Any],
+        components_to_update: list[str],
+    ) -> dict[str, list[dict[str, str]]]:
+        """Return records of the rows that scored least, and one that names the confusions on all rows."""
+        answered = [
+            one for one in eval_batch.trajectories or [] if one["prediction"].outcome is not Outcome.ERROR
+        ]
+        costly = sorted(answered, key=lambda one: float(one["score"]))[:_REFLECTED]
+        batch = eval_batch if eval_batch.trajectories is None else replace(eval_batch, trajectories=costly)
+        found = super().make_reflective_dataset(candidate, batch, components_to_update)
+        said = self.confusions.describe(candidate)
+        if said is not None:
+            overall = {"Inputs": "all rows together", "Generated Outputs": "", "Feedback": said}
+            found = {name: [*records, dict(overall)] for name, records in found.items()}
+        return found
+
+
+class Guard:
+    """A function that is given up after three failures in a row.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    name : str
+        Its name in messages.
+    hint : str
+        Advice for the user.
+
+    Attributes
+    ----------
+    error : ProviderError or None
+        Set once the function was given up; `should_stop` then ends the search.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str, hint: str) -> None:
+        self._function = function
+        self._name = name
+        self._hint = hint
+        self._failures = 0
+        self.error: ProviderError | None = None
+
+    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401  (whatever the function returns)
+        """Call the function."""
+        try:
+            result = self._function(*arguments)
+        except Exception as error:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                self.error = ProviderError(
+                    f"failed {self._failures} times in a row, last: {error!r}.",
+                    provider=self._name,
+                    hint=self._hint,
+                )
+            raise
+        self._failures = 0
+        return result
+
+    def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
+        """Return whether the search should end because the function was given up."""
+        return self.error is not None
 
 
 class Reflection:
@@ -73,7 +189,7 @@ class _NamedModel:
 
     def __init__(self, model: str, options: Mapping[str, Any]) -> None:
         self._client: Client = open_client(model, options=options)
-        self._calls = Calls()
+        self._calls = ModelCalls()
         # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
         own: dict[str, Any] = {} if is_in_process(self._client) else {"temperature": None}
         self._options = {**own, **call_options(options)}

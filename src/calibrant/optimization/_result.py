@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,15 +19,21 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
+from calibrant.core._task import Task
+from calibrant.heads._compared import BaselineScore, compare_with_baselines
+from calibrant.heads._head import Head
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
-from calibrant.optimization._choice import HeadChoice, ValidatedPrompt, credits_of, row_scores
-
-if TYPE_CHECKING:
-    from calibrant.optimization._final import FinalScore
+from calibrant.optimization._choice import Choice, HeadChoice, ValidatedPrompt, credits_of, row_scores
+from calibrant.optimization._prompt_parts import COMPONENT
 
 SCHEMA_VERSION = 1
+# Fields that are left out of ``result.json`` if they are None.
+_OPTIONAL: Final = frozenset(
+    {"by_head", "credit", "credit_difference", "detectable_gain", "final"}
+    | {"log_loss", "origin", "rows", "screened_loss", "without_prior"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,7 @@ class PromptScore:
     rows : int
         Test rows, whatever their outcome.
     outcomes : mapping of str to int
-        How many rows ended how.
+        Rows by outcome.
     accuracy : Interval or None
         Share of right labels among the rows the model answered for, rightly or not (all but
         ``error``), with its Wilson interval; None when there is none.
@@ -55,7 +61,7 @@ class PromptScore:
     macro_f1 : float or None
         Mean F1 over all labels, in [0, 1], on the rows of `accuracy`; None when there is none.
     answered_labels : AnsweredLabels or None
-        How many of the labels were answered on these rows; None when there is none.
+        Numbers of the labels that were answered on these rows; None without rows.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
     """
@@ -70,6 +76,37 @@ class PromptScore:
     macro_f1: float | None = None
     answered_labels: AnsweredLabels | None = None
     rows_with_low_label_mass: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalScore:
+    """The best prompt with the head that labelled rows support.
+
+    Attributes
+    ----------
+    score : PromptScore
+        On the test rows.
+    head : mapping
+        `Head.describe`.
+    against_seed, against_text : PairedComparison or None
+        Its accuracy less that of the seed prompt as it was scored, and less that of TF-IDF, on the same test rows.
+    baselines : tuple of BaselineScore
+        Fitted on all training and validation rows but those with the text of a test row, and judged on the test rows
+        that were answered.
+    verdict : str
+        One sentence: what the language model adds.
+    without_prior : PromptScore or None
+        The seed prompt after its label prior was divided out as validation rows show it, without their answers; None
+        where a score that somebody asked for decides.
+    """
+
+    score: PromptScore
+    head: Mapping[str, Any]
+    against_seed: PairedComparison | None
+    against_text: PairedComparison | None
+    baselines: tuple[BaselineScore, ...]
+    verdict: str
+    without_prior: PromptScore | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +153,8 @@ class OptimizationResult:
     chosen : int
         Place of the best prompt among them; 0 is the seed prompt.
     by_head : HeadChoice or None
-        What compared the race's best two prompts with their heads, which may have changed its choice; None where
-        nothing did.
+        Comparison of the race's best two prompts with their heads, which may have changed its choice; None if they
+        were not compared.
     detectable_gain : float or None
         By how much accuracy, in [0, 1], a prompt must be better for the validation rows to show it, in four searches of
         five; None where a score that somebody asked for decides.
@@ -152,36 +189,19 @@ class OptimizationResult:
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
-        record = asdict(self)
-        for part, name in (
-            (record, "by_head"),
-            (record, "detectable_gain"),
-            (record, "credit_difference"),
-            (record["seed_prompt"], "credit"),
-            (record["best_prompt"], "credit"),
-        ):
-            if part[name] is None:
-                del part[name]
-        for one in record["validated"]:
-            if one["rows"] is None:  # not of a race
-                del one["rows"], one["log_loss"], one["screened_loss"]
-            if one["origin"] is None:
-                del one["origin"]
-        scores = [(record[name], getattr(self, name)) for name in ("seed_prompt", "best_prompt")]
-        if self.final is None:
-            del record["final"]
-        else:
-            scores.append((record["final"]["score"], self.final.score))
-            record["final"]["head"] = dict(self.final.head)
-            if self.final.without_prior is None:
-                del record["final"]["without_prior"]
-            else:
-                scores.append((record["final"]["without_prior"], self.final.without_prior))
-            record["final"]["baselines"] = [baseline.to_record() for baseline in self.final.baselines]
-        for part, found in [*scores, *zip(record["validated"], self.validated, strict=True)]:
-            labels = found.answered_labels
-            part["answered_labels"] = None if labels is None else labels.to_record()
-        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **record}
+        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
+
+
+def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
+    """Return a result, or a part of one, as JSON values, without the optional fields that have no value."""
+    if isinstance(value, AnsweredLabels | BaselineScore):
+        return value.to_record()
+    if is_dataclass(value):
+        items = [(entry.name, getattr(value, entry.name)) for entry in fields(value)]
+        return {name: _to_record(one) for name, one in items if one is not None or name not in _OPTIONAL}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_to_record(one) for one in value] if isinstance(value, tuple) else value
 
 
 def score_prompt(
@@ -215,7 +235,7 @@ def score_prompt(
 def compare(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction]
 ) -> PairedComparison | None:
-    """Compare two prompts on the rows neither of which failed for the server's reasons."""
+    """Compare two prompts on the rows that neither failed on with a transport error."""
     pairs = [
         (a, b)
         for a, b in zip(_correct(examples, seed), _correct(examples, best), strict=True)
@@ -241,6 +261,40 @@ def _correct(examples: Sequence[Example], predictions: Sequence[Prediction]) -> 
         None if prediction.outcome is Outcome.ERROR else prediction.label == example.answer
         for example, prediction in zip(examples, predictions, strict=True)
     ]
+
+
+def final_score(
+    task: Task,
+    head: Head,
+    found: Choice,
+    predictions: Mapping[str, Sequence[Prediction]],
+) -> FinalScore:
+    """Put the figures together; `predictions` are those for the test rows, by name."""
+    seed, final = predictions["seed"], predictions["final"]
+    answered = [
+        (example, prediction.label)
+        for example, prediction in zip(task.test, final, strict=True)
+        if prediction.outcome is not Outcome.ERROR
+    ]
+    beside = compare_with_baselines(
+        [example for example, _ in answered],
+        [label for _, label in answered],
+        [*task.train, *task.validation],
+        labels=task.labels,
+    )
+
+    def score(one: ValidatedPrompt, made: Sequence[Prediction]) -> PromptScore:
+        return score_prompt(one.candidate[COMPONENT], one.score, task.test, made, labels=task.labels)
+
+    return FinalScore(
+        score=score(found.best, final),
+        head=head.describe(),
+        against_seed=compare(task.test, seed, final),
+        against_text=beside.against_text,
+        baselines=beside.scores[1:],
+        verdict=beside.verdict,
+        without_prior=score(found.seed, predictions["prior"]) if "prior" in predictions else None,
+    )
 
 
 def write_run(

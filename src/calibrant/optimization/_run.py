@@ -4,57 +4,48 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._rows import example_row, query_of
-from calibrant.adapters._thresholds import Thresholds
-from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.adapters._learned import Thresholds
+from calibrant.adapters._rows import example_row
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._files import write_atomically
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import Predictor, Query
-from calibrant.core._rows import Example
-from calibrant.core._settings import DemonstrationSettings, ScoringSettings
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._files import make_rescue_folder
+from calibrant.core._predictor import Predictor
+from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
-from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._heads import apply_head
-from calibrant.inference._predictor import ask
-from calibrant.optimization._choice import Choice, ValidationLog, is_worse
-from calibrant.optimization._directory import JOURNAL, is_current, open_directory, rescuing
-from calibrant.optimization._final import embedding_model, final_score
-from calibrant.optimization._heads import HeadStage
+from calibrant.optimization._choice import ValidationLog
+from calibrant.optimization._heads import HeadStage, embedding_model
 from calibrant.optimization._plan import (
-    COMPONENT,
-    DEMONSTRATED,
-    USER_TEMPLATE,
     Proposer,
     SearchPlan,
+    SearchStage,
     make_plan,
     search_fingerprint,
     search_size,
 )
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
+from calibrant.optimization._prompt_parts import check_given_prompts
 from calibrant.optimization._race import FIRST
-from calibrant.optimization._reflected import Confusions, ReflectingAdapter
-from calibrant.optimization._reflection import Reflection, check_names, open_reflection
-from calibrant.optimization._result import (
-    OptimizationResult,
-    compare,
-    compare_credit,
-    score_prompt,
-    write_run,
-)
+from calibrant.optimization._reflection import Confusions, ReflectingAdapter, check_names, open_reflection
+from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
-from calibrant.optimization._shown import check_given_prompts
+from calibrant.optimization._test_stage import TestStage
+from calibrant.runs._folder import (
+    MANIFEST,
+    check_manifest,
+    make_folder,
+    read_manifest,
+    rescue_if_lost,
+    write_json,
+)
 from calibrant.runs._journal import JsonlStore, PredictionJournal
 from calibrant.scoring._probability import LinearBlendScoring, SigmoidScoring, ThresholdScoring
 from calibrant.scoring._proper import BrierScoring, LogScoring
@@ -63,9 +54,9 @@ from calibrant.scoring._protocol import ScoringStrategy
 if TYPE_CHECKING:
     from calibrant.inference._models import ModelLike
 
-LABEL_PRIOR = "label_prior.json"
-HEAD = "head.json"
-
+_JOURNAL: Final = "journal.jsonl"
+_VERSION: Final = "search"  # a key of run.json
+_CURRENT: Final = 2
 _LOG = logging.getLogger("calibrant")
 _LARGE_GAIN = 0.2
 
@@ -157,6 +148,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
     current = out is None or is_current(Path(out))
+    may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
     plan = make_plan(
         task,
         reflection_model,
@@ -165,66 +157,38 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         seed,
         prior_correction,
         thresholds,
-        may_race=current and (isinstance(model, Classifier) or not isinstance(model, Predictor)),
+        may_race=may_race,
     )
-    check_given_prompts(task)
-    search_size(task, plan).check(max_metric_calls)
-    _say_what_to_expect(task, plan)
+    _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), embedding_model(task)
         fingerprint = search_fingerprint(task, model, plan)
-        directory = None if out is None else open_directory(Path(out), fingerprint)
-        teaches = current and isinstance(predictor, Classifier) and task.head.fit == "auto"
-        if teaches and isinstance(predictor, Classifier):
-            predictor = predictor.with_features()
-        journal = stack.enter_context(JsonlStore(_file(directory, JOURNAL)))
-        store = stack.enter_context(JsonlStore(_file(directory, "reflections.jsonl")))
-        predictor.use_journal(PredictionJournal(journal))
-        stack.enter_context(rescuing(directory, fingerprint, (journal, store), current=current))
+        files = stack.enter_context(_opened_files(out, fingerprint, current=current))
+        teaches = False
+        if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
+            teaches, predictor = True, predictor.with_features()
+        predictor.use_journal(PredictionJournal(files.journal))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
-            open_reflection(plan.reflection_model, store, options=reflection_options)
+            open_reflection(plan.reflection_model, files.reflections, options=reflection_options)
         )
         log = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, log)
         tracker.watch(adapter.predictor.gates)
-        run = _Run(
-            task=task,
-            plan=plan,
-            adapter=adapter,
-            tracker=tracker,
-            reflection=reflection,
-        )
-        search = Search(
-            task=task,
-            plan=plan,
-            adapter=adapter,
-            reflection=reflection,
-            tracker=tracker,
-            log=_file(directory, "search.log"),
-            validation=log,
-        )
-        for_race, for_head = _kept(task, plan, max_metric_calls, teaches=teaches)
+        stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
+        for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
+        search = Search(**vars(stage), log=files.log, validation=log)
         found = search.run(max_metric_calls - for_head, for_race=for_race)
-        head = None
-        if task.head.fit == "auto":
-            stage = HeadStage(
-                task=task,
-                adapter=adapter,
-                embedding=embedding,
-                max_metric_calls=max_metric_calls if teaches else 0,
-            )
-            found, head = stage.run(found)
-        predictions = run.test(found, head)
-        result = run.result(found, head, predictions, seconds=time.perf_counter() - started)
-        if directory is not None:
-            run.write(directory, result, found, head, predictions)
-    return result
+        budget = max_metric_calls if teaches else 0
+        found, head = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget).run(found)
+        return TestStage(**vars(stage)).run(found, head, started=started, directory=files.directory)
 
 
-def _say_what_to_expect(task: Task, plan: SearchPlan) -> None:
-    """Say, before anything is paid for, where the rows can hardly show a better prompt."""
+def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
+    """Refuse a plan that the task or the budget does not allow; warn of too few rows to show a better prompt."""
+    check_given_prompts(task)
+    search_size(task, plan).check(max_metric_calls)
     gain = plan.detectable_gain(task)
     if gain is not None and gain > _LARGE_GAIN:
         _LOG.warning(
@@ -235,7 +199,7 @@ def _say_what_to_expect(task: Task, plan: SearchPlan) -> None:
         )
 
 
-def _kept(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
+def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
     """Return the calls kept for the race, and those for training rows that teach the head.
 
     Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
@@ -263,10 +227,6 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> 
     classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
-
-
-def _file(directory: Path | None, name: str) -> Path | None:
-    return None if directory is None else directory / name
 
 
 def _adapter(
@@ -323,157 +283,103 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
         ) from error
 
 
-@dataclass(kw_only=True)
-class _Run:
-    """The last steps: test rows, result and files."""
+@dataclass(frozen=True, kw_only=True)
+class _SearchFiles:
+    """Open files of a run directory.
 
-    task: Task
-    plan: SearchPlan
-    adapter: ConfidenceAdapter
-    reflection: Reflection | None
-    tracker: ProgressTracker
+    Attributes
+    ----------
+    directory : Path or None
+        The directory; None keeps the journals in memory.
+    journal, reflections : JsonlStore
+        Finished predictions, and finished answers of the reflection model.
+    """
 
-    def best(self, found: Choice) -> Predictor:
-        """Return the predictor under the best prompt, with its demonstrations."""
-        best = found.best.candidate
-        predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
-        retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
-        shown = best.get(DEMONSTRATED, "")
-        if not isinstance(predictor, Classifier) or retrieval is None or not shown.strip():
-            return predictor
-        settings = DemonstrationSettings.from_text(shown)
-        return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
+    directory: Path | None
+    journal: JsonlStore
+    reflections: JsonlStore
 
-    def test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
-        """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
-        seed, best = found.seed.candidate, found.best.candidate
-        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
-        asked = {"seed": self._predict(seed)}
-        asked["best"] = asked["seed"] if seed == best else self._predict(best)
-        predictions = {
-            name: self._corrected(candidate, asked[name])
-            for name, candidate in (("seed", seed), ("best", best))
-        }
-        if self.plan.races:
-            queries = self._queries(seed, self.task.test)
-            predictions["prior"] = [
-                self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
-            ]
-        if head is not None:
-            predictions["final"] = [
-                apply_head(head, prediction, example.input)
-                for prediction, example in zip(asked["best"], self.task.test, strict=True)
-            ]
-        return predictions
+    @property
+    def log(self) -> Path | None:
+        """The file of GEPA's log."""
+        return None if self.directory is None else self.directory / "search.log"
 
-    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
-        return [query_of(dict(candidate), example_row(row)) for row in rows]
 
-    def _ask(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Prediction]:
-        predictions = ask(
-            self.adapter.predictor,
-            self._queries(candidate, rows),
-            on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+@contextmanager
+def _opened_files(
+    out: str | Path | None, fingerprint: dict[str, Any], *, current: bool
+) -> Iterator[_SearchFiles]:
+    """Open the run directory; copy its journals elsewhere if it is moved or removed before the block ends.
+
+    Parameters
+    ----------
+    out : path or None
+        The directory: new, or with an earlier part of this run; None keeps the journals in memory.
+    fingerprint : dict
+        All that the search depends on.
+    current : bool
+        `is_current` of it.
+
+    Raises
+    ------
+    StateError
+        It holds another run, or another process writes it.
+    CalibrantError
+        It was moved or removed; the message names the other directory, from which the same run goes on.
+    """
+    if out is None:
+        yield _SearchFiles(directory=None, journal=JsonlStore(None), reflections=JsonlStore(None))
+        return
+    directory = Path(out)
+    make_folder(directory)
+    # A key that only an earlier version wrote is not compared.
+    is_part = check_manifest(
+        directory,
+        fingerprint,
+        kind="a run",
+        has_rows=_has_rows(directory),
+        comparable=lambda record: {name: record.get(name) for name in fingerprint},
+    )
+    if not is_part:  # else run.json keeps the version that began the search
+        write_json(directory / MANIFEST, {**fingerprint, _VERSION: _CURRENT})
+    with (
+        JsonlStore(directory / _JOURNAL) as journal,
+        JsonlStore(directory / "reflections.jsonl") as reflections,
+        rescue_if_lost(
+            lambda: journal.in_place and reflections.in_place,
+            lambda: _rescued(directory, fingerprint, (journal, reflections), current=current),
+        ),
+    ):
+        yield _SearchFiles(directory=directory, journal=journal, reflections=reflections)
+
+
+def is_current(path: Path) -> bool:
+    """Return True unless an earlier version began the run, which searched otherwise and learned no head."""
+    return (
+        not (path / MANIFEST).exists() or not _has_rows(path) or read_manifest(path).get(_VERSION) == _CURRENT
+    )
+
+
+def _rescued(
+    directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore], *, current: bool
+) -> CalibrantError:
+    rescue, mark = make_rescue_folder(directory), {_VERSION: _CURRENT} if current else {}
+    try:
+        write_json(rescue / MANIFEST, {**fingerprint, **mark})
+        for store in stores:
+            store.copy_to(rescue)
+    except (OSError, StateError) as error:
+        return StateError(
+            f"{directory}: was moved or removed during the run, and its answers cannot be written to {rescue} "
+            f"({error})."
         )
-        self.adapter.check_failures(predictions)
-        return predictions
+    return CalibrantError(
+        f"{directory}: its files were moved or removed during the run: the answers so far are kept in {rescue}. Give "
+        "that directory as the output of the same command to go on from there, at no cost."
+    )
 
-    def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
-        predictions = self._ask(candidate, self.task.test)
-        if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
-            raise ProviderError(
-                f"none of the {len(predictions)} test rows was answered: {predictions[0].reason}",
-                provider=self.adapter.predictor.name,
-                hint="Mend the connection and start the run again; what was answered is kept in its directory.",
-            )
-        return predictions
 
-    def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Return the predictions for the test rows as they are given: without the label prior where it is wished."""
-        pairs = list(zip(self._queries(candidate, self.task.test), predictions, strict=True))
-        if self.plan.prior_correction is not None:
-            predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
-        return [replace(prediction, features=None) for prediction in predictions]
-
-    def _label_prior(self, found: Choice) -> LabelPriorCorrection | None:
-        """Return the best prompt's correction; None where nothing is corrected."""
-        if self.plan.prior_correction is None:
-            return None
-        best = found.best.candidate
-        query = Query(
-            prompt=best[COMPONENT],
-            text="",
-            user_template=best.get(USER_TEMPLATE),
-            demonstrations=best.get(DEMONSTRATED),
-        )
-        return self.adapter.label_prior(query)
-
-    def write(
-        self,
-        directory: Path,
-        result: OptimizationResult,
-        found: Choice,
-        head: Head | None,
-        predictions: Mapping[str, Sequence[Prediction]],
-    ) -> None:
-        """Leave in a directory what was found, and what the best prompt needs to be asked again."""
-        kept = {name: list(made) for name, made in predictions.items() if name != "prior"}
-        write_run(directory, result, self.task.test, kept, labels=self.task.labels)
-        best, prior = self.best(found), self._label_prior(found)
-        fingerprint = best.fingerprint()
-        shown = best.demonstrations if isinstance(best, Classifier) else None
-        if prior is not None:
-            prior.save(directory / LABEL_PRIOR, fingerprint=fingerprint)
-        if shown is not None and shown.settings is not None:
-            write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
-        if head is not None:
-            head.save(directory / HEAD, fingerprint=fingerprint)
-
-    def result(
-        self,
-        found: Choice,
-        head: Head | None,
-        predictions: Mapping[str, Sequence[Prediction]],
-        *,
-        seconds: float,
-    ) -> OptimizationResult:
-        """Put the numbers together."""
-        labels = self.task.labels
-        seed, best = (
-            score_prompt(
-                one.candidate[COMPONENT], one.score, self.task.test, predictions[name], labels=labels
-            )
-            for name, one in (("seed", found.seed), ("best", found.best))
-        )
-        comparison = compare(self.task.test, predictions["seed"], predictions["best"])
-        credit = compare_credit(self.task.test, predictions["seed"], predictions["best"], labels=labels)
-        final = None if head is None else final_score(self.task, head, found, predictions)
-        # Where the heads decided, the prompt with its head is what was chosen.
-        tested = comparison if final is None or not found.decided_by_head else final.against_seed
-        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
-        known = [cost for cost in costs if cost is not None]
-        return OptimizationResult(
-            task=self.task.name,
-            model=self.adapter.predictor.name,
-            seed=self.plan.seed,
-            proposer=self.plan.name,
-            seed_prompt=seed,
-            best_prompt=best,
-            best_candidate=found.best.candidate,
-            improved=found.chosen != 0 and not is_worse(tested, credit),
-            comparison=comparison,
-            metric_calls=self.adapter.metric_calls,
-            proposals=self.tracker.now.proposals,
-            accepted=self.tracker.now.accepted,
-            completions=self.adapter.completions,
-            completions_without_logprobs=self.adapter.completions_without_logprobs,
-            cost=sum(known) if known else None,
-            seconds=seconds,
-            thresholds=self.adapter.suggested_thresholds,
-            credit_difference=credit,
-            validated=found.validated,
-            chosen=found.chosen,
-            by_head=found.by_head,
-            detectable_gain=self.plan.detectable_gain(self.task),
-            final=final,
-        )
+def _has_rows(path: Path) -> bool:
+    """Return True if the run got as far as a single prediction."""
+    journal = path / _JOURNAL
+    return journal.exists() and journal.stat().st_size > 0

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._rows import example_row, query_of
+from calibrant.adapters._rows import example_row
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
-from calibrant.optimization._guard import Guard
-from calibrant.optimization._plan import COMPONENT, DEMONSTRATED, USER_TEMPLATE, SearchPlan, given_prompts
-from calibrant.optimization._progress import ProgressTracker
-from calibrant.optimization._race import FIRST, Standing, beats, gain, race, race_calls, standing
-from calibrant.optimization._reflection import Reflection
-from calibrant.optimization._shown import NoCopies
-from calibrant.runs._journal import FileLogger
+from calibrant.optimization._plan import DEMONSTRATED, USER_TEMPLATE, SearchPlan, SearchStage, queries_of
+from calibrant.optimization._prompt_parts import COMPONENT, NoCopies, given_prompts
+from calibrant.optimization._race import FIRST, PromptStanding, beats, gain, race, race_calls, standing
+from calibrant.optimization._reflection import Guard
 
 if TYPE_CHECKING:
     from gepa.core.result import GEPAResult
@@ -48,32 +44,17 @@ def race_reserve(task: Task, plan: SearchPlan) -> int:
 
 
 @dataclass(kw_only=True)
-class Search:
-    """One search and what it needs.
+class Search(SearchStage):
+    """One search.
 
     Parameters
     ----------
-    task : Task
-        Labels and rows.
-    plan : SearchPlan
-        What it does.
-    adapter : ConfidenceAdapter
-        Asks the model, and scores.
-    reflection : Reflection or None
-        Writes prompts, where no proposer does.
-    tracker : ProgressTracker
-        Hears of what happens.
     log : Path or None
-        Where GEPA's log goes.
+        File of GEPA's log.
     validation : ValidationLog
-        Observes the adapter.
+        Observer of the adapter.
     """
 
-    task: Task
-    plan: SearchPlan
-    adapter: ConfidenceAdapter
-    reflection: Reflection | None
-    tracker: ProgressTracker
     log: Path | None
     validation: ValidationLog
     _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
@@ -152,7 +133,7 @@ class Search:
             ],
             acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
             callbacks=[self.tracker],
-            logger=FileLogger(self.log),
+            logger=_FileLogger(self.log),
             track_best_outputs=False,
             seed=self.plan.seed,
         )
@@ -215,15 +196,13 @@ class Search:
         else:
             runners = [0, *entrants]
 
-            def stand(place: int, n: int) -> Standing:
+            def stand(place: int, n: int) -> PromptStanding:
                 asked[runners[place]] = [*screened, *fresh[:n]]
                 return self._standing(candidates[runners[place]], fresh[:n])
 
             def affordable(places: Sequence[int], n: int) -> bool:
                 wanted = [
-                    query
-                    for place in places
-                    for query in self._queries(candidates[runners[place]], fresh[:n])
+                    query for place in places for query in queries_of(candidates[runners[place]], fresh[:n])
                 ]
                 return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
 
@@ -231,7 +210,7 @@ class Search:
             runner_up = self._runner_up(candidates, asked, chosen)
         # Whose predictions may be given out without their label prior.
         for place in sorted({0, chosen, chosen if runner_up is None else runner_up}):
-            queries = self._queries(candidates[place], asked[place])
+            queries = queries_of(candidates[place], asked[place])
             self.adapter.learn_prior(queries, self._ask(queries))
         scores = found.val_aggregate_scores
         return Choice(
@@ -260,7 +239,7 @@ class Search:
         self, candidate: Mapping[str, str], score: float, rows: Sequence[Example]
     ) -> ValidatedPrompt:
         """Return the figures of a candidate on validation rows that it was asked about."""
-        queries = self._queries(candidate, rows)
+        queries = queries_of(candidate, rows)
         corrected = [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
         return ValidatedPrompt(
             candidate=dict(candidate),
@@ -270,17 +249,14 @@ class Search:
             **vars(row_scores(rows, corrected, labels=self.task.labels)),
         )
 
-    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> Standing:
-        labels, predictions = self.task.labels, self._ask(self._queries(candidate, rows))
+    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> PromptStanding:
+        labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))
         return standing(
             np.array([_logprobs(prediction, labels) for prediction in predictions]),
             [labels.labels.index(row.answer) for row in rows],
             answered=[prediction.outcome is not Outcome.ERROR for prediction in predictions],
             labels=labels,
         )
-
-    def _queries(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> list[Query]:
-        return [query_of(dict(candidate), example_row(row)) for row in rows]
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions; a row that failed twice, or that the budget does not pay for, has failed."""
@@ -290,6 +266,19 @@ class Search:
         self._said.update(dict.fromkeys(missing, _UNASKED))
         self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._said[query] for query in queries]
+
+
+class _FileLogger:
+    """GEPA's log, kept in the run directory or dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def log(self, message: object) -> None:
+        """Append a message."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{message}\n")
 
 
 def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
@@ -324,7 +313,7 @@ def _texts_in_turn() -> ReflectionComponentSelector:
     return select
 
 
-def _best_screened(found: Sequence[Standing], entrants: Sequence[int]) -> int:
+def _best_screened(found: Sequence[PromptStanding], entrants: Sequence[int]) -> int:
     """Return the best prompt where there are no other rows to race on: 0, the seed prompt, unless it is beaten.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ RESAMPLES: Final = 1000
 MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadlineFigure:
+class HeadlineFigure(NamedTuple):
     """A figure of the headline.
 
     Attributes
@@ -50,8 +49,7 @@ class HeadlineFigure:
     interval: Interval | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bin:
+class Bin(NamedTuple):
     """Rows of similar confidence.
 
     Attributes
@@ -73,8 +71,7 @@ class Bin:
     accuracy: Interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """Rows between two values.
 
     Attributes
@@ -151,11 +148,8 @@ class Comparison:
 
 def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
     """Return the numbers of a run; those without data have the value None."""
-    right, judged, labelled = (
-        int((rows.correct == 1).sum()),
-        int(rows.judged.sum()),
-        int((rows.answer != UNKNOWN).sum()),
-    )
+    right, judged = int((rows.correct == 1).sum()), int(rows.judged.sum())
+    labelled = int((rows.answer != UNKNOWN).sum())
     about = "answered rows" if rows.composite is None else "answered rows; all parts right"
     figures = [_share("accuracy", right, judged, about)]
     if labelled != judged:
@@ -165,30 +159,19 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
     figures += _structured(rows, table)
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
     about = f"{len(correct):,} rows with a confidence"
-    squares = (confidence - correct) ** 2
-    some = len(correct) > 0
+    about = f"{about}; 0 is best"
+    ece, brier, area = (
+        measure(confidence, correct) if len(correct) else None
+        for measure in (expected_calibration_error, brier_score, aurc)
+    )
+    spread = paired_mean_interval((confidence - correct) ** 2) if len(correct) > 1 else None
     ranking = confidence_auroc(rows)
+    pairs = "pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best"
     figures += [
-        HeadlineFigure(
-            name="calibration error (ECE)",
-            about=f"{about}; 0 is best",
-            value=expected_calibration_error(confidence, correct) if some else None,
-        ),
-        HeadlineFigure(
-            name="Brier score",
-            about=f"{about}; 0 is best",
-            value=brier_score(confidence, correct) if some else None,
-            interval=paired_mean_interval(squares) if len(correct) > 1 else None,
-        ),
-        HeadlineFigure(
-            name="AUROC",
-            about="pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best",
-            value=None if ranking is None else ranking.estimate,
-            interval=ranking,
-        ),
-        HeadlineFigure(
-            name="AURC", about=f"{about}; 0 is best", value=aurc(confidence, correct) if some else None
-        ),
+        HeadlineFigure("calibration error (ECE)", about, ece),
+        HeadlineFigure("Brier score", about, brier, spread),
+        HeadlineFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
+        HeadlineFigure("AURC", about, area),
     ]
     return [_with_width(figure) for figure in figures]
 
@@ -196,7 +179,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
 def _with_width(figure: HeadlineFigure) -> HeadlineFigure:
     """Return the figure, with an explanation if its interval has width 0."""
     remark = zero_width_remark(figure.interval)
-    return replace(figure, about=f"{figure.about}; {remark}") if remark else figure
+    return figure._replace(about=f"{figure.about}; {remark}") if remark else figure
 
 
 def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> str:
@@ -210,47 +193,37 @@ def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> l
     if summary is None:
         return []
     found = summary.answered_labels
-    return [
-        HeadlineFigure(
-            name="labels answered",
-            about=f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all",
-            value=found.found / found.present if found.present else None,
-        )
-    ]
+    about = f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all"
+    return [HeadlineFigure("labels answered", about, found.found / found.present if found.present else None)]
 
 
 def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
-    figures = [
-        HeadlineFigure(name="micro F1", about=size, value=found.micro_f1),
-        HeadlineFigure(name="macro F1", about=size, value=found.macro_f1),
+    f1 = [
+        HeadlineFigure("micro F1", size, found.micro_f1),
+        HeadlineFigure("macro F1", size, found.macro_f1),
     ]
     if found.kind == "fields":
-        return [
-            HeadlineFigure(name="credit", about=f"mean of all fields, {about}", value=found.credit),
-            *figures,
-        ]
+        return [HeadlineFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
     return [
-        HeadlineFigure(name="Jaccard index", about=f"mean of {about}", value=found.jaccard),
-        HeadlineFigure(name="F1 of rows", about=f"mean of {about}", value=found.samples_f1),
-        HeadlineFigure(name="Hamming loss", about=f"{size}; 0 is best", value=found.hamming_loss),
-        *figures,
+        HeadlineFigure("Jaccard index", f"mean of {about}", found.jaccard),
+        HeadlineFigure("F1 of rows", f"mean of {about}", found.samples_f1),
+        HeadlineFigure("Hamming loss", f"{size}; 0 is best", found.hamming_loss),
+        *f1,
     ]
 
 
 def _share(name: str, right: int, n: int, of: str) -> HeadlineFigure:
     found = wilson_interval(right, n) if n else None
-    return HeadlineFigure(
-        name=name, about=f"{right:,} of {n:,} {of}", value=found.estimate if found else None, interval=found
-    )
+    return HeadlineFigure(name, f"{right:,} of {n:,} {of}", found.estimate if found else None, found)
 
 
 def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     """Return macro F1; its interval from the bootstrap of rows, which is multinomial in the table's cells."""
     if table is None:
-        return HeadlineFigure(name="macro F1", about="0 answered rows", value=None)
+        return HeadlineFigure("macro F1", "0 answered rows", None)
     cells = np.hstack([table.confusion, table.other[:, None]])
     size = len(table.labels)
     draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
@@ -267,12 +240,8 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     f1 = (2 * hits / np.maximum(truth + given, 1)).mean(axis=1)
     lower, upper = np.quantile(f1, [0.025, 0.975])
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
-    return HeadlineFigure(
-        name="macro F1",
-        about=f"{size:,} labels, {table.n:,} answered rows",
-        value=table.macro_f1,
-        interval=interval,
-    )
+    about = f"{size:,} labels, {table.n:,} answered rows"
+    return HeadlineFigure("macro F1", about, table.macro_f1, interval)
 
 
 def _structured(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
@@ -280,10 +249,8 @@ def _structured(rows: PromptRows, table: ClassificationSummary | None) -> list[H
     if rows.structure is None or table is None:
         return []
     found = structure_metrics(rows.structure, table.confusion, table.other)
-    return [
-        HeadlineFigure(name=figure.name, about=figure.about, value=figure.value, interval=figure.interval)
-        for figure in (() if found is None else found.figures())
-    ]
+    figures = () if found is None else found.figures()
+    return [HeadlineFigure(one.name, one.about, one.value, one.interval) for one in figures]
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
@@ -301,7 +268,7 @@ def reliability_bins(rows: PromptRows) -> list[Bin]:
     """Return bins of equal width that hold a row, by rising confidence; those of the calibration error."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
-    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, RELIABILITY_BINS - 1)
+    place = _places(confidence, edges)
     count = np.bincount(place, minlength=RELIABILITY_BINS)
     right = np.bincount(place, weights=correct, minlength=RELIABILITY_BINS)
     total = np.bincount(place, weights=confidence, minlength=RELIABILITY_BINS)
@@ -339,17 +306,20 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     return _bars(edges, counts, np.zeros_like(counts))
 
 
+def _places(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the bin of each value; the upper end of a bin belongs to it."""
+    places: NDArray[np.intp] = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
+    return places
+
+
 def _counts(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    place = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
-    counts: NDArray[np.int64] = np.bincount(place, minlength=len(edges) - 1)
+    counts: NDArray[np.int64] = np.bincount(_places(values, edges), minlength=len(edges) - 1)
     return counts
 
 
 def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[np.int64]) -> list[Bar]:
-    return [
-        Bar(lower=float(edges[i]), upper=float(edges[i + 1]), right=int(right[i]), wrong=int(wrong[i]))
-        for i in range(len(right))
-    ]
+    columns = (edges[:-1], edges[1:], right, wrong)
+    return [Bar(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def risk_coverage(rows: PromptRows) -> RiskCoverage | None:

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._paired import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
-from calibrant.reports._rows import PromptRows, RowTexts, read_texts
+from calibrant.reports._rows import read_texts
 from calibrant.reports._run import Run, read_run
 
 MAX_MISTAKES: Final = 200  # shown, in all runs together
@@ -83,13 +83,6 @@ class _Matrix:
     hidden: int
     pairs: list[tuple[str, str, int]]
     summary: ClassificationSummary
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mistake:
-    texts: RowTexts
-    confidence: float | None
-    answer_probability: float | None
 
 
 def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
@@ -175,7 +168,7 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "latency": charts.latency_chart(f"{identity}-latency", latency) if latency else None,
         "effort": _effort(run),
         "matrix": _matrix(table) if table else None,
-        "mistakes": _mistakes(rows, found),
+        "mistakes": read_texts(rows, found.rows, found.answer_probability),
         "wrong": found.wrong,
         "ranked": found.answer_probability is not None,
         "unranked": found.unranked,
@@ -223,13 +216,9 @@ def _effort(run: Run) -> list[tuple[str, str]]:
         parts.append(
             ("latency", f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows")
         )
-    counted = (
-        ("calls", "calls"),
-        ("rows_from_cache", "rows without a call"),
-        ("prompt_tokens", "prompt tokens"),
-    )
-    for key, label in (*counted, ("completion_tokens", "completion tokens")):
+    for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
         if isinstance(metrics.get(key), int):
+            label = "rows without a call" if key == "rows_from_cache" else key.replace("_", " ")
             parts.append((label, f"{metrics[key]:,}"))
     return parts
 
@@ -266,33 +255,20 @@ def _matrix(summary: ClassificationSummary) -> _Matrix:
     )
 
 
-def _mistakes(rows: PromptRows, found: analysis.Mistakes) -> list[_Mistake]:
-    texts = read_texts(rows, found.rows)
-    return [
-        _Mistake(
-            texts=text,
-            confidence=float(rows.confidence[place]),
-            answer_probability=None if found.answer_probability is None else found.answer_probability[place],
-        )
-        for place, text in zip(found.rows, texts, strict=True)
-    ]
-
-
 def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Comparison]:
     """Compare each search's prompts, and each run with the first."""
-    compared = [
-        analysis.Comparison(
-            name=f"{name}, best prompt",
-            base=f"{name}, first prompt",
-            found=analysis.compare(run.search.seed, run.rows),
-        )
+    pairs = [
+        (f"{name}, best prompt", f"{name}, first prompt", run.search.seed, run.rows)
         for name, run in zip(names, runs, strict=True)
         if run.search and run.search.seed is not None and run.search.changed
     ]
-    compared += [
-        analysis.Comparison(name=name, base=names[0], found=analysis.compare(runs[0].rows, run.rows))
-        for name, run in zip(names[1:], runs[1:], strict=True)
+    pairs += [(name, names[0], runs[0].rows, run.rows) for name, run in zip(names[1:], runs[1:], strict=True)]
+    compared = [(name, base, analysis.compare(first, rows)) for name, base, first, rows in pairs]
+    p_values = [found.p_value for _, _, found in compared if found is not None]
+    adjusted = iter(holm(p_values).tolist() if p_values else ())
+    return [
+        analysis.Comparison(
+            name=name, base=base, found=found, adjusted=None if found is None else next(adjusted)
+        )
+        for name, base, found in compared
     ]
-    p_values = [comparison.found.p_value for comparison in compared if comparison.found is not None]
-    adjusted = iter(holm(p_values) if p_values else ())
-    return [c if c.found is None else replace(c, adjusted=float(next(adjusted))) for c in compared]

@@ -50,7 +50,7 @@ class PromptRows:
     key : ndarray of uint64, shape (n,)
         Equal for rows of the same text and true label; the second of two equal rows has another.
     offset : ndarray of int, shape (n,)
-        Where the line begins in the file, in bytes.
+        Begin of the line in the file, in bytes.
     outcomes : mapping of str to int
         Rows by outcome.
     low_label_mass : int
@@ -128,8 +128,12 @@ class RowTexts:
         Place of the row among those of its prompt, from 1.
     input, answer, given, reason : str
         The text, the true label, the given label (or else the outcome), the reason of a failure.
+    confidence : float
+        In [0, 1]; NaN where it is unknown.
     parts : tuple of PartText
         The parts of an answer that holds several labels, as far as they matter.
+    answer_probability : float or None
+        Probability of the true label, learned from the other rows; None where rows are not ranked by it.
     """
 
     line: int
@@ -137,7 +141,9 @@ class RowTexts:
     answer: str
     given: str
     reason: str
+    confidence: float
     parts: tuple[PartText, ...] = ()
+    answer_probability: float | None = None
 
 
 class _Columns:
@@ -171,7 +177,14 @@ class _Columns:
                 steps, accepted=record.get("accepted"), correct=answer == label if known else None
             )
         if self.composite is not None and known and answer is not None:
-            self.composite.add(answer, label, [_given_part(part) for part in record.get("parts", ())])
+            self.composite.add(
+                answer,
+                label,
+                [
+                    GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
+                    for part in record.get("parts", ())
+                ],
+            )
         digest = hashlib.blake2b(f"{row.input}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
         asked = record.get("attempts", 1) != 0
         self.answer.append(self._place(answer))
@@ -251,8 +264,10 @@ def read_rows(
     return {name: found.rows(path, torn=file.torn, structure=structure) for name, found in columns.items()}
 
 
-def read_texts(rows: PromptRows, chosen: Sequence[int]) -> list[RowTexts]:
-    """Return the texts of some rows, by their places, in that order."""
+def read_texts(
+    rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
+) -> list[RowTexts]:
+    """Return the texts of some rows, by their places, in that order; `answer_probability` is of all rows."""
     found = []
     several = rows.composite is not None
     records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())
@@ -264,6 +279,8 @@ def read_texts(rows: PromptRows, chosen: Sequence[int]) -> list[RowTexts]:
                 answer=_shown(_spoken(record["answer"]) if several else record["answer"]),
                 given=_shown(_given_text(record, several=several)),
                 reason=_shown(record.get("reason") or ""),
+                confidence=float(rows.confidence[place]),
+                answer_probability=None if answer_probability is None else answer_probability[place],
                 parts=tuple(_part_texts(record)) if several else (),
             )
         )
@@ -342,10 +359,6 @@ def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
             text = f"{name}: {label}" if label == truth else f"{name}: {label}, not {truth}"
         confidence = math.nan if part["confidence"] is None else float(part["confidence"])
         yield PartText(text=text, is_right=label == truth, confidence=confidence)
-
-
-def _given_part(part: Mapping[str, Any]) -> GivenPart:
-    return GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
 
 
 def _text(value: object) -> str:

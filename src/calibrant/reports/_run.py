@@ -6,20 +6,62 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._search_verdicts import changed_prompt, search_verdict
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
-from calibrant.reports._baselines import Baselines, baselines_of
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import PromptRows, read_rows
 
 _SCHEMA_VERSION: Final = 1
+_Record: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRow:
+    """One line of the table.
+
+    Attributes
+    ----------
+    name : str
+        Name of the model or baseline.
+    accuracy : Interval
+        With its 95 % interval.
+    macro_f1 : float or None
+        In [0, 1]; None where the record lacks it.
+    answered_labels : str
+        Such as ``2 of 8``; empty where the record lacks it.
+    """
+
+    name: str
+    accuracy: Interval
+    macro_f1: float | None
+    answered_labels: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baselines:
+    """A model's scores beside those of baselines without a language model.
+
+    Attributes
+    ----------
+    about : str
+        Description of the rows.
+    scores : list of ScoreRow
+        The model first; empty where nothing could be compared.
+    verdict : str
+        One sentence on the gain of the language model.
+    """
+
+    about: str
+    scores: list[ScoreRow]
+    verdict: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +156,16 @@ def read_run(directory: Path) -> Run:
             f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."
         )
     about = search or metrics or _about(directory / "run.json")
+    certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
         title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
         rows=rows,
         metrics=metrics,
         search=_search(directory / "result.json", search, prompts.get("seed")) if search else None,
-        baselines=baselines_of(directory / ("result.json" if search else "metrics.json"), search or metrics),
-        certified=_certified(directory / "calibration.json"),
-        certified_on=_certified_on(directory / "calibration.json"),
+        baselines=_baselines(directory / ("result.json" if search else "metrics.json"), search or metrics),
+        certified=certified,
+        certified_on=certified_on,
         remarks=_remarks(metrics, rows, finished=finished),
     )
 
@@ -187,12 +230,57 @@ def _diff(seed: str, best: str) -> list[tuple[str, str]]:
     return [(kinds[line[:2]], line[2:]) for line in compared if line[:2] in kinds]
 
 
-def _certified(path: Path) -> CertifiedPoint | None:
-    if not path.exists():
-        return None
-    found = _json(path).get("certified")
+def _baselines(path: Path, record: _Record) -> Baselines | None:
+    """Read the baselines in ``metrics.json`` or ``result.json``; None where it has none."""
+    try:
+        if record.get("final") is not None:
+            return _baselines_of_search(record["final"])
+        if record.get("baselines") is not None:
+            return _baselines_of_evaluation(record["baselines"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{path}: expected complete baselines ({error!r:.200}): run the same command again."
+        ) from error
+    return None
+
+
+def _baselines_of_evaluation(found: _Record) -> Baselines:
+    return Baselines(
+        about=f"{found['rows']:,} answered rows; baselines learned from {found['labelled_rows']:,} labelled rows",
+        scores=[_score(str(one["name"]), one) for one in found["scores"]],
+        verdict=str(found["verdict"]),
+    )
+
+
+def _baselines_of_search(final: _Record) -> Baselines:
+    score = final["score"]
+    answered = score["rows"] - score["outcomes"].get("error", 0)
+    known = score["accuracy"] is not None and final["baselines"]
+    model = [_score("best prompt with its head", score)] if known else []
+    return Baselines(
+        about=f"{answered:,} answered test rows",
+        scores=[*model, *(_score(str(one["name"]), one) for one in final["baselines"])],
+        verdict=str(final["verdict"]),
+    )
+
+
+def _score(name: str, found: _Record) -> ScoreRow:
+    accuracy, macro_f1, labels = found["accuracy"], found.get("macro_f1"), found.get("answered_labels")
+    return ScoreRow(
+        name=name,
+        accuracy=Interval(**{end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}),
+        macro_f1=None if macro_f1 is None else float(macro_f1),
+        answered_labels="" if labels is None else f"{labels['answered']:,} of {labels['total']:,}",
+    )
+
+
+def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
+    """Return the certified rule of ``calibration.json``, if there is one, and a description of its rows."""
+    record = _json(path) if path.exists() else {}
+    found, rows, source = record.get("certified"), record.get("rows"), record.get("source")
+    about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:
-        return None
+        return None, about
     try:
         values = {name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__}
     except (KeyError, TypeError, ValueError) as error:
@@ -203,13 +291,7 @@ def _certified(path: Path) -> CertifiedPoint | None:
         raise StateError(
             f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
         )
-    return CertifiedPoint(**values)
-
-
-def _certified_on(path: Path) -> str:
-    record = _json(path) if path.exists() else {}
-    rows, source = record.get("rows"), record.get("source")
-    return f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
+    return CertifiedPoint(**values), about
 
 
 def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) -> list[str]:

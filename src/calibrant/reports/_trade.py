@@ -54,46 +54,31 @@ class TradePoint:
         return f"{self.name}: cost {self.cost:.5g}, performance {self.performance:.4f}{ends}"
 
 
-def trade_chart(
-    identity: str, *, frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen: TradePoint
-) -> Markup:
-    """Draw performance over cost: the frontier, the line from model to model, and the chosen policy.
-
-    Parameters
-    ----------
-    identity : str
-        Of the element in its page.
-    frontier : sequence of TradePoint
-        By cost.
-    models : sequence of TradePoint, one or more
-        Every model alone, from small to large.
-    chosen : TradePoint
-        With its intervals.
-    """
+def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen: TradePoint) -> Markup:
+    """Draw performance over cost: the frontier, the line from model to model, and the chosen policy."""
     points = [*frontier, *models, chosen]
+    intervals = [point.performance_interval for point in points if point.performance_interval is not None]
     heights = [point.performance for point in points]
-    for point in (*models, chosen):
-        if point.performance_interval is not None:
-            heights += [point.performance_interval.lower, point.performance_interval.upper]
-    rows, columns = (
-        round_ticks(min(heights), max(heights)),
-        round_ticks(0.0, max(point.cost for point in points)),
-    )
+    heights += [end for interval in intervals for end in (interval.lower, interval.upper)]
+    rows = round_ticks(min(heights), max(heights))
+    columns = round_ticks(0.0, max(point.cost for point in points))
+    about = ". ".join(one.about for one in (chosen, *models))
     frame = Frame(
-        identity,
+        "trade",
         "Performance against cost",
-        f"Performance per row over cost per row. {chosen.about}. "
-        + ". ".join(one.about for one in models)
-        + ".",
+        f"Performance per row over cost per row. {about}.",
         x=across(columns[0], columns[-1]),
         y=up(rows[0], rows[-1]),
     )
-    names = ("cost per row", "accuracy")
     frame.axes(
-        [(tick, f"{tick:.6g}") for tick in columns], [(tick, f"{100 * tick:.4g} %") for tick in rows], names
+        [(tick, f"{tick:.6g}") for tick in columns],
+        [(tick, f"{100 * tick:.4g} %") for tick in rows],
+        ("cost per row", "accuracy"),
     )
-    _line(frame, models, "ideal")
-    _line(frame, frontier, "curve")
+    for line, kind in ((models, "ideal"), (frontier, "curve")):
+        ends = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in line)
+        if len(line) > 1:
+            frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
     for point in frontier:
         _dot(frame, point, "point", 3.0)
     for point in models:
@@ -102,7 +87,13 @@ def trade_chart(
     for place, point in enumerate(models):
         _name(frame, point, point.name, above=place > 0)
     _whiskers(frame, chosen, "chosen")
-    _mark(frame, chosen)
+    x, y = frame.x(chosen.cost), frame.y(chosen.performance)
+    frame.add(
+        '<path class="certified" d="M{x} {y}m-8 0l8 -8l8 8l-8 8Z"><title>{about}</title></path>',
+        x=x,
+        y=y,
+        about=chosen.about,
+    )
     _name(frame, chosen, "chosen", above=False)
     return frame.drawn()
 
@@ -124,11 +115,15 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     out : Path
         A directory that exists.
     title : str
-        Of the page.
+        Title of the page.
     statements : sequence of str
         Statements on the plan, a sentence or two each; the first one is the result.
-    frontier, models, chosen
-        As for `trade_chart`.
+    frontier : sequence of TradePoint
+        By cost.
+    models : sequence of TradePoint, one or more
+        Every model alone, from small to large.
+    chosen : TradePoint
+        The chosen policy, with its intervals.
     settings : sequence of (str, str), optional
         Names and values, shown as a table.
 
@@ -142,11 +137,12 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     StateError
         They cannot be written.
     """
-    chart = trade_chart("trade", frontier=frontier, models=models, chosen=chosen)
+    chart = _chart(frontier, models, chosen)
     css = static("report.css")
     style = _STYLE + "\n".join(line for line in str(css).splitlines() if line.startswith(".chart"))
     picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     begin = picture.index(">") + 1
+    sure = chosen.performance_interval
     page = (
         environment()
         .get_template("trade.html")
@@ -158,7 +154,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
             models=models,
             chosen=chosen,
             settings=settings,
-            level=_level(chosen),
+            level="" if sure is None else f"{100 * sure.level:g} % ",
             style=css,
             policy=f"default-src 'none'; style-src {policy_hash(css)}; base-uri 'none'; form-action 'none'",
         )
@@ -168,24 +164,14 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
         out / "plan.html": page,
     }
     for path, text in files.items():
-        _write(path, text)
+        try:
+            # Half of a surrogate pair is legal in JSON and in no file.
+            write_atomically(path, text.encode("utf-8", "replace").decode())
+        except OSError as error:
+            raise StateError(
+                f"{path}: cannot be written ({error.strerror or error}): choose another directory."
+            ) from error
     return list(files)
-
-
-def _level(point: TradePoint) -> str:
-    """Return the level of the performance's interval, such as ``95 % ``; empty without an interval."""
-    sure = point.performance_interval
-    return "" if sure is None else f"{100 * sure.level:g} % "
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        # Half of a surrogate pair is legal in JSON and in no file.
-        write_atomically(path, text.encode("utf-8", "replace").decode())
-    except OSError as error:
-        raise StateError(
-            f"{path}: cannot be written ({error.strerror or error}): choose another directory."
-        ) from error
 
 
 def round_ticks(low: float, high: float) -> list[float]:
@@ -195,12 +181,6 @@ def round_ticks(low: float, high: float) -> list[float]:
     step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, max(last, first + 1) + 1)]
-
-
-def _line(frame: Frame, points: Sequence[TradePoint], kind: str) -> None:
-    if len(points) > 1:
-        drawn = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in points)
-        frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=drawn)
 
 
 def _dot(frame: Frame, point: TradePoint, kind: str, radius: float) -> None:
@@ -218,9 +198,8 @@ def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
     x, y = frame.x(point.cost), frame.y(point.performance)
     if point.performance_interval is not None:
         low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
-        frame.line((x, low, x, high), kind)
-        for end in (low, high):
-            frame.line((x - 4, end, x + 4, end), kind)
+        for ends in ((x, low, x, high), (x - 4, low, x + 4, low), (x - 4, high, x + 4, high)):
+            frame.line(ends, kind)
     if point.cost_interval is not None:
         frame.line((frame.x(point.cost_interval.lower), y, frame.x(point.cost_interval.upper), y), kind)
 
@@ -234,18 +213,4 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
     frame.text(
         x - 9 if right else x + 9, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if right else "start"
-    )
-
-
-def _mark(frame: Frame, chosen: TradePoint) -> None:
-    x, y = frame.x(chosen.cost), frame.y(chosen.performance)
-    frame.add(
-        '<path class="certified" d="M{a} {y}L{x} {b}L{c} {y}L{x} {d}Z"><title>{about}</title></path>',
-        x=x,
-        y=y,
-        a=x - 8,
-        c=x + 8,
-        b=y - 8,
-        d=y + 8,
-        about=chosen.about,
     )

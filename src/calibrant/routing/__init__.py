@@ -6,11 +6,10 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.routing._bandit import BanditRouter
+    from calibrant.routing._base import FixedRouter
     from calibrant.routing._cascade import CascadeRouter
-    from calibrant.routing._coherence import CoherenceMonitor
+    from calibrant.routing._coherence import CoherenceMonitor, QualityGate
     from calibrant.routing._ema import EMARouter
-    from calibrant.routing._fixed import FixedRouter
-    from calibrant.routing._gate import QualityGate
     from calibrant.routing._protocol import Observation, Router, RoutingRequest
     from calibrant.routing._settings import RoutingSettings
     from calibrant.routing._thompson import ThompsonRouter
@@ -20,11 +19,10 @@ else:
         __name__,
         {
             "._bandit": "BanditRouter",
+            "._base": "FixedRouter",
             "._cascade": "CascadeRouter",
-            "._coherence": "CoherenceMonitor",
+            "._coherence": "CoherenceMonitor QualityGate",
             "._ema": "EMARouter",
-            "._fixed": "FixedRouter",
-            "._gate": "QualityGate",
             "._protocol": "Observation Router RoutingRequest",
             "._settings": "RoutingSettings",
             "._thompson": "ThompsonRouter",

@@ -11,25 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.routing._bandit_state import ProviderTally, arm_record, read_arm
-from calibrant.routing._base import NamedRouter
+from calibrant.routing._bandit_state import BanditTally, read_arm, write_arm
+from calibrant.routing._base import TallyRouter
 from calibrant.routing._checks import check_costs, check_real, check_share, check_whole, unit_vector
 from calibrant.routing._linucb import LinUCB
 from calibrant.routing._protocol import Observation, RoutingRequest
-from calibrant.routing._snapshots import read_count, read_records, write_records
 
 _LOG = logging.getLogger("calibrant")
-_VERSION: Final = 2  # 1 had no constant
 _FAILED: Final = -0.5
 _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
 # Length of an embedding, and size of the constant: together a context has length 1.
 _PART: Final = math.sqrt(0.5)
-# Magnitudes whose squares neither overflow nor lose digits; others are rescaled first.
-_PLAIN: Final = (1e-100, 1e100)
 
 
-class BanditRouter(NamedRouter):
+class BanditRouter(TallyRouter[BanditTally]):
     r"""LinUCB: ask the provider whose reward may be the highest for a request like this one.
 
     A request is the first `dim` entries of its embedding, scaled to length 1, and the constant 1; both
@@ -93,6 +89,7 @@ class BanditRouter(NamedRouter):
     """
 
     strategy = "bandit"
+    version = 2  # 1 had no constant
 
     def __init__(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -105,15 +102,15 @@ class BanditRouter(NamedRouter):
         costs: Mapping[str, float] | None = None,
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers)
+        super().__init__(providers, BanditTally)
         self._alpha = check_real("alpha", alpha)
         self._dim = check_whole("dim", dim, low=1)
         if self._dim > _MOST_DIMENSIONS:
             raise ConfigurationError(f"Expected dim in [1, {_MOST_DIMENSIONS}], got {dim!r}.")
         self._cost_weight = check_real("cost_weight", cost_weight)
         self._decay = check_share("decay_factor", decay_factor)
-        self._declared = self._shares(costs)
-        self._model, self._tallies = self._fresh()
+        self._declared = self._declared_shares(costs)
+        self._model = self._fresh()
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the highest bound first.
@@ -146,14 +143,14 @@ class BanditRouter(NamedRouter):
             tally.unembedded += 1
             return
         if observation.success and observation.cost is not None:
-            tally.cost.add(observation.cost, decay=self._decay)
+            tally.cost = tally.cost.plus(observation.cost, decay=self._decay)
         reward = self._reward(arm, observation)
         if reward is None:
             return
         tally.observations += 1
-        tally.reward.add(reward, decay=self._decay)
+        tally.reward = tally.reward.plus(reward, decay=self._decay)
         if observation.success and observation.quality is not None:
-            tally.quality.add(observation.quality, decay=self._decay)
+            tally.quality = tally.quality.plus(observation.quality, decay=self._decay)
         self._model.learn(arm, context, reward)
 
     def snapshot(self) -> dict[str, Any]:
@@ -161,16 +158,10 @@ class BanditRouter(NamedRouter):
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
-        records = {
-            name: tally.record() | arm_record(self._model, arm)
-            for arm, (name, tally) in enumerate(zip(self._providers, self._tallies, strict=True))
-        }
-        return {
-            **write_records(self.strategy, records, version=_VERSION),
-            "dim": self._dim,
-            "alpha": self._alpha,
-            "decay_factor": self._decay,
-        }
+        for arm, tally in enumerate(self._tallies):
+            write_arm(self._model, arm, tally)
+        settings = {"dim": self._dim, "alpha": self._alpha, "decay_factor": self._decay}
+        return {**super().snapshot(), **settings}
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Restore a bandit's snapshot; None, or another `dim` (with a warning), resets the state.
@@ -182,23 +173,23 @@ class BanditRouter(NamedRouter):
         StateError
             A value is missing, not finite or out of its range; nothing is changed.
         """
-        model, tallies = self._fresh()
-        records = read_records(snapshot, strategy=self.strategy, providers=self._providers, version=_VERSION)
-        dim = read_count(snapshot, "dim") if snapshot else self._dim
+        stored = self._stored(snapshot)
+        dim = snapshot.get("dim") if snapshot else self._dim
+        if type(dim) is not int or dim < 0:
+            raise StateError(
+                f"Expected dim as a whole number in the state, got {dim!r:.80}: reset the state."
+            )
         if dim != self._dim:
             _LOG.warning("The bandit's state has dim %d, not %d: it starts afresh.", dim, self._dim)
-            records = {}
-        for name, record in records.items():
-            arm = self._numbers[name]
+            stored = {}
+        model = self._fresh()
+        for name, tally in stored.items():
             try:
-                tallies[arm] = ProviderTally.read(record)
-                read_arm(model, arm, record, observations=tallies[arm].observations)
+                read_arm(model, self._numbers[name], tally)
             except StateError as error:
                 raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
-        self._model, self._tallies = model, tallies
-
-    def _observed(self, number: int) -> int:
-        return self._tallies[number].observations
+        self._model = model
+        self._tallies = [stored.get(name) or BanditTally() for name in self._providers]
 
     def _values(self, number: int) -> dict[str, float]:
         tally = self._tallies[number]
@@ -211,10 +202,8 @@ class BanditRouter(NamedRouter):
             values["cost"] = tally.cost.mean
         return values | {"unembedded": float(tally.unembedded)}
 
-    def _fresh(self) -> tuple[LinUCB, list[ProviderTally]]:
-        arms = len(self._providers)
-        model = LinUCB(arms=arms, dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
-        return model, [ProviderTally() for _ in range(arms)]
+    def _fresh(self) -> LinUCB:
+        return LinUCB(arms=len(self._providers), dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
 
     def _context(self, embedding: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return the context vector: the truncated embedding and a constant, shape (dim + 1,), of length 1.
@@ -234,18 +223,11 @@ class BanditRouter(NamedRouter):
                 f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
                 "choose a larger model of embeddings or a smaller dim."
             )
-        context = np.empty(self._dim + 1)
-        used, context[-1] = vector[: self._dim], _PART
-        if _PLAIN[0] < np.abs(used).max() < _PLAIN[1]:
-            context[:-1] = used * (_PART / math.sqrt(float(used @ used)))
-            return context
+        used = vector[: self._dim]
         if not np.isfinite(used).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
         direction = unit_vector(used)
-        if direction is None:
-            return None
-        context[:-1] = _PART * direction
-        return context
+        return None if direction is None else np.append(_PART * direction, _PART)
 
     def _reward(self, arm: int, observation: Observation) -> float | None:
         if not observation.success:
@@ -256,15 +238,15 @@ class BanditRouter(NamedRouter):
         return min(max(reward, -1.0), 1.0)
 
     def _cost_fraction(self, arm: int, cost: float | None) -> float:
-        own = self._tallies[arm].cost
         if cost is None:
-            if not own.weight:
+            average = self._tallies[arm].cost
+            if not average.weight:
                 return self._declared[arm]
-            cost = own.mean
+            cost = average.mean
         highest = max(tally.cost.mean for tally in self._tallies)
         return min(cost / highest, 1.0) if highest > 0.0 else 0.0
 
-    def _shares(self, costs: Mapping[str, float] | None) -> list[float]:
+    def _declared_shares(self, costs: Mapping[str, float] | None) -> list[float]:
         known = check_costs(costs, self._providers)
         highest = max(known.values(), default=0.0)
         return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self._providers]

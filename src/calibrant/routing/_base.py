@@ -1,42 +1,57 @@
-"""Base classes of strategies: the declared providers, and a few numbers about each."""
+"""Base class of strategies with a tally of every provider, and the strategies that learn nothing."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.routing._checks import check_providers
-from calibrant.routing._protocol import Observation, RoutingRequest, Standing
-from calibrant.routing._snapshots import read_count, read_numbers, read_records, write_records
-
-_COUNT = "observations"
+from calibrant.core._sections import Count
+from calibrant.routing._checks import check_known, check_providers, check_table
+from calibrant.routing._protocol import Observation, ProviderStanding, RoutingRequest
 
 
-class NamedRouter(ABC):
-    """Base class of strategies over named providers.
+@dataclass
+class ProviderTally:
+    """Learnt numbers about one provider, as they are stored; annotations hold their ranges.
+
+    Attributes
+    ----------
+    observations : int
+        Number of calls that were learnt from.
+    """
+
+    observations: Count = 0
+
+
+_T = TypeVar("_T", bound=ProviderTally)
+
+
+class TallyRouter(ABC, Generic[_T]):
+    """Base class of strategies: a tally of every provider, its snapshot and its standings.
 
     Parameters
     ----------
     providers : sequence of str
         As in `Router`.
-    rng : Generator or int, optional
-        Not used here; every strategy takes it.
+    kind : type of ProviderTally
+        The strategy's tally; its defaults are those of a provider that was never asked.
     """
 
     strategy: str
+    version = 1
 
-    def __init__(
-        self,
-        providers: Sequence[str],
-        *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
-    ) -> None:
+    def __init__(self, providers: Sequence[str], kind: type[_T]) -> None:
         self._providers = check_providers(providers)
         self._numbers = {name: number for number, name in enumerate(self._providers)}
+        self._kind = kind
+        self._form = pydantic.TypeAdapter(kind)
+        self._tallies = [kind() for _ in self._providers]
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -46,6 +61,21 @@ class NamedRouter(ABC):
     @abstractmethod
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the one to ask first at the front; the others are its fallbacks."""
+
+    def record(self, observation: Observation) -> None:
+        """Learn from a call, and count it.
+
+        Raises
+        ------
+        ConfigurationError
+            The provider is unknown.
+        """
+        tally = self._tallies[self._number(observation)]
+        self._learn(tally, observation)
+        tally.observations += 1
+
+    def _learn(self, tally: _T, observation: Observation) -> None:
+        """Update the provider's tally; `record` counts the call afterwards."""
 
     def _number(self, observation: Observation) -> int:
         """Return the index of a call's provider in declared order, from 0."""
@@ -57,24 +87,78 @@ class NamedRouter(ABC):
             )
         return number
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[ProviderStanding, ...]:
         """Return the standing of every provider, in declared order."""
         return tuple(
-            Standing(provider=name, observations=self._observed(number), values=self._values(number))
-            for number, name in enumerate(self._providers)
+            ProviderStanding(provider=name, observations=tally.observations, values=self._values(number))
+            for number, (name, tally) in enumerate(zip(self._providers, self._tallies, strict=True))
         )
-
-    @abstractmethod
-    def _observed(self, number: int) -> int:
-        """Return the number of observations of one provider."""
 
     def _values(self, number: int) -> dict[str, float]:  # noqa: ARG002 (subclasses use it)
         """Return the strategy's numbers about one provider, by name."""
         return {}
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the tallies as JSON values; floats keep every bit."""
+        records = [self._form.dump_python(tally, mode="json", warnings=False) for tally in self._tallies]
+        return {
+            "version": self.version,
+            "strategy": self.strategy,
+            "providers": dict(zip(self._providers, records, strict=True)),
+        }
 
-class CountingRouter(NamedRouter):
-    """Router that counts the observations of every provider; subclasses may keep more numbers.
+    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+        """Restore the tallies of a snapshot; None resets them.
+
+        Providers that are no longer there are left out, new ones begin without experience.
+
+        Raises
+        ------
+        StateError
+            A value is missing, not finite or out of its range; nothing is changed.
+        """
+        stored = self._stored(snapshot)
+        self._tallies = [stored[name] if name in stored else self._kind() for name in self._providers]
+
+    def _stored(self, snapshot: Mapping[str, Any] | None) -> dict[str, _T]:
+        """Return the stored tallies of these providers, by name; none for None and an empty snapshot."""
+        if snapshot is None or snapshot == {}:
+            return {}
+        if not isinstance(snapshot, Mapping):
+            raise StateError(f"Expected the state of {self.strategy!r}, got {snapshot!r:.80}: reset it.")
+        version, strategy = snapshot.get("version"), snapshot.get("strategy")
+        if version != self.version or strategy != self.strategy:
+            raise StateError(
+                f"Expected the state of {self.strategy!r}, version {self.version}, got {strategy!r:.80}, version "
+                f"{version!r:.80}: reset it."
+            )
+        records = snapshot.get("providers")
+        if not isinstance(records, Mapping):
+            raise StateError(
+                f"Expected a record of every provider in the state, got {records!r:.80}: reset it."
+            )
+        return {name: self._read(name, records[name]) for name in self._providers if name in records}
+
+    def _read(self, provider: str, record: object) -> _T:
+        who = f"the state of the provider {provider!r:.80}"
+        if not isinstance(record, Mapping):
+            raise StateError(f"Expected {who} as a table, got {record!r:.80}: reset the state.")
+        # A default would pass for what was learnt.
+        missing = [field.name for field in fields(self._kind) if field.name not in record]
+        if missing:
+            raise StateError(f"Expected {', '.join(missing)} in {who}, got none: reset the state.")
+        try:
+            return self._form.validate_python(dict(record))
+        except pydantic.ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(map(str, problem["loc"])) or "numbers that fit"
+            raise StateError(
+                f"Expected {place} in {who}, got {problem['input']!r:.80} ({problem['msg']}): reset the state."
+            ) from None
+
+
+class CountingRouter(TallyRouter[ProviderTally]):
+    """Base class of strategies without state: calls are counted, and nothing is stored.
 
     Parameters
     ----------
@@ -84,25 +168,13 @@ class CountingRouter(NamedRouter):
         Not used here; every strategy takes it.
     """
 
-    def __init__(self, providers: Sequence[str], *, rng: np.random.Generator | int | None = None) -> None:
-        super().__init__(providers, rng=rng)
-        self._counts = [0] * len(self._providers)
-
-    def record(self, observation: Observation) -> None:
-        """Count a call.
-
-        Raises
-        ------
-        ConfigurationError
-            The provider is unknown.
-        """
-        self._count(observation)
-
-    def _count(self, observation: Observation) -> int:
-        """Count a call and return its provider's index."""
-        number = self._number(observation)
-        self._counts[number] += 1
-        return number
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
+    ) -> None:
+        super().__init__(providers, ProviderTally)
 
     def snapshot(self) -> dict[str, Any]:
         """Return an empty snapshot: the strategy has no state."""
@@ -117,45 +189,70 @@ class CountingRouter(NamedRouter):
             The snapshot is not empty.
         """
         if snapshot is None:
-            self._counts = [0] * len(self._providers)
+            super().restore(None)
         elif snapshot != {}:
             raise StateError(
                 f"Expected an empty record of the strategy {self.strategy!r}, got {snapshot!r:.80}."
             )
 
-    def _observed(self, number: int) -> int:
-        return self._counts[number]
 
-    def _written(self, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """Return a snapshot that holds a few numbers about every provider, and the counts."""
-        named = {_COUNT: self._counts, **columns}
-        rows = zip(*named.values(), strict=True)
-        records = (dict(zip(named, row, strict=True)) for row in rows)
-        return write_records(self.strategy, dict(zip(self._providers, records, strict=True)))
+class FixedRouter(CountingRouter):
+    """Asks providers in the order in which they were declared.
 
-    def _read(self, snapshot: Mapping[str, Any] | None, names: Sequence[str]) -> dict[int, dict[str, float]]:
-        """Return the stored numbers of the providers still declared, by provider index.
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
 
-        Raises
-        ------
-        StateError
-            A number is missing or not finite, or a count is not a whole number.
-        """
-        stored = {}
-        for provider, record in read_records(
-            snapshot, strategy=self.strategy, providers=self._providers
-        ).items():
-            try:
-                values = {_COUNT: read_count(record, _COUNT), **read_numbers(record, names)}
-            except StateError as error:
-                raise StateError(f"Provider {provider!r:.80}: {error} Reset the state.") from None
-            stored[self._numbers[provider]] = values
-        return stored
+    Raises
+    ------
+    ConfigurationError
+        The providers cannot be used.
+    """
 
-    def _begin(
-        self, stored: Mapping[int, Mapping[str, float]], start: Mapping[str, float]
-    ) -> list[list[float]]:
-        """Set the counts to what is stored; return the columns of `start`, with it where nothing is."""
-        rows = [stored.get(number, {_COUNT: 0, **start}) for number in range(len(self._providers))]
-        self._counts = [int(row[_COUNT]) for row in rows]
-        return [[row[name] for row in rows] for name in start]
+    strategy = "none"
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers as they were declared."""
+        return list(self._providers)
+
+
+class TaskRouter(CountingRouter):
+    """Asks the provider first that a table names for the request's task, then the others as declared.
+
+    A request without a task, or of one that is not in the table, keeps the declared order.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    tasks : mapping of str to str
+        The provider of every task, by the task's name.
+    rng : Generator or int, optional
+        Not used; every strategy takes it.
+
+    Raises
+    ------
+    ConfigurationError
+        The providers cannot be used, or the table names one that is not among them.
+    """
+
+    strategy = "task"
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        tasks: Mapping[str, str],
+        rng: np.random.Generator | int | None = None,
+    ) -> None:
+        super().__init__(providers, rng=rng)
+        self._tasks = check_table("tasks", tasks)
+        check_known("tasks", self._tasks.values(), self._providers)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:
+        """Return all providers, the task's at the front."""
+        first = None if request is None or request.task is None else self._tasks.get(request.task)
+        return sorted(self._providers, key=lambda name: name != first)  # stable

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 import numpy as np
 
-from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.routing._base import CountingRouter
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._sections import Amount, Count
+from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._checks import check_costs, check_known, check_providers, check_real, check_whole
-from calibrant.routing._ladder import Ladder
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._quality import AnswerQuality, answer_quality
 
@@ -18,10 +20,77 @@ ClassifierMode = Literal["heuristic", "judge"]
 
 # The shortest window in which a trigram can repeat.
 _LEAST_WINDOW: Final = 4
-_START: Final = {"judged": 0, "quality": 0.0}
 
 
-class CascadeRouter(CountingRouter):
+class Ladder:
+    """Judge of the answers to one request, one by one, that remembers the best.
+
+    Failed calls are not passed to it: they count neither as escalations nor as answers.
+
+    Parameters
+    ----------
+    threshold : float
+        Quality from which an answer is accepted.
+    max_escalations : int, optional
+        Answers that may be turned down before the best one so far is taken.
+    max_tokens : int, optional
+        Tokens that all answers together may take before the best one so far is taken.
+
+    Attributes
+    ----------
+    best : int or None
+        Number (from 0, in the order in which they were judged) of the best answer; None without any.
+    accepted : bool
+        True if that answer reached the threshold, or could not be judged.
+    """
+
+    def __init__(
+        self, *, threshold: float, max_escalations: int | None = None, max_tokens: int | None = None
+    ) -> None:
+        self._threshold = threshold
+        self._left = math.inf if max_escalations is None else max_escalations
+        self._budget = math.inf if max_tokens is None else max_tokens
+        self._judged = 0
+        self._best_score = -math.inf
+        self.best: int | None = None
+        self.accepted = False
+
+    def settles(self, quality: float | None, *, tokens: int = 0) -> bool:
+        """Record an answer; return whether the request ends here, with the best answer so far.
+
+        Parameters
+        ----------
+        quality : float or None
+            Quality on the threshold's scale: any finite number, higher is better. None if the answer could
+            not be judged, which accepts it.
+        tokens : int, default 0
+            Tokens of the answer.
+        """
+        self.accepted = quality is None or quality >= self._threshold
+        if self.accepted or quality is None or quality > self._best_score:
+            self.best = self._judged
+            self._best_score = math.inf if quality is None else quality
+        self._judged += 1
+        self._budget -= tokens
+        if self.accepted or self._left <= 0 or self._budget <= 0:
+            return True
+        self._left -= 1
+        return False
+
+
+@dataclass
+class _QualityTally(ProviderTally):
+    """Judged answers of one provider, and the sum of their qualities."""
+
+    judged: Count = 0
+    quality: Amount = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.quality <= self.judged <= self.observations:
+            raise ValueError("expected quality <= judged <= observations")
+
+
+class CascadeRouter(TallyRouter[_QualityTally]):
     """Orders providers from cheap to dear; every request climbs until an answer is good enough.
 
     Observations never change the order. The caller takes a `ladder` for each request, passes it the quality
@@ -91,7 +160,7 @@ class CascadeRouter(CountingRouter):
         classifier_mode: ClassifierMode = "heuristic",
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers)
+        super().__init__(providers, _QualityTally)
         self._cheapest_first = _cheapest_first(self._providers, cost_tiers, costs)
         self._threshold = check_real("quality_threshold", quality_threshold, high=1.0)
         self._escalations = check_whole("max_escalations", max_escalations, low=0)
@@ -102,7 +171,6 @@ class CascadeRouter(CountingRouter):
                 f"Expected classifier_mode to be 'heuristic' or 'judge', got {classifier_mode!r:.80}."
             )
         self.classifier_mode = classifier_mode
-        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the cheapest first; as declared for a request that offers tools."""
@@ -118,43 +186,15 @@ class CascadeRouter(CountingRouter):
         """Return the quality of an answer by `answer_quality`, in windows of `window_size`."""
         return answer_quality(text, finish_reason=finish_reason, refusal=refusal, window_size=self._window)
 
-    def record(self, observation: Observation) -> None:
-        """Count a call, and the quality of its answer where it is known.
-
-        Raises
-        ------
-        ConfigurationError
-            The provider is unknown.
-        """
-        number = self._count(observation)
+    def _learn(self, tally: _QualityTally, observation: Observation) -> None:
         if observation.success and observation.quality is not None:
-            self._judged[number] += 1
-            self._quality[number] += observation.quality
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the counts as JSON values."""
-        return self._written({"judged": self._judged, "quality": self._quality})
-
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Restore the counts of a snapshot; None resets them to zero.
-
-        Raises
-        ------
-        StateError
-            The snapshot is damaged; nothing is changed.
-        """
-        stored = self._read(snapshot, tuple(_START))
-        for number, values in stored.items():
-            if not 0.0 <= values["quality"] <= values["judged"] <= values["observations"]:
-                raise StateError(
-                    f"Expected 0 <= quality <= judged <= observations for {self._providers[number]!r}, got "
-                    f"{values}: reset the state."
-                )
-        self._judged, self._quality = self._begin(stored, _START)
+            tally.judged += 1
+            tally.quality += observation.quality
 
     def _values(self, number: int) -> dict[str, float]:
-        judged = self._judged[number]
-        return {"judged": judged} | ({"mean_quality": self._quality[number] / judged} if judged else {})
+        tally = self._tallies[number]
+        mean = {"mean_quality": tally.quality / tally.judged} if tally.judged else {}
+        return {"judged": tally.judged} | mean
 
 
 def _cheapest_first(

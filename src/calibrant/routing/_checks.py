@@ -80,7 +80,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a finite real number; bools do not count."""
+    """Return True if `value` is a finite real number; bools do not count."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:

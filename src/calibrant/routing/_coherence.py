@@ -1,4 +1,4 @@
-"""Monitor of the similarity between a provider's answers and its earlier ones."""
+"""Checks of answers by their embeddings: the quality gate and the coherence monitor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,69 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.routing._checks import check_real, check_whole, unit_vector
+from calibrant.routing._cascade import Ladder
+from calibrant.routing._checks import check_real, check_share, check_whole, unit_vector
 
 _LOG = logging.getLogger("calibrant")
 # A mean of unit vectors shorter than this is rounding.
 _NO_DIRECTION: Final = 1e-9
+
+
+class QualityGate:
+    """Gate that rejects an answer whose embedding points away from its question's, so that the next provider is asked.
+
+    It fails open: an answer that cannot be compared passes. Where no answer passes, the most similar one
+    is taken. With a single provider there is nothing to choose, and nothing to ask it.
+
+    Parameters
+    ----------
+    threshold : float
+        In (0, 1]: cosine from which an answer passes. A gate that is off is no gate.
+
+    Attributes
+    ----------
+    threshold : float
+        As given.
+
+    Raises
+    ------
+    ConfigurationError
+        The threshold is not in (0, 1].
+
+    Examples
+    --------
+    >>> gate = QualityGate(0.75)
+    >>> round(gate.similarity([1.0, 0.0], [3.0, 4.0]), 6)
+    0.6
+    >>> ladder = gate.ladder()
+    >>> ladder.settles(0.6)
+    False
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = check_share("the threshold of a quality gate (none is off)", threshold)
+
+    def similarity(self, query: ArrayLike | None, answer: ArrayLike | None) -> float | None:
+        """Return the cosine of the angle between two embeddings.
+
+        Parameters
+        ----------
+        query, answer : array-like of shape (d,), or None
+            The embeddings of question and answer.
+
+        Returns
+        -------
+        float or None
+            In [-1, 1]; None where one is missing, all zeros or not finite, or their sizes differ.
+        """
+        first, second = unit_vector(query), unit_vector(answer)
+        if first is None or second is None or first.shape != second.shape:
+            return None
+        return min(1.0, max(-1.0, float(first @ second)))
+
+    def ladder(self) -> Ladder:
+        """Return a fresh judge of the answers to one request; it takes their similarities, None included."""
+        return Ladder(threshold=self.threshold)
 
 
 class CoherenceMonitor:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core._errors import StateError
-from calibrant.routing._base import CountingRouter
+from calibrant.core._sections import Amount, Share
+from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._checks import check_share, check_whole
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
 
-_START = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0}
-_COLUMNS = tuple(_START)
-_SECONDS_PER_SUCCESS = 10.0  # so much latency weighs as much as failing always
+_FIRST_LATENCY: Final = 0.5  # seconds; a guess
+_SECONDS_PER_SUCCESS: Final = 10.0  # so much latency weighs as much as failing always
 
 
-class EMARouter(CountingRouter):
+@dataclass
+class _EMATally(ProviderTally):
+    """Moving averages of one provider."""
+
+    success: Share = 1.0
+    latency_seconds: Amount = _FIRST_LATENCY
+    penalty: Share = 0.0
+
+    @property
+    def score(self) -> float:
+        """Score to sort by; higher is better."""
+        return self.success - self.latency_seconds / _SECONDS_PER_SUCCESS - self.penalty
+
+
+class EMARouter(TallyRouter[_EMATally]):
     """Orders providers by moving averages of their success and latency, without ever exploring.
 
     Every average ``x`` takes in a value ``v`` as ``alpha v + (1 - alpha) x``. A provider's score is the average
@@ -58,10 +72,10 @@ class EMARouter(CountingRouter):
         reorder_interval: int = 10,
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers)
+        super().__init__(providers, _EMATally)
         self._alpha = check_share("alpha", alpha)
         self._interval = check_whole("reorder_interval", reorder_interval, low=0)
-        self.restore(None)
+        self._sort()
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers in the order of the last sort."""
@@ -75,37 +89,30 @@ class EMARouter(CountingRouter):
         ConfigurationError
             The provider is unknown.
         """
-        number, alpha = self._count(observation), self._alpha
-        keep = 1.0 - alpha
-        done, seconds = observation.success, observation.latency_seconds
-        if observation.recovered and done:
-            self._success[number] = _START["success"]
-            self._latency[number] = min(self._latency[number], _START["latency_seconds"])
-        self._success[number] = (alpha if done else 0.0) + keep * self._success[number]
-        self._penalty[number] = alpha * observation.penalty + keep * self._penalty[number]
-        if done and self._counts[number] == 1:
-            self._latency[number] = seconds
-        elif done or seconds > self._latency[number]:
-            self._latency[number] = alpha * seconds + keep * self._latency[number]
+        super().record(observation)
         self._unsorted += 1
         if self._unsorted == self._interval:
             self._sort()
 
-    def _score(self, number: int) -> float:
-        return self._success[number] - self._latency[number] / _SECONDS_PER_SUCCESS - self._penalty[number]
+    def _learn(self, tally: _EMATally, observation: Observation) -> None:
+        alpha, keep = self._alpha, 1.0 - self._alpha
+        done, seconds = observation.success, observation.latency_seconds
+        if observation.recovered and done:
+            tally.success = 1.0
+            tally.latency_seconds = min(tally.latency_seconds, _FIRST_LATENCY)
+        tally.success = (alpha if done else 0.0) + keep * tally.success
+        tally.penalty = alpha * observation.penalty + keep * tally.penalty
+        if done and not tally.observations:
+            tally.latency_seconds = seconds
+        elif done or seconds > tally.latency_seconds:
+            tally.latency_seconds = alpha * seconds + keep * tally.latency_seconds
 
     def _sort(self) -> None:
-        """Order providers by score; the sort is stable."""
-        scores = [-self._score(number) for number in range(len(self._providers))]
-        self._order = [
-            self._providers[number] for number in sorted(range(len(scores)), key=scores.__getitem__)
-        ]
+        """Order providers by score, unless the declared order holds for ever; the sort is stable."""
+        self._order = list(self._providers)
+        if self._interval:
+            self._order.sort(key=lambda name: -self._tallies[self._numbers[name]].score)
         self._unsorted = 0
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the averages as JSON values."""
-        averages = (self._success, self._latency, self._penalty)
-        return self._written(dict(zip(_COLUMNS, averages, strict=True)))
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         """Restore the averages of a snapshot and sort by them; None resets the state.
@@ -117,25 +124,16 @@ class EMARouter(CountingRouter):
         StateError
             A value is missing, not finite or out of its range; nothing is changed.
         """
-        stored = self._read(snapshot, _COLUMNS)
-        for number, values in stored.items():
-            success, latency, penalty = (values[name] for name in _COLUMNS)
-            if not (0.0 <= success <= 1.0 and latency >= 0.0 and 0.0 <= penalty <= 1.0):
-                raise StateError(
-                    f"Expected success and penalty of {self._providers[number]!r} in [0, 1] and latency_seconds "
-                    f"of at least 0, got {values}: reset the state."
-                )
-        self._success, self._latency, self._penalty = self._begin(stored, _START)
-        self._order, self._unsorted = list(self._providers), 0
-        if self._interval:
-            self._sort()
+        super().restore(snapshot)
+        self._sort()
 
     def _values(self, number: int) -> dict[str, float]:
+        tally = self._tallies[number]
         return {
-            "success": self._success[number],
-            "latency_seconds": self._latency[number],
-            "penalty": self._penalty[number],
-            "score": self._score(number),
+            "success": tally.success,
+            "latency_seconds": tally.latency_seconds,
+            "penalty": tally.penalty,
+            "score": tally.score,
         }
 
 

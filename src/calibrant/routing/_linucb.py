@@ -84,15 +84,6 @@ class LinUCB:
         self._response[arm] += (reward / ridge) * context
         self._updates[arm] += 1
 
-    def theta(self) -> NDArray[np.float64]:
-        """Return every arm's coefficients, shape (arms, dim)."""
-        theta: NDArray[np.float64] = np.einsum("ade,ae->ad", self._inverse, self._response)
-        return theta
-
-    def matrices(self) -> NDArray[np.float64]:
-        """Return every arm's A, shape (arms, dim, dim)."""
-        return self._ridge[:, None, None] * (np.eye(self.dim) + self._gram)
-
     def widths(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return alpha times the root mean square of the width over contexts, shape (arms,).
 

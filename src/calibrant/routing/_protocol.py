@@ -118,8 +118,8 @@ class Observation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Standing of one provider with a strategy.
+class ProviderStanding:
+    """ProviderStanding of one provider with a strategy.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ class Router(Protocol):
         """
         ...
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[ProviderStanding, ...]:
         """Return the standing of every provider, in declared order."""
         ...
 

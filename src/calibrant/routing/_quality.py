@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.routing._refusals import declines
 from calibrant.routing._replies import without_thinking
 
 _EMPTY: Final = 0.0
@@ -59,6 +58,45 @@ _GLUE: Final = frozenset(
     "a an and are as at be been but by for from had has have if in into is its of on or so than that the "  # noqa: SIM905
     "their then there these they this those to was were when where which while who whose will with would".split()
 )
+
+_MOST_REFUSAL_WORDS: Final = 150
+_REFUSAL_BEGINNING: Final = 400  # characters in which a refusal has to begin
+
+# Written for this project. A word for inability alone proves nothing ("I cannot activate my card" is what
+# customers write, and may be a label or a translation): what the speaker is unable to do has to be what
+# assistants do, and without an apology it has to be done to the request.
+_CANNOT: Final = (
+    r"i\s?(?:can't|cannot|can not|won't|will not|(?:am|'m) (?:unable|not able|not allowed) to|"
+    r"(?:am|'m) not comfortable|won't be able to|will not be able to)(?: \w+ly)?"
+)
+_SERVE: Final = (
+    r"(?:assist|help|comply|fulfil|answer|respond|provid|creat|generat|produc|writ|discuss|engag|participat|"
+    r"support|shar|continu|complet|giv|offer|process|classify|translat|do that|do this)(?:l?ing|e|l)?\b"
+)
+_REQUEST: Final = (
+    r"(?: you)?(?: with| in| to| on| about)? (?:(?:that|this|it|these|those)(?=\s*[.,;:!]|$| because\b| as\b)|"
+    r"(?:that|this|these|those|such|your|the)(?: an?)? "
+    r"(?:request|question|task|topic|text|image|conversation|content|information|instruction)s?\b|"
+    r"(?:any )?(?:medical |legal |financial )?"
+    r"(?:content|information|instructions|guidance|advice|details|assistance|help)\b)"
+)
+_REFUSALS: Final = (
+    rf"(?:(?:i'm|i am) )?(?:(?:very|so|truly|really) )?(?:sorry|afraid)\b.{{0,60}}?\b{_CANNOT} {_SERVE}",
+    rf"(?:i apologi[sz]e|my apologies|unfortunately|regrettably)\b.{{0,60}}?\b{_CANNOT} {_SERVE}{_REQUEST}",
+    rf"as an? (?:\w+ ){{0,3}}(?:ai|language model)\b.{{0,80}}?\b{_CANNOT} ",
+    rf"{_CANNOT} (?:assist|help|comply)(?: you)?(?: with\b| there\b|\s*[.!,]|$)",
+    rf"{_CANNOT} {_SERVE}{_REQUEST}",
+    r"i (?:must|have to|need to) (?:\w+ly )?decline(?:[.,!]|$| to (?:answer|help|assist)| (?:this|your) request)",
+    r"(?:that's|that is|this is) not something i can (?:help|assist)\b",
+    r"i (?:do not|don't) (?:think i can (?:help|assist)|feel comfortable (?:answer|help|assist|discuss|shar)ing)\b",
+    r"i(?:'d| would) (?:rather|prefer) not (?:to )?(?:answer|discuss|say|respond|engage)\b",
+    r"(?:es )?tut mir leid\b.{0,60}?\bnicht (?:dabei |damit )?(?:weiter)?(?:helfen|beantworten|unterstützen|erfüllen)",
+    r"(?:je suis )?désolée?\b.{0,40}?\bne (?:peux|suis) pas\b.{0,40}?(?:aider|répondre|fournir|mesure)",
+    r"lo siento\b.{0,40}?\bno puedo (?:ayudar|asistir|responder|proporcionar|cumplir)",
+    r"(?:很|非常)?(?:抱歉|对不起).{0,12}?(?:无法|不能|没办法).{0,12}?(?:帮助|协助|回答|提供|满足|完成)",
+    r"(?:大変)?(?:申し訳|すみません|ごめん).{0,60}?(?:手伝い|答え|回答|対応|提供).{0,12}?(?:できません|できかね)",
+)
+_DECLINES = re.compile("|".join(_REFUSALS), re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +240,7 @@ def _most_repeated(trigrams: Sequence[str | None], width: int) -> int:
 
 
 def _is_one_loop(words: Sequence[str]) -> bool:
-    """Return whether most of a text is one long word with a short period, such as lalala."""
+    """Return True if most of a text is one long word with a short period, such as lalala."""
     longest = max(words, key=len, default="")
     if len(longest) < _ONE_WORD_LOOP or 2 * len(longest) <= sum(map(len, words)):
         return False
@@ -259,9 +297,21 @@ def _is_empty(body: str, document: _JsonText | None) -> bool:
 
 
 def _is_declined(document: _JsonText | None, texts: Sequence[str]) -> bool:
-    """Return whether the only text declines; a text in quotes is somebody else's."""
+    """Return True if the only text declines; a text in quotes is somebody else's."""
     quoted = document is not None and isinstance(document.value, str)
-    return len(texts) == 1 and not quoted and declines(texts[0])
+    return len(texts) == 1 and not quoted and _declines(texts[0])
+
+
+def _declines(text: str) -> bool:
+    """Return True if a text begins like a refusal, in English, German, French, Spanish, Chinese or Japanese.
+
+    Only its beginning counts, so that a text that quotes a refusal, or has one in quotes, is none; and
+    one of more than 150 words says more than no.
+    """
+    if len(text.split(maxsplit=_MOST_REFUSAL_WORDS)) > _MOST_REFUSAL_WORDS:
+        return False
+    beginning = text.strip()[:_REFUSAL_BEGINNING].lstrip("*_ ").replace("\u2019", "'")
+    return _DECLINES.match(beginning) is not None
 
 
 def _says_nothing(text: str) -> bool:
@@ -270,7 +320,7 @@ def _says_nothing(text: str) -> bool:
 
 
 def _is_cut_json(body: str) -> bool:
-    """Return whether `body` begins as JSON and ends within a text, an object or an array."""
+    """Return True if `body` begins as JSON and ends within a text, an object or an array."""
     if _JSON_BEGINS.match(body) is None:
         return False
     depth = 0
@@ -284,7 +334,7 @@ def _is_cut_json(body: str) -> bool:
 
 
 def _is_noise(text: str) -> bool:
-    """Return whether much of a text is lost characters, or letters or symbols at random."""
+    """Return True if much of a text is lost characters, or letters or symbols at random."""
     shown = "".join(text.split())
     if len(_LOST.findall(shown)) > 0.1 * len(shown):
         return True
@@ -301,7 +351,7 @@ def _is_noise(text: str) -> bool:
 
 
 def _is_fragmented(text: str) -> bool:
-    """Return whether most of at least six sentences hold nothing but function words."""
+    """Return True if most of at least six sentences hold nothing but function words."""
     sentences = [found for part in _SENTENCE_END.split(text) if (found := _WORD.findall(part.casefold()))]
     if len(sentences) < _FEWEST_FRAGMENTS:
         return False

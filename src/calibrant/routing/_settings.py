@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
@@ -97,7 +97,7 @@ class TriageSettings(Section):
     @pydantic.field_validator("tiers")
     @classmethod
     def _check_tiers(cls, tiers: TierSettings) -> TierSettings:
-        if not _provider_by_tier(tiers):
+        if not tiers.model_dump(exclude_none=True):
             raise wrong("Input should name a provider for at least one tier", "write simple = 'NAME'")
         return tiers
 
@@ -277,9 +277,7 @@ class RoutingSettings(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_whole(self) -> Self:
-        problems = [*_provider_problems(self.providers), *_missing(self), *_useless(self)]
-        if self.providers:
-            problems += _unknown_names(self)
+        problems = [*_problems(self), *(_unknown_names(self) if self.providers else ())]
         if problems:
             raise wrong_at(type(self), problems)
         return self
@@ -324,102 +322,74 @@ def _placed(place: str | None, folder: Path) -> str | None:
     return place if place is None or "://" in place else str(folder / Path(place).expanduser())
 
 
-def _provider_by_tier(tiers: TierSettings) -> dict[str, str]:
-    named: dict[str, str] = tiers.model_dump(exclude_none=True)
-    return named
+# What is wrong, and what to do.
+_PROBLEMS: Final = {
+    "no provider": ("Input should hold at least one provider", "add [[routing.providers]] with a name"),
+    "no triage": (
+        "Input should be a table for routing = 'triage'",
+        "add [routing.triage] with triage_provider and tiers",
+    ),
+    "no tasks": (
+        "Input should be a table for routing = 'task'",
+        "add [routing.tasks] with TASK = 'PROVIDER'",
+    ),
+    "no judge": ("Input should be a provider for classifier_mode = 'judge'", "say who judges"),
+    "no effect": (
+        "Input should be off with routing = '{routing}', which judges answers itself",
+        "leave it out, or take another strategy",
+    ),
+    "two embedders": (
+        "Input should be the embedding_provider of [routing], which the quality gate uses",
+        "leave it out",
+    ),
+    "tier twice": ("Input should hold every provider once", "remove what is there twice"),
+    "same name": ("Input should differ from provider to provider", "give it an alias of its own"),
+}
 
 
-def _provider_problems(providers: Sequence[RoutingProviderSettings]) -> Iterator[_Problem]:
-    if not providers:
-        yield (
-            ("providers",),
-            [],
-            wrong("Input should hold at least one provider", "add [[routing.providers]] with a name"),
-        )
-    seen = set()
-    for number, provider in enumerate(providers):
-        if provider.label in seen:
-            key = "name" if provider.alias is None else "alias"
-            error = wrong("Input should differ from provider to provider", "give it an alias of its own")
-            yield ("providers", number, key), provider.label, error
-        seen.add(provider.label)
-
-
-def _missing(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield settings that the chosen strategy lacks."""
-    if settings.strategy == "triage" and settings.triage is None:
-        yield (
-            ("triage",),
-            None,
-            wrong(
-                "Input should be a table for routing = 'triage'",
-                "add [routing.triage] with triage_provider and tiers",
-            ),
-        )
-    if settings.strategy == "task" and not settings.tasks:
-        yield (
-            ("tasks",),
-            {},
-            wrong(
-                "Input should be a table for routing = 'task'", "add [routing.tasks] with TASK = 'PROVIDER'"
-            ),
-        )
-    cascade = settings.cascade
-    if cascade.classifier_mode == "judge" and cascade.judge_provider is None:
-        yield (
-            ("cascade", "judge_provider"),
-            None,
-            wrong("Input should be a provider for classifier_mode = 'judge'", "say who judges"),
-        )
-
-
-def _useless(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield settings that are switched on without effect."""
-    if settings.strategy in _OWN_SIGNAL:
-        error = wrong(
-            "Input should be off with routing = '{routing}', which judges answers itself",
-            "leave it out, or take another strategy",
-            routing=settings.strategy,
-        )
-        if settings.quality_gate > 0:
-            yield ("quality_gate",), settings.quality_gate, error
-        if settings.coherence.enabled:
-            yield ("coherence", "enabled"), True, error
-    own = settings.coherence.embedding_provider
-    if (
-        settings.coherence.enabled
-        and settings.quality_gate > 0
-        and own not in {None, "", settings.embedding_provider}
-    ):
-        error = wrong(
-            "Input should be the embedding_provider of [routing], which the quality gate uses", "leave it out"
-        )
-        yield ("coherence", "embedding_provider"), own, error
+def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
+    """Yield the settings that the strategy lacks, and those that would have no effect."""
+    strategy, cascade, coherence = settings.strategy, settings.cascade, settings.coherence
+    gate, tiers, embedder = settings.quality_gate, cascade.cost_tiers or (), coherence.embedding_provider
+    judges = strategy in _OWN_SIGNAL
+    no_judge = cascade.classifier_mode == "judge" and cascade.judge_provider is None
+    two = coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}
+    checks: list[tuple[bool, str, tuple[str | int, ...], object]] = [
+        (not settings.providers, "no provider", ("providers",), []),
+        (strategy == "triage" and settings.triage is None, "no triage", ("triage",), None),
+        (strategy == "task" and not settings.tasks, "no tasks", ("tasks",), {}),
+        (no_judge, "no judge", ("cascade", "judge_provider"), None),
+        (judges and gate > 0, "no effect", ("quality_gate",), gate),
+        (judges and coherence.enabled, "no effect", ("coherence", "enabled"), True),
+        (two, "two embedders", ("coherence", "embedding_provider"), embedder),
+        (len(set(tiers)) < len(tiers), "tier twice", ("cascade", "cost_tiers"), list(tiers)),
+    ]
+    for number, provider in enumerate(settings.providers):
+        key = "name" if provider.alias is None else "alias"
+        seen = provider.label in settings.names[:number]
+        checks.append((seen, "same name", ("providers", number, key), provider.label))
+    for applies, problem, place, value in checks:
+        if applies:
+            message, remedy = _PROBLEMS[problem]
+            yield place, value, wrong(message, remedy, routing=strategy)
 
 
 def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield an error for every name of an unknown provider, and for a provider repeated in the cost tiers."""
-    known = settings.names
-    tiers = settings.cascade.cost_tiers or ()
+    """Yield an error for every name that is no provider's."""
+    cascade, triage = settings.cascade, settings.triage
     places: list[tuple[tuple[str, ...], str | None]] = [
-        *((("cascade", "cost_tiers"), name) for name in tiers),
-        (("cascade", "judge_provider"), settings.cascade.judge_provider),
+        *((("cascade", "cost_tiers"), name) for name in cascade.cost_tiers or ()),
+        (("cascade", "judge_provider"), cascade.judge_provider),
         *((("tasks", task), name) for task, name in settings.tasks.items()),
     ]
-    if settings.triage is not None:
-        places.append((("triage", "triage_provider"), settings.triage.triage_provider))
-        places += [
-            (("triage", "tiers", tier), name)
-            for tier, name in _provider_by_tier(settings.triage.tiers).items()
-        ]
+    if triage is not None:
+        places.append((("triage", "triage_provider"), triage.triage_provider))
+        places += [(("triage", "tiers", tier), name) for tier, name in triage.tiers]
     for place, name in places:
-        if name is not None and name not in known:
+        if name is not None and name not in settings.names:
             error = wrong(
                 "Input should be one of the providers {known}",
                 "correct it, or add it as one of the [[routing.providers]]",
-                known=", ".join(known),
+                known=", ".join(settings.names),
             )
             yield place, name, error
-    if len(set(tiers)) < len(tiers):
-        error = wrong("Input should hold every provider once", "remove what is there twice")
-        yield ("cascade", "cost_tiers"), list(tiers), error

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from calibrant.routing._base import CountingRouter
+from calibrant.core._sections import Number
+from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._checks import check_share
 from calibrant.routing._protocol import Observation, RoutingRequest
 
-_START = {"alpha": 1.0, "beta": 1.0}
-_LEAST, _MOST = 0.5, 1e9
-_RATE_LIMIT_WEIGHT = 2.0
-_LEVEL = 0.95
+# Parameters are clipped to the range that can be sampled.
+_LEAST: Final = 0.5
+_MOST: Final = 1e9
+_RATE_LIMIT_WEIGHT: Final = 2.0
+_LEVEL: Final = 0.95
 
 
-class ThompsonRouter(CountingRouter):
+@dataclass
+class _BetaTally(ProviderTally):
+    """Beta distribution of one provider's success probability."""
+
+    alpha: Number = 1.0
+    beta: Number = 1.0
+
+    def __post_init__(self) -> None:
+        self.add(0.0, 0.0)
+
+    def add(self, successes: float, failures: float) -> None:
+        """Add weights to the parameters, and clip them."""
+        self.alpha = min(max(self.alpha + successes, _LEAST), _MOST)
+        self.beta = min(max(self.beta + failures, _LEAST), _MOST)
+
+
+class ThompsonRouter(TallyRouter[_BetaTally]):
     """Orders providers by samples from the posterior of their success probability [1]_.
 
     The success probability of a provider has a Beta distribution with the prior Beta(1, 1). A complete answer adds 1
@@ -60,60 +79,34 @@ class ThompsonRouter(CountingRouter):
         decay: float = 1.0,
         rng: np.random.Generator | int | None = None,
     ) -> None:
-        super().__init__(providers)
+        super().__init__(providers, _BetaTally)
         self._decay = check_share("decay", decay)
         self._rng = np.random.default_rng(rng)
-        self._alpha: list[float]
-        self._beta: list[float]
-        self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers by a sample of each, the highest first."""
         # One scalar sample after the other: arrays of a handful of numbers take longer to make than to fill.
-        samples = dict(zip(self._providers, map(self._rng.beta, self._alpha, self._beta), strict=True))
+        beta = self._rng.beta
+        samples = {
+            name: beta(tally.alpha, tally.beta)
+            for name, tally in zip(self._providers, self._tallies, strict=True)
+        }
         return sorted(samples, key=samples.__getitem__, reverse=True)
 
-    def record(self, observation: Observation) -> None:
-        """Update the distribution of a call's provider, after the decay of all.
-
-        Raises
-        ------
-        ConfigurationError
-            The provider is unknown.
-        """
-        number, decay = self._count(observation), self._decay
+    def _learn(self, tally: _BetaTally, observation: Observation) -> None:
+        decay = self._decay
         if decay < 1.0:
-            self._alpha = [1.0 + decay * (alpha - 1.0) for alpha in self._alpha]
-            self._beta = [1.0 + decay * (beta - 1.0) for beta in self._beta]
-        if observation.success:
-            self._alpha[number] = _within(self._alpha[number] + 1.0)
-            lost = observation.penalty
-        else:
-            lost = observation.penalty + (_RATE_LIMIT_WEIGHT if observation.rate_limited else 1.0)
-        self._beta[number] = _within(self._beta[number] + lost)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the parameters of the distributions as JSON values."""
-        return self._written({"alpha": self._alpha, "beta": self._beta})
-
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Restore the parameters of a snapshot, clipped to [0.5, 1e9]; None resets the state.
-
-        Providers that are no longer there are left out, new ones begin without experience.
-
-        Raises
-        ------
-        StateError
-            A value is missing or not finite; nothing is changed.
-        """
-        stored = self._read(snapshot, tuple(_START))
-        alphas, betas = self._begin(stored, _START)
-        self._alpha, self._beta = list(map(_within, alphas)), list(map(_within, betas))
+            for each in self._tallies:
+                each.alpha = 1.0 + decay * (each.alpha - 1.0)
+                each.beta = 1.0 + decay * (each.beta - 1.0)
+        failure = _RATE_LIMIT_WEIGHT if observation.rate_limited else 1.0
+        won, lost = (1.0, 0.0) if observation.success else (0.0, failure)
+        tally.add(won, lost + observation.penalty)
 
     def _values(self, number: int) -> dict[str, float]:
         from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)
 
-        alpha, beta = self._alpha[number], self._beta[number]
+        alpha, beta = self._tallies[number].alpha, self._tallies[number].beta
         tail = (1.0 - _LEVEL) / 2.0
         return {
             "alpha": alpha,
@@ -122,8 +115,3 @@ class ThompsonRouter(CountingRouter):
             "lower": float(betaincinv(alpha, beta, tail)),
             "upper": float(betaincinv(alpha, beta, 1.0 - tail)),
         }
-
-
-def _within(value: float) -> float:
-    """Return a parameter clipped to the range that can be sampled."""
-    return min(max(float(value), _LEAST), _MOST)

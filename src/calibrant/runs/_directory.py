@@ -1,4 +1,4 @@
-"""The directory of an evaluation: its files, its lock, and its rescue."""
+"""The directory of a run: its files, its lock, its rescue, and how far the run came."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core._errors import CalibrantError
-from calibrant.core._files import is_in_place, make_rescue_folder, remove_leftovers
-from calibrant.runs._folder import MANIFEST, Manifest, hold_lock, make_folder, unwritable, write_json
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import is_in_place, make_rescue_folder, read_json_object, remove_leftovers
+from calibrant.runs._folder import MANIFEST, check_manifest, hold_lock, make_folder, unwritable, write_json
 
 _LOCK: Final = ".lock"
+_RESTORE_ORIGIN: Final = "restore the file, or give the predictions file alone, in a directory without it"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"
+RESULT: Final = "result.json"
+"""Result of a search, written when it ends."""
+
+BATCH: Final = "batch.json"
+"""State of a job at a provider's batch interface."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +112,15 @@ class RunDirectory:
             directory = cls(
                 path=path, fingerprint=json.loads(json.dumps(fingerprint, default=repr)), lock=lock
             )
-            manifest = Manifest(path, kind="an evaluation")
-            manifest.check(
+            check_manifest(
+                path,
                 directory.fingerprint,
+                kind="an evaluation",
                 has_rows=directory._has_rows(),
                 ignored=_INFORMATION,
                 comparable=comparable,
             )
-            manifest.write(directory.fingerprint)
+            write_json(directory.run, directory.fingerprint)
             for written in (directory.run, directory.predictions):
                 remove_leftovers(written)  # of a killed writer; others write them under this lock only
             yield directory
@@ -121,10 +128,6 @@ class RunDirectory:
     def _has_rows(self) -> bool:
         written = self.predictions.exists() and self.predictions.stat().st_size > 0
         return written or any(self.shards.glob("*.jsonl"))
-
-    def write_metrics(self, record: Mapping[str, Any]) -> None:
-        """Write ``metrics.json``, whole or not at all; see `write_json`."""
-        write_json(self.metrics, record)
 
     @property
     def in_place(self) -> bool:
@@ -157,3 +160,53 @@ class RunDirectory:
         """Remove the journal, with what SQLite keeps beside it."""
         for path in self.path.glob(f"{self.journal.name}*"):
             path.unlink(missing_ok=True)
+
+
+def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the file that says what the rows of a run depend on, and its record; None where there is none.
+
+    A search leaves ``result.json`` beside ``run.json``: the result counts, as it holds the prompt that was chosen.
+
+    Raises
+    ------
+    StateError
+        The file is damaged.
+    """
+    source = next(
+        (directory / name for name in (RESULT, MANIFEST, BATCH) if (directory / name).exists()), None
+    )
+    if source is None:
+        return None
+    return source, read_json_object(source, remedy=_RESTORE_ORIGIN)
+
+
+def damaged_origin(source: Path, error: Exception) -> StateError:
+    """Return the error for a file that does not say what the rows of a run depend on."""
+    return StateError(
+        f"{source}: expected what the predictions depend on, got something else ({error!r}): {_RESTORE_ORIGIN}."
+    )
+
+
+def unfinished(path: str | Path) -> str | None:
+    """Return the reason why the directory of a run does not hold all of its rows, or None.
+
+    Parameters
+    ----------
+    path : path
+        Directory of `calibrant evaluate` or `calibrant optimize`; nothing is known of others. A search writes its
+        result when it ends.
+
+    Raises
+    ------
+    StateError
+        ``metrics.json`` is damaged.
+    """
+    place = Path(path)
+    if not (place / MANIFEST).exists() or (place / RESULT).exists():
+        return None
+    if not (place / METRICS).exists():
+        return "has neither metrics.json nor result.json, so the run is not finished"
+    metrics = read_json_object(place / METRICS, remedy="delete it and run the evaluation again")
+    if metrics.get("complete", True):
+        return None
+    return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"

@@ -16,7 +16,9 @@ MANIFEST: Final = "run.json"
 _SHOWN: Final = 60  # characters of a value in a message
 
 
-def unwritable(path: Path, error: OSError, *, remedy: str) -> StateError:
+def unwritable(
+    path: Path, error: OSError, *, remedy: str = "make room, and run the same command again"
+) -> StateError:
     """Return the error for a file or folder that cannot be written."""
     return StateError(f"{path}: cannot be written ({error.strerror or error}): {remedy}.")
 
@@ -48,7 +50,7 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     try:
         write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise unwritable(path, error, remedy="make room, and run the same command again") from error
+        raise unwritable(path, error) from error
 
 
 def hold_lock(descriptor: int, busy: str) -> None:
@@ -84,78 +86,64 @@ def locked_folder(path: Path, busy: str) -> Iterator[None]:
         os.close(handle)
 
 
-class Manifest:
-    """The record of what a run's rows depend on, ``run.json``: a run is only continued unchanged.
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the record of what a run's rows depend on, ``run.json``.
+
+    Raises
+    ------
+    StateError
+        It is missing or damaged.
+    """
+    return read_json_object(folder / MANIFEST, remedy="choose a new directory")
+
+
+def check_manifest(
+    folder: Path,
+    fingerprint: Mapping[str, Any],
+    *,
+    kind: str,
+    has_rows: bool,
+    ignored: Collection[str] = (),
+    comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> bool:
+    """Check that a folder is empty or holds an earlier part of the same run; True if that has rows.
+
+    A failed start, which has no row, may be started with other settings.
 
     Parameters
     ----------
     folder : Path
         The folder of the run.
+    fingerprint : mapping
+        All that the rows depend on, as JSON values.
     kind : str
         The job, for messages: "an evaluation".
+    has_rows : bool
+        True if the folder holds a row that was paid for.
+    ignored : collection of str, default ()
+        Keys that are kept for the reader and not compared.
+    comparable : callable, default dict
+        Brings a record, perhaps of an earlier version, to the form that is compared.
+
+    Raises
+    ------
+    StateError
+        The folder holds another run, or files of something else.
     """
-
-    def __init__(self, folder: Path, *, kind: str) -> None:
-        self._folder = folder
-        self._kind = kind
-        self.path = folder / MANIFEST
-
-    def read(self) -> dict[str, Any]:
-        """Return the record.
-
-        Raises
-        ------
-        StateError
-            It is missing or damaged.
-        """
-        return read_json_object(self.path, remedy="choose a new directory")
-
-    def check(
-        self,
-        fingerprint: Mapping[str, Any],
-        *,
-        has_rows: bool,
-        ignored: Collection[str] = (),
-        comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-    ) -> bool:
-        """Check that the folder is empty or holds an earlier part of the same run; True where that has rows.
-
-        A failed start, which has no row, may be started otherwise.
-
-        Parameters
-        ----------
-        fingerprint : mapping
-            All that the rows depend on, as JSON values.
-        has_rows : bool
-            True if the folder holds a row that was paid for.
-        ignored : collection of str, default ()
-            Keys that are kept for the reader and not compared.
-        comparable : callable, default dict
-            Brings a record, perhaps of an earlier version, to the form that is compared.
-
-        Raises
-        ------
-        StateError
-            The folder holds another run, or files of something else.
-        """
-        if not self.path.exists():
-            if self._folder.exists() and any(not e.name.startswith(".") for e in self._folder.iterdir()):
-                raise StateError(
-                    f"{self._folder}: expected an empty directory or an earlier run, got other files: choose a new one."
-                )
-            return False
-        stored, current = comparable(self.read()), comparable(fingerprint)
-        changed = [name for name in differing_keys(stored, current) if name not in ignored]
-        if changed and has_rows:
+    if not (folder / MANIFEST).exists():
+        if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise StateError(
-                f"{self._folder}: holds {self._kind} that differs in {_differences(changed, stored, current)}: "
-                "choose a new directory, or run it unchanged."
+                f"{folder}: expected an empty directory or an earlier run, got other files: choose a new one."
             )
-        return has_rows
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write the record, whole or not at all; see `write_json`."""
-        write_json(self.path, record)
+        return False
+    stored, current = comparable(read_manifest(folder)), comparable(fingerprint)
+    changed = [name for name in differing_keys(stored, current) if name not in ignored]
+    if changed and has_rows:
+        raise StateError(
+            f"{folder}: holds {kind} that differs in {_differences(changed, stored, current)}: "
+            "choose a new directory, or run it unchanged."
+        )
+    return has_rows
 
 
 def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

@@ -75,8 +75,7 @@ class JsonlStore:
         with self._lock:
             self._values[key] = value
             if self._file is not None:
-                line = json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n"
-                self._file.write(line.encode())
+                self._file.write(_line(key, value).encode())
                 self._file.flush()
 
     @property
@@ -93,11 +92,8 @@ class JsonlStore:
             It cannot be written.
         """
         if self._path is not None:
-            lines = (
-                json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n"
-                for key, value in self._values.items()
-            )
-            write_atomically(folder / self._path.name, "".join(lines))
+            text = "".join(_line(key, value) for key, value in self._values.items())
+            write_atomically(folder / self._path.name, text)
 
     def __enter__(self) -> Self:
         return self
@@ -126,14 +122,5 @@ class PredictionJournal:
         self._store.put(key, prediction_to_record(prediction))
 
 
-class FileLogger:
-    """GEPA's log, kept in the run directory or dropped."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def log(self, message: object) -> None:
-        """Append a message."""
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{message}\n")
+def _line(key: str, value: object) -> str:
+    return json.dumps({"key": key, "value": value}, ensure_ascii=False) + "\n"

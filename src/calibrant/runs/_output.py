@@ -10,7 +10,6 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from pathlib import Path
 from typing import IO, Final
 
 from calibrant.core._errors import CalibrantError, StateError
@@ -18,7 +17,9 @@ from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
 from calibrant.runs._directory import RunDirectory
-from calibrant.runs._records import RowCounter, StoredRow, row_line
+from calibrant.runs._folder import unwritable
+from calibrant.runs._records import CountRow, StoredRow, record_line, row_record
+from calibrant.runs._row_file import RowFile
 
 _BATCH: Final = 256  # rows
 _SECONDS: Final = 0.2  # between writes
@@ -33,15 +34,15 @@ class PredictionsFile:
     Parameters
     ----------
     directory : RunDirectory
-        Where the file is; an earlier part of the run may be there.
-    tally : RowCounter
-        Counts every row that has its final prediction.
+        The run's directory; an earlier part of the run may be there.
+    count : callable
+        Called with every row that has its final prediction.
     """
 
-    def __init__(self, directory: RunDirectory, tally: RowCounter) -> None:
+    def __init__(self, directory: RunDirectory, count: CountRow) -> None:
         self._directory = directory
         self._path = path = directory.predictions
-        self._tally = tally
+        self._count = count
         self._new = path.with_name(f".{path.name}.new")
         self._file: IO[bytes] | None = None
         self._old: IO[bytes] | None = None
@@ -69,12 +70,11 @@ class PredictionsFile:
         if not self._path.exists():
             return
         rows = iter(examples)
-        with self._reading(self._path) as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # cut off by a kill
-                self._recover(line, next(rows, None))
-                self._end += len(line)
+        for line in RowFile(self._path).lines():
+            if not line.endswith(b"\n"):
+                break  # cut off by a kill
+            self._recover(line, next(rows, None))
+            self._end += len(line)
 
     def _recover(self, line: bytes, example: Example | None) -> None:
         number = self.rows + 1
@@ -82,7 +82,7 @@ class PredictionsFile:
             row = StoredRow.read(line, example)
             index = row.record["index"]
             if row.is_same and row.is_finished:
-                self._tally.add_record(row.record)
+                self._count(row.record)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(
                 f"{self._path}:{number}: expected the line of a row, got one that does not fit ({error}): "
@@ -132,7 +132,7 @@ class PredictionsFile:
                 self._file.truncate(self._end)
                 self._copied = self.rows
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._path, error) from error
 
     def add(self, index: int, example: Example, prediction: Prediction) -> None:
         """Write a row soon: with the next batch.
@@ -151,8 +151,9 @@ class PredictionsFile:
             if index < self.rows:
                 self._old.readline()
                 self._copied += 1
-        self._lines.append(row_line(index, example, prediction))
-        self._tally.add(example, prediction)
+        record = row_record(index, example, prediction)
+        self._lines.append(record_line(record))
+        self._count(record)
         if len(self._lines) >= _BATCH:
             self.flush()
         else:
@@ -176,7 +177,7 @@ class PredictionsFile:
             self._file.write(data)
             self._file.flush()
         except OSError as error:
-            self._failure = self._unwritable(error)
+            self._failure = unwritable(self._path, error)
             raise self._failure from error
 
     def _copy(self, until: int) -> None:
@@ -213,7 +214,7 @@ class PredictionsFile:
             if self._old is not None:
                 self._new.replace(self._path)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._path, error) from error
         finally:
             self._file = None
             for opened in filter(None, (file, self._old)):
@@ -227,7 +228,7 @@ class PredictionsFile:
         while self._copied < self.rows:
             line = self._old.readline()
             if not self.is_finished(self._copied):
-                self._tally.add_record(json.loads(line))
+                self._count(json.loads(line))
             self._copied += 1
             self._lines.append(line)
 
@@ -238,15 +239,3 @@ class PredictionsFile:
         with rescue.predictions.open("xb") as copy:
             shutil.copyfileobj(file, copy)
         return self._directory.lost(rescue, "the rows written so far are kept")
-
-    def _reading(self, path: Path) -> IO[bytes]:
-        try:
-            return path.open("rb")
-        except OSError as error:
-            raise StateError(f"{path}: cannot be read ({error.strerror or error}).") from error
-
-    def _unwritable(self, error: OSError) -> StateError:
-        reason = error.strerror or error
-        return StateError(
-            f"{self._path}: cannot be written ({reason}): make room, and run the same command again."
-        )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from calibrant.core._composite import part_of
 from calibrant.core._distribution import LabelDistribution
@@ -13,15 +13,8 @@ from calibrant.core._prediction import Outcome, Part, Prediction
 from calibrant.core._records import step_to_record
 from calibrant.core._rows import Example
 
-
-class RowCounter(Protocol):
-    """Counts the rows that have their final prediction."""
-
-    def add(self, example: Example, prediction: Prediction) -> None:
-        """Count a row."""
-
-    def add_record(self, record: Mapping[str, Any]) -> None:
-        """Count a row by its record; raises KeyError, TypeError or ValueError where it is none."""
+CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +63,7 @@ class StoredRow:
 def row_record(index: int, example: Example, prediction: Prediction) -> dict[str, Any]:
     """Return the line of a row as JSON values.
 
-    ``correct`` is None where the row failed for the server's reasons, or its true label is not known.
+    ``correct`` is None if the row failed with a transport error, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
     cost are those of the answer. Answers that hold several labels have ``parts``, and the least label mass of these;
     a row with a context has that.
@@ -82,7 +75,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
     example : Example
         The row; its answer is spelled as in the label set, or empty where it is not known.
     prediction : Prediction
-        What the classifier answered.
+        The classifier's answer.
     """
     distribution = prediction.distribution
     lowest = min(
@@ -140,7 +133,11 @@ def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] |
 
 def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
     """Return the line of a row as it stands in the file; see `row_record`."""
-    record = row_record(index, example, prediction)
+    return record_line(row_record(index, example, prediction))
+
+
+def record_line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line of the file."""
     try:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold

@@ -5,36 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import atomic_bytes_writer, write_atomically
 from calibrant.core._rows import Example
-from calibrant.runs._records import RowCounter, StoredRow
+from calibrant.runs._folder import unwritable
+from calibrant.runs._records import CountRow, StoredRow
 
 _DIGITS: Final = 9  # their names sort like their numbers
 
-
-@dataclass(kw_only=True)
-class FinishedBlocks:
-    """The rows that earlier sessions finished.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that are finished; those that failed for the server's reasons are not.
-    done : set of int
-        Blocks of which every row is finished.
-    kept : dict of int to frozenset of int
-        Of the other blocks that are begun, the places of the rows that are finished.
-    """
-
-    rows: int = 0
-    done: set[int] = field(default_factory=set)
-    kept: dict[int, frozenset[int]] = field(default_factory=dict)
+FinishedRows: TypeAlias = dict[int, Collection[int]]
+"""Places of the finished rows by the number of their block; rows that failed with a transport error are not in it."""
 
 
 class Shards:
@@ -43,7 +27,7 @@ class Shards:
     Parameters
     ----------
     folder : Path
-        Where the files are.
+        Folder of the files.
     block_rows : int
         Rows of a block.
     """
@@ -52,38 +36,33 @@ class Shards:
         self._folder = folder
         self._block_rows = block_rows
 
-    def recover(self, examples: Iterable[Example], tally: RowCounter) -> FinishedBlocks:
-        """Count the rows that are finished, and find out which are not.
+    def recover(self, examples: Iterable[Example], count: CountRow) -> FinishedRows:
+        """Count the finished rows and return their places.
 
         Raises
         ------
         StateError
             A file is damaged, or belongs to another input.
         """
-        found = FinishedBlocks()
+        finished: FinishedRows = {}
         present = {path.name for path in self._folder.glob("*.jsonl")}
         if not present:
-            return found  # without reading the input
+            return finished  # without reading the input
         for number, block in blocks_of(examples, self._block_rows):
             path = self._path(number)
             if path.name not in present:
                 continue
             present.remove(path.name)
-            finished = set()
-            for index, line in self._lines(path).items():
-                if _counted(path, line, block, index, tally):
-                    finished.add(index)
-            found.rows += len(finished)
-            if len(finished) == len(block):
-                found.done.add(number)
-            else:
-                found.kept[number] = frozenset(finished)
+            places = [i for i, line in self._lines(path).items() if _counted(path, line, block, i, count)]
+            # A range for a whole block: a run of millions of rows travels to the workers in few bytes.
+            is_whole = len(places) == len(block)
+            finished[number] = range(places[0], places[-1] + 1) if is_whole else frozenset(places)
         if present:
             raise _too_long(self._folder / min(present))
-        return found
+        return finished
 
-    def count_finished(self, path: Path, examples: Iterable[Example], tally: RowCounter) -> bool:
-        """Count the rows of a finished run by its one file; False where some are to be asked again.
+    def count_finished(self, path: Path, examples: Iterable[Example], count: CountRow) -> bool:
+        """Count the rows of a finished run by its one file; False if some are to be asked again.
 
         Raises
         ------
@@ -97,7 +76,7 @@ class Shards:
                     line = file.readline()
                     if not line:
                         return False  # the input has grown
-                    whole = _counted(path, line, block, index, tally) and whole
+                    whole = _counted(path, line, block, index, count) and whole
             if file.readline():
                 raise _too_long(path)
         return whole
@@ -141,7 +120,7 @@ class Shards:
             self._folder.mkdir(exist_ok=True)
             write_atomically(path, b"".join(rows[index] for index in sorted(rows)).decode())
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
 
     def lines(self) -> Iterator[bytes]:
         """Yield all rows in the order of the input."""
@@ -160,7 +139,7 @@ class Shards:
             with atomic_bytes_writer(path) as file:
                 file.writelines(self.lines())
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:0{_DIGITS}d}.jsonl"
@@ -176,9 +155,7 @@ class Shards:
         return rows
 
 
-def _counted(
-    path: Path, line: bytes, block: list[tuple[int, Example]], index: int, tally: RowCounter
-) -> bool:
+def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow) -> bool:
     """Count a row and return True, or return False where it is to be asked again."""
     place = index - block[0][0]
     try:
@@ -191,7 +168,7 @@ def _counted(
             "a new directory, or restore the data."
         )
     if row.is_finished:
-        tally.add_record(row.record)
+        count(row.record)
     return row.is_finished
 
 
@@ -208,11 +185,6 @@ def _too_long(path: Path) -> StateError:
     return StateError(
         f"{path}: holds rows beyond the end of the input: choose a new directory, or evaluate as many rows as before."
     )
-
-
-def _unwritable(path: Path, error: OSError) -> StateError:
-    reason = error.strerror or error
-    return StateError(f"{path}: cannot be written ({reason}): make room, and run the same command again.")
 
 
 def _damaged(path: Path, error: Exception) -> StateError:

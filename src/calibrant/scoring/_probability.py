@@ -50,7 +50,7 @@ class _ProbabilityScoring(ABC):
         del distribution, answer
         if logprob_score is None:
             return 1.0 if is_correct else 0.0
-        logprob = check_logprob(logprob_score)
+        logprob = logprob_score if logprob_score <= 0.0 else check_logprob(logprob_score)
         return self._curve(logprob) if is_correct else 0.0
 
 

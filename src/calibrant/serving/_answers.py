@@ -9,9 +9,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from calibrant.assembly._bundle import Decision
-from calibrant.core._distribution import LabelDistribution
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.serving._metrics import decision_name
+from calibrant.core._prediction import Outcome, Part, Prediction
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
@@ -81,42 +79,35 @@ class Failure(Refusal):
     )
 
 
+def decision_name(decision: Decision) -> str | None:
+    """Return ``accepted``, ``review`` or None."""
+    return None if decision.accepted is None else "accepted" if decision.accepted else "review"
+
+
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
+    failed = prediction.outcome is Outcome.ERROR
     record: dict[str, Any] = {
-        "label": prediction.label,
-        "probabilities": _probabilities(prediction.distribution),
-        "confidence": prediction.confidence,
+        **_labelled(prediction),
         "calibrated": decision.calibrated,
         "decision": decision_name(decision),
         "decided_by": decision.decided_by,
         "threshold": decision.threshold,
         "outcome": prediction.outcome.value,
-        "reason": _public_reason(prediction),
+        "reason": _FAILED
+        if failed
+        else prediction.reason,  # a provider's message may name internal addresses
     }
     if prediction.parts:
-        record["parts"] = [
-            {
-                "name": part.name,
-                "label": part.label,
-                "probabilities": _probabilities(part.distribution),
-                "confidence": part.confidence,
-            }
-            for part in prediction.parts
-        ]
+        record["parts"] = [{"name": part.name, **_labelled(part)} for part in prediction.parts]
     return record
 
 
-def _public_reason(prediction: Prediction) -> str:
-    """Return the public reason for a missing label."""
-    if prediction.outcome is Outcome.ERROR:
-        return _FAILED  # a provider's message may name internal addresses
-    return prediction.reason
-
-
-def _probabilities(found: LabelDistribution | None) -> dict[str, float] | None:
-    """Return the probability of each label."""
-    return None if found is None else dict(zip(found.labels, found.probabilities.tolist(), strict=True))
+def _labelled(answer: Prediction | Part) -> dict[str, Any]:
+    """Return label, probabilities and confidence."""
+    found = answer.distribution
+    probabilities = found and dict(zip(found.labels, found.probabilities.tolist(), strict=True))
+    return {"label": answer.label, "probabilities": probabilities, "confidence": answer.confidence}
 
 
 def asked_schema(most_texts: int) -> dict[str, Any]:

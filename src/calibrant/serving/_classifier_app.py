@@ -6,27 +6,36 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Security
 from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.assembly._bundle import Bundle
 from calibrant.core._errors import CalibrantError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.inference._predictor import ask_async
-from calibrant.serving._answers import Answers, Failure, Refusal, answer_record, asked_schema, parse_asked
-from calibrant.serving._bodies import Stopping, bounded_body, while_connected
-from calibrant.serving._metrics import ServiceMetrics, decision_name
+from calibrant.inference._loop import ask_async
+from calibrant.serving._answers import (
+    Answers,
+    Failure,
+    Refusal,
+    answer_record,
+    asked_schema,
+    decision_name,
+    parse_asked,
+)
+from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._readiness import Readiness
+from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ServiceSettings
 
 _LOG = logging.getLogger("calibrant.service")
@@ -34,18 +43,28 @@ _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
 _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
-_REFUSALS: Final = {
-    400: "The body is not JSON in UTF-8.",
-    401: "The key is missing or wrong.",
-    408: "The body did not come in time.",
-    413: "The body is too long.",
-    415: "The body is not said to be JSON.",
-    422: "The body holds something else, or too many texts.",
-    429: "Too many texts are under way: ask again after Retry-After seconds.",
-    500: "Nobody expected this; the log says why.",
-    503: "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
-    504: "The answer did not come in time.",
+_FAILED: Final = "Nobody expected this; the log says why."
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": Answers},
+    400: {"model": Refusal, "description": "The body is not JSON in UTF-8."},
+    401: {"model": Refusal, "description": "The key is missing or wrong."},
+    408: {"model": Refusal, "description": "The body did not come in time."},
+    413: {"model": Refusal, "description": "The body is too long."},
+    415: {"model": Refusal, "description": "The body is not said to be JSON."},
+    422: {"model": Refusal, "description": "The body holds something else, or too many texts."},
+    429: {
+        "model": Refusal,
+        "description": "Too many texts are under way: ask again after Retry-After seconds.",
+        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}},
+    },
+    500: {"model": Refusal, "description": _FAILED},
+    503: {
+        "model": Failure,
+        "description": "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
+    },
+    504: {"model": Refusal, "description": "The answer did not come in time."},
 }
+_BEARER: Final = HTTPBearer(scheme_name="key", auto_error=False)
 
 
 def create_classifier_app(
@@ -72,71 +91,41 @@ def create_classifier_app(
     bundle : Bundle
         The bundle, as `calibrant.assembly.read_bundle` returns it.
     classifier : Predictor
-        The bundle's classifier, as `calibrant.assembly.open_bundle` returns it; not closed.
+        The bundle's classifier, as `calibrant.assembly.load` returns it; not closed.
     settings : ServiceSettings, optional
         Keys, limits and logs.
     on_predictions : callable, optional
         Called in the event loop with the predictions of every request, so it must not block; its errors are logged.
     """
     settings = settings or ServiceSettings()
-    service = _Service(bundle, classifier, settings, on_predictions)
     app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)
-    app.state.stopping = service.stopping  # set by `serve_app`
-    app.state.connections = settings.connections
-    app.state.metrics = service.metrics
-    app.add_exception_handler(AnyHTTPException, _refuse)
+    routes = f"POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json"
+    stopping = prepare_app(app, settings.connections, routes=routes)
+    service = _Service(bundle, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
-    keyed: list[dict[str, list[str]]] = [{"key": []}] if settings.api_keys else []
-
-    @app.post(
+    keyed = [Security(service.check_key)] if settings.api_keys else []
+    body = {"content": {"application/json": {"schema": asked_schema(settings.most_texts)}}, "required": True}
+    app.post(
         _CLASSIFY,
         summary="Classify one text or several",
-        responses=_described(Answers, *_REFUSALS),
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": asked_schema(settings.most_texts)}},
-            },
-            "security": keyed,
-        },
-    )
-    async def classify(request: Request) -> JSONResponse:
-        return await service.classify(request)
-
-    _add_probes(app, service, keyed)
-    _describe_key(app, keyed=bool(keyed))
-    return app
-
-
-def _add_probes(app: FastAPI, service: _Service, keyed: list[dict[str, list[str]]]) -> None:
-    """Add the health and metrics routes; metrics require the key, too."""
-
-    @app.get("/healthz", summary="Whether the process lives")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get(
+        responses=_RESPONSES,
+        openapi_extra={"requestBody": body},
+        dependencies=keyed,
+    )(service.classify)
+    app.get("/healthz", summary="Whether the process lives")(service.healthz)
+    app.get(
         "/readyz",
         summary="Whether to send requests",
         responses={503: {"description": "Being stopped, or the model fails"}},
-    )
-    async def readyz() -> JSONResponse:
-        status = service.readiness.look()
-        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
-
-    @app.get(
+    )(service.readyz)
+    app.get(
         "/metrics",
         summary="Counts for Prometheus",
         response_class=Response,
-        responses={
-            200: {"content": {"text/plain": {}}},
-            **({401: _described(None, 401)[401]} if keyed else {}),
-        },
-        openapi_extra={"security": keyed},
-    )
-    async def metrics(request: Request) -> Response:
-        service.check_key(request)
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        responses={200: {"content": {"text/plain": {}}}, **({401: _RESPONSES[401]} if keyed else {})},
+        dependencies=keyed,
+    )(service.prometheus)
+    return app
 
 
 class _Service:
@@ -148,28 +137,43 @@ class _Service:
         classifier: Predictor,
         settings: ServiceSettings,
         on_predictions: Callable[[Sequence[Prediction]], None] | None,
+        stopping: threading.Event,
     ) -> None:
-        self.stopping = Stopping()
-        self.readiness = Readiness(self._probe, seconds=settings.deadline_seconds, stopping=self.stopping)
-        self._on_predictions = on_predictions
+        self.stopping = stopping
         self.metrics = ServiceMetrics(bundle.history, bundle.labels)
+        self._readiness = Readiness(self._probe, seconds=settings.deadline_seconds, stopping=stopping)
+        self._on_predictions = on_predictions
         self._bundle = bundle
         self._predictor = classifier
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._rows_in_flight = 0
 
-    def check_key(self, request: Request) -> None:
+    async def check_key(
+        self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+    ) -> None:
         """Raise 401 if a required key is missing or wrong."""
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        given = _digest("" if credentials is None else credentials.credentials.strip())
         # All keys are compared, each in constant time, so that timing leaks nothing about them.
-        matches = [hmac.compare_digest(_digest(given.strip()), key) for key in self._keys]
-        if self._keys and not (any(matches) and kind.lower() == "bearer"):
+        if not any([hmac.compare_digest(given, key) for key in self._keys]):  # noqa: C419 (all of them)
             raise HTTPException(
                 401,
                 "Expected one of the service's keys in Authorization: Bearer, got none of them.",
                 {"WWW-Authenticate": "Bearer"},
             )
+
+    async def healthz(self) -> dict[str, str]:
+        """Answer ``GET /healthz``."""
+        return {"status": "ok"}
+
+    async def readyz(self) -> JSONResponse:
+        """Answer ``GET /readyz``."""
+        status = self._readiness.look()
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+
+    async def prometheus(self) -> Response:
+        """Answer ``GET /metrics``."""
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def _answer(self, text: str) -> Prediction:
         """Return the prediction of one text."""
@@ -177,7 +181,6 @@ class _Service:
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
-        self.check_key(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             # Pages in a browser cannot send this kind to a service on loopback without asking first.
@@ -193,7 +196,7 @@ class _Service:
             async with asyncio.timeout(settings.deadline_seconds):
                 predictions = await while_connected(request, self._predict(texts))
         except TimeoutError:
-            self.readiness.note(answered=False)
+            self._readiness.note(answered=False)
             raise HTTPException(
                 504,
                 f"The answer did not come within {settings.deadline_seconds:g} seconds: send fewer texts.",
@@ -203,7 +206,7 @@ class _Service:
             self.metrics.in_flight.set(self._rows_in_flight)
         results = self._results(request, texts, predictions)
         answered = any(map(_is_answered, predictions))
-        self.readiness.note(answered=answered)
+        self._readiness.note(answered=answered)
         if answered:
             return JSONResponse({"results": results})
         return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
@@ -234,7 +237,7 @@ class _Service:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):
                 raise first from None
-            self.readiness.note(answered=False)
+            self._readiness.note(answered=False)
             _LOG.error("The model cannot be asked.", extra={"fields": self._loggable(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
@@ -311,7 +314,7 @@ class _Watch:
             _LOG.exception("A request failed.", extra={"fields": {"id": number}})
             if status:  # half an answer is out
                 raise
-            await JSONResponse({"error": _REFUSALS[500]}, 500)(scope, receive, sent)
+            await JSONResponse({"error": _FAILED}, 500)(scope, receive, sent)
         finally:
             self._note(
                 scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
@@ -334,32 +337,3 @@ def _is_answered(prediction: Prediction) -> bool:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _described(model: type[Any] | None, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    found: dict[int | str, dict[str, Any]] = {} if model is None else {200: {"model": model}}
-    found |= {status: {"model": Refusal, "description": _REFUSALS[status]} for status in statuses}
-    if 503 in found:
-        found[503]["model"] = Failure
-    if 429 in found:
-        found[429]["headers"] = {
-            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
-        }
-    return found
-
-
-def _describe_key(app: FastAPI, *, keyed: bool) -> None:
-    """Declare the API key in the OpenAPI description, if one is required."""
-    if keyed:
-        described = app.openapi()
-        described.setdefault("components", {})["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer"}
-        }
-
-
-async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    status = getattr(error, "status_code", 500)
-    message = getattr(error, "detail", "")
-    if status in {404, 405}:
-        message = f"There is only POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json."
-    return JSONResponse({"error": message}, status, getattr(error, "headers", None))

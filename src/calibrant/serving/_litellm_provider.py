@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._bundle_load import open_bundle
+from calibrant.assembly._bundle_load import load
 from calibrant.core._errors import CalibrantError, ConfigurationError
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.inference._loop import run_sync
-from calibrant.inference._predictor import ask_async
+from calibrant.inference._loop import ask_async, run_sync
 from calibrant.serving._answers import answer_record
 
 # Importing litellm downloads a price list unless told not to.
@@ -48,8 +46,6 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         Folders by name.
     options : mapping of str to mapping, optional
         Options of `calibrant.load`, by name of a bundle.
-    limits : Limits, optional
-        Limits on the calls of each bundle.
 
     Raises
     ------
@@ -62,7 +58,6 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         bundles: Mapping[str, str | Path],
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
-        limits: Limits | None = None,
     ) -> None:
         super().__init__()
         options = options or {}
@@ -76,7 +71,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         with ExitStack() as opened:
             for name, path in bundles.items():
                 bundle = read_bundle(path)
-                classifier = open_bundle(bundle, options=options.get(name), limits=limits)
+                classifier = load(bundle, options=options.get(name))
                 opened.callback(classifier.close)
                 self._opened[name] = bundle, classifier
             self._closing = opened.pop_all()

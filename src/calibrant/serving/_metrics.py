@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from calibrant.assembly._bundle import BundleHistory, Decision
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
+from calibrant.serving._answers import decision_name
 
 _WINDOW: Final = 1_000
 _LEAST: Final = 30  # of fewer values the distance says next to nothing
@@ -47,69 +49,40 @@ class ServiceMetrics:
 
     def __init__(self, history: BundleHistory, labels: LabelSet | None = None) -> None:
         self._labels = labels
-        self.registry = registry = CollectorRegistry()
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
         self._lock = threading.Lock()
-        self.requests = Counter(
-            "calibrant_requests",
-            "Requests answered, by path and status; 429 are those refused as too many.",
-            ["path", "status"],
-            registry=registry,
-        )
-        self.seconds = Histogram(
-            "calibrant_request_seconds",
-            "Seconds from a request's headers to the end of its answer.",
-            ["path"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.in_flight = Gauge("calibrant_rows_in_flight", "Texts being classified.", registry=registry)
-        self._count_rows(registry)
-        Gauge("calibrant_drift_rows", "Confidences in the window.", registry=registry).set_function(
-            lambda: len(self._window)
-        )
-        Gauge(
-            "calibrant_confidence_drift",
-            "Kolmogorov-Smirnov distance of the window from the bundle's history.",
-            registry=registry,
-        ).set_function(self.drift)
-        Gauge("calibrant_history_rows", "Confidences in the bundle's history.", registry=registry).set(
-            len(self._history)
-        )
-
-    def _count_rows(self, registry: CollectorRegistry) -> None:
-        """Create the counters of texts, by outcome."""
-        self.rows = Counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"], registry=registry)
-        self.labels = Counter("calibrant_labels", "Texts by predicted label.", ["label"], registry=registry)
-        self.decisions = Counter(
-            "calibrant_decisions",
-            "Texts accepted, sent to review, or undecided for want of a threshold.",
-            ["decision"],
-            registry=registry,
-        )
-        self.confidence = Histogram(
-            "calibrant_confidence",
-            "Confidences of predicted labels.",
-            buckets=_CONFIDENCES,
-            registry=registry,
-        )
-        self.escalated = Counter(
-            "calibrant_escalations", "Texts for which a cascade asked more than one model.", registry=registry
-        )
-        self.steps = Counter(
-            "calibrant_steps",
-            "Answers of a cascade's models, by what became of them.",
-            ["model", "verdict"],
-            registry=registry,
-        )
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        requests = "Requests answered, by path and status; 429 are those refused as too many."
+        self.requests = counter("calibrant_requests", requests, ["path", "status"])
+        seconds = "Seconds from a request's headers to the end of its answer."
+        self.seconds = histogram("calibrant_request_seconds", seconds, ["path"], buckets=_SECONDS)
+        self.in_flight = gauge("calibrant_rows_in_flight", "Texts being classified.")
+        self.rows = counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"])
+        self.labels = counter("calibrant_labels", "Texts by predicted label.", ["label"])
+        decisions = "Texts accepted, sent to review, or undecided for want of a threshold."
+        self.decisions = counter("calibrant_decisions", decisions, ["decision"])
+        confidence = "Confidences of predicted labels."
+        self.confidence = histogram("calibrant_confidence", confidence, buckets=_CONFIDENCES)
+        escalated = "Texts for which a cascade asked more than one model."
+        self.escalated = counter("calibrant_escalations", escalated)
+        steps = "Answers of a cascade's models, by what became of them."
+        self.steps = counter("calibrant_steps", steps, ["model", "verdict"])
+        gauge("calibrant_drift_rows", "Confidences in the window.").set_function(lambda: len(self._window))
+        drift = "Kolmogorov-Smirnov distance of the window from the bundle's history."
+        gauge("calibrant_confidence_drift", drift).set_function(self.drift)
+        gauge("calibrant_history_rows", "Confidences in the bundle's history.").set(len(self._history))
 
     def count(self, prediction: Prediction, decision: Decision) -> None:
         """Count one classified text."""
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision_name(decision) or "undecided").inc()
         if prediction.label is not None:
-            for label in self._single_labels(prediction.label):
+            several = self._labels if isinstance(self._labels, CompositeLabels) else None
+            for label in several.decisions(prediction.label) if several else (prediction.label,):
                 self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)
@@ -119,9 +92,6 @@ class ServiceMetrics:
             self.escalated.inc()
         for step in prediction.steps:
             self.steps.labels(step.model, step.verdict.value).inc()
-
-    def _single_labels(self, answer: str) -> Iterable[str]:
-        return self._labels.decisions(answer) if isinstance(self._labels, CompositeLabels) else (answer,)
 
     def drift(self) -> float:
         """Return the Kolmogorov-Smirnov distance of the latest confidences from the history, in [0, 1], or NaN."""
@@ -134,11 +104,6 @@ class ServiceMetrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
-
-
-def decision_name(decision: Decision) -> str | None:
-    """Return ``accepted``, ``review`` or None."""
-    return None if decision.accepted is None else "accepted" if decision.accepted else "review"
 
 
 def ks_distance(values: NDArray[np.float64], history: Sequence[float] | NDArray[np.float64]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from calibrant.serving._limits import ConnectionLimits
+from calibrant.serving._settings import ConnectionLimits
 
 _FULL: Final = JSONResponse(
     {"error": "Expected fewer connections: the service is full. Close some, and ask again later."},
@@ -95,7 +94,6 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the headers of the first request."""
         super().connection_made(transport)
-        _send_at_once(transport)
         self._await_request()
         if len(self.connections) > self.limits.most_connections and not drop_idle(self.connections):
             self.app = _refuse_connection
@@ -169,13 +167,3 @@ def drop_idle(connections: Collection[asyncio.Protocol]) -> bool:
         return False
     last.drop()
     return True
-
-
-def _send_at_once(transport: asyncio.BaseTransport) -> None:
-    """Send the body of an answer without waiting for the client to confirm the head, which may take it 40 ms.
-
-    asyncio sees to that itself, but not for sockets whose protocol number was left to the system, as uvicorn's is.
-    """
-    connection = transport.get_extra_info("socket")
-    if connection is not None and connection.family in {socket.AF_INET, socket.AF_INET6}:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

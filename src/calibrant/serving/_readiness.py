@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Final
-
-from calibrant.serving._bodies import Stopping
 
 _LOG = logging.getLogger("calibrant.service")
 _FAILURES: Final = 3
@@ -29,11 +29,13 @@ class Readiness:
         Asks the model once; returns whether it answered.
     seconds : float
         Timeout of a probe.
-    stopping : Stopping
+    stopping : threading.Event
         Set when the service ends.
     """
 
-    def __init__(self, probe: Callable[[], Awaitable[bool]], *, seconds: float, stopping: Stopping) -> None:
+    def __init__(
+        self, probe: Callable[[], Awaitable[bool]], *, seconds: float, stopping: threading.Event
+    ) -> None:
         self._probe = probe
         self._seconds = seconds
         self._stopping = stopping
@@ -70,15 +72,13 @@ class Readiness:
         return self.status
 
     async def _ask(self) -> None:
-        """Probe the model once and schedule the next probe; stop when the service ends."""
-        asking = asyncio.ensure_future(self._probe())
-        stopped = asyncio.create_task(self._stopping.wait())
+        """Probe the model once and schedule the next probe; the end of the event loop cancels it."""
+        answered = False
         try:
-            await asyncio.wait({asking, stopped}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-            self.note(answered=asking.done() and asking.result())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    answered = await self._probe()
+            self.note(answered=answered)
         finally:
             self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
             self._next_probe = asyncio.get_running_loop().time() + self._pause
-            for task in (asking, stopped):
-                task.cancel()
-            await asyncio.gather(asking, stopped, return_exceptions=True)

@@ -17,9 +17,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.serving._bodies import Stopping
-from calibrant.serving._limits import ConnectionLimits
 from calibrant.serving._protocol import PatientProtocol, drop_idle
+from calibrant.serving._settings import ConnectionLimits
 
 _BACKLOG: Final = 2048  # the kernel's own limit, often 4,096, bounds it
 _SECONDS_TO_FINISH: Final = 5
@@ -42,7 +41,8 @@ def serve_app(
 ) -> None:
     """Serve `app` until SIGINT or SIGTERM, which sets ``app.state.stopping``.
 
-    A call that an embedded engine is computing ends before its model can be freed. ``app.state.connections`` holds
+    Requests in progress have `finish_seconds` to end, and are then given up. A call that an embedded engine is
+    computing ends before its model can be freed. ``app.state.connections`` holds
     the timeouts for clients and the number of connections; see `ConnectionLimits`.
 
     Parameters
@@ -65,16 +65,10 @@ def serve_app(
     ConfigurationError
         The address cannot be listened at.
     """
-    listening = _listen(host, port)
-    with contextlib.closing(listening), _signals_left_alone():
-        server = AppServer(
-            app,
-            listening,
-            on_ready=on_ready,
-            notice_seconds=notice_seconds,
-            finish_seconds=finish_seconds,
-        )
-        server.run()
+    with contextlib.closing(_listen(host, port)) as listening, _signals_left_alone():
+        AppServer(
+            app, listening, on_ready=on_ready, notice_seconds=notice_seconds, finish_seconds=finish_seconds
+        ).run()
 
 
 class AppServer(uvicorn.Server):
@@ -104,8 +98,22 @@ class AppServer(uvicorn.Server):
         finish_seconds: int = _SECONDS_TO_FINISH,
     ) -> None:
         self._limits: ConnectionLimits = app.state.connections
-        super().__init__(_settings(app, finish_seconds))
-        self._stopping: Stopping = app.state.stopping
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=PatientProtocol,
+                loop="asyncio",  # even if uvloop is installed: run the loop that is tested
+                log_config=None,  # the process configures logging
+                log_level="warning",
+                access_log=False,
+                ws="none",
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=finish_seconds,
+            )
+        )
+        self._stopping: threading.Event = app.state.stopping
         self._listening = listening
         self._on_ready = on_ready
         self._notice_seconds = notice_seconds
@@ -115,6 +123,8 @@ class AppServer(uvicorn.Server):
         """Start to accept connections."""
         del sockets  # asyncio's own server would take connections without end
         await super().startup(sockets=[])
+        # Accepted sockets inherit it: or else a body waits for the client to confirm the head, which may take 40 ms.
+        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listening.listen(_BACKLOG)
         self._listening.settimeout(0.0)
         self._accepting = asyncio.create_task(self._accept())
@@ -164,22 +174,6 @@ class AppServer(uvicorn.Server):
         end = loop.time() + seconds
         while not self.force_exit and (left := end - loop.time()) > 0:  # noqa: ASYNC110 (a signal sets it)
             await asyncio.sleep(min(left, 0.1))
-
-
-def _settings(app: FastAPI, finish_seconds: int) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=PatientProtocol,
-        loop="asyncio",  # even if uvloop is installed: run the loop that is tested
-        log_config=None,  # the process configures logging
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=finish_seconds,
-    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

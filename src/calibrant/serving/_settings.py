@@ -3,10 +3,55 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.serving._limits import ConnectionLimits
+
+
+def _check_number(name: str, value: object, *, least: float, whole: bool = False) -> None:
+    kind = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
+        word = "whole number" if whole else "number"
+        raise ConfigurationError(f"Expected {name} to be a {word} from {least}, got {value!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """Timeouts of a server for its clients, and the number of connections it keeps.
+
+    Attributes
+    ----------
+    seconds_for_headers : float, default 10
+        For the headers of the next request; then the connection is closed.
+    seconds_for_body : float, default 30
+        For a request's body; then status 408.
+    seconds_to_take : float, default 60
+        For the client to read an answer; then the connection is closed.
+    seconds_idle : float, default 2
+        Idle time after which a connection may be closed to make room for another.
+    seconds_to_speak : float, default 0.2
+        At shutdown: for new connections to send a request.
+    most_connections : int, default 512
+        Connections that are served; half as many again are answered with 503, and others wait to be accepted. Each
+        takes a file descriptor, of which a process often has 1,024.
+
+    Raises
+    ------
+    ConfigurationError
+        A number of seconds is negative or not finite, or `most_connections` is no whole number from 1.
+    """
+
+    seconds_for_headers: float = 10.0
+    seconds_for_body: float = 30.0
+    seconds_to_take: float = 60.0
+    seconds_idle: float = 2.0
+    seconds_to_speak: float = 0.2
+    most_connections: int = 512
+
+    def __post_init__(self) -> None:
+        _check_number("most_connections", self.most_connections, least=1, whole=True)
+        for name in (own.name for own in fields(self) if own.name.startswith("seconds_")):
+            _check_number(name, getattr(self, name), least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +69,7 @@ class ServiceSettings:
     most_rows : int, default 256
         Texts in progress at most, of all requests; beyond it, 429. At least `most_texts`.
     deadline_seconds : float, default 30
-        Deadline of a request from the end of its body; then 504.
+        Deadline of a request from the end of its body, at least 0.001; then 504.
     log_texts : bool, default False
         True to log texts and labels.
     connections : ConnectionLimits
@@ -46,12 +91,8 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         for name in ("most_bytes", "most_texts", "most_rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"Expected {name} to be a whole number from 1, got {value!r}.")
-        seconds = self.deadline_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigurationError(f"Expected deadline_seconds to be a number above 0, got {seconds!r}.")
+            _check_number(name, getattr(self, name), least=1, whole=True)
+        _check_number("deadline_seconds", self.deadline_seconds, least=0.001)
         if self.most_rows < self.most_texts:
             raise ConfigurationError(
                 f"Expected most_rows of at least most_texts, got {self.most_rows} and {self.most_texts}: a full "

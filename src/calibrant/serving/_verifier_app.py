@@ -8,17 +8,26 @@ from typing import Annotated, Any, Final
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from starlette.exceptions import HTTPException as AnyHTTPException
 
 from calibrant.cascade.methods._verification import Verification, Verifier
 from calibrant.core._errors import CalibrantError, ConfigurationError, ContextLengthError
-from calibrant.serving._bodies import Stopping, bounded_body, while_connected
-from calibrant.serving._limits import ConnectionLimits
+from calibrant.serving._requests import bounded_body, prepare_app, while_connected
+from calibrant.serving._settings import ConnectionLimits
 
 _LOG = logging.getLogger("calibrant")
 _MOST_BYTES: Final = 2**20
 # Question and answer are never cut, so they are bounded; a context has the rest of the body.
 _MOST_CHARACTERS: Final = 50_000
+
+_EMPTY: Final = "Expected the field {field!r} to be a text that is not empty."
+# Messages by pydantic's types of errors.
+_PROBLEMS: Final = {
+    "missing": "Expected the field {field!r}, which is missing: add it.",
+    "extra_forbidden": "Expected question, answer, context and threshold only, got {field!r}: leave it out.",
+    "string_too_short": _EMPTY,
+    "string_pattern_mismatch": _EMPTY,
+    "string_too_long": f"Expected the field {{field!r}} to have at most {_MOST_CHARACTERS:,} characters: shorten it.",
+}
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=_MOST_CHARACTERS, pattern=r"\S")]
 
@@ -35,11 +44,7 @@ class _Question(BaseModel):
 
 
 def create_verifier_app(
-    verifier: Verifier | None,
-    *,
-    threshold: float = 0.7,
-    most_bytes: int = _MOST_BYTES,
-    connections: ConnectionLimits | None = None,
+    verifier: Verifier | None, *, threshold: float = 0.7, connections: ConnectionLimits | None = None
 ) -> FastAPI:
     """Return the application that answers ``POST /verify`` and ``GET /health``.
 
@@ -58,36 +63,42 @@ def create_verifier_app(
         The verifier, which is not closed; with None, every question is answered with 503.
     threshold : float, default 0.7
         Default threshold of a question, in [0, 1].
-    most_bytes : int, default 1 MiB
-        The longest body that is read, above 0.
     connections : ConnectionLimits, optional
         Timeouts for clients, and the number of connections.
 
     Raises
     ------
     ConfigurationError
-        A parameter is out of range.
+        The threshold is out of range.
     """
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
-    if most_bytes < 1:
-        raise ConfigurationError(f"Expected most_bytes of at least 1, got {most_bytes}.")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
-    stopping = app.state.stopping = Stopping()  # set by `serve_app`
-    limits = app.state.connections = connections or ConnectionLimits()
-    app.add_exception_handler(AnyHTTPException, _refuse)
+    limits = connections or ConnectionLimits()
+    prepare_app(app, limits, routes="POST /verify and GET /health")
     app.add_exception_handler(Exception, _fail)
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
-        asked = _parsed(await bounded_body(request, most_bytes, seconds=limits.seconds_for_body))
+        asked = _parsed(await bounded_body(request, _MOST_BYTES, seconds=limits.seconds_for_body))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
-        verification = await while_connected(request, _verified(verifier, asked), stopping=stopping)
+        verification = await while_connected(request, _verified(verifier, asked))
         if verification.confidence is None:
             return _without_verdict(verification)
-        return _verdict(
-            verification, verification.confidence, threshold if asked.threshold is None else asked.threshold
+        least = threshold if asked.threshold is None else asked.threshold
+        return JSONResponse(
+            {
+                "confidence": verification.confidence,
+                "should_escalate": verification.confidence < least,
+                "verified_count": verification.verified_count,
+                "total_samples": verification.total_samples,
+                "samples": verification.samples,
+                "threshold": least,
+                "unreadable": verification.unreadable,
+                "context_cut": verification.context_cut,
+                **_spent(verification),
+            }
         )
 
     @app.get("/health")
@@ -103,22 +114,6 @@ def create_verifier_app(
     return app
 
 
-def _verdict(found: Verification, confidence: float, threshold: float) -> JSONResponse:
-    return JSONResponse(
-        {
-            "confidence": confidence,
-            "should_escalate": confidence < threshold,
-            "verified_count": found.verified_count,
-            "total_samples": found.total_samples,
-            "samples": found.samples,
-            "threshold": threshold,
-            "unreadable": found.unreadable,
-            "context_cut": found.context_cut,
-            **_spent(found),
-        }
-    )
-
-
 def _parsed(body: bytes) -> _Question:
     try:
         return _Question.model_validate_json(body)
@@ -130,16 +125,8 @@ def _problem_message(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
     """Return the message for an invalid body, without quoting its content."""
     if not problem["loc"]:
         return f"Expected a JSON object with question and answer: {problem['msg']}."
-    field = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing":
-        return f"Expected the field {field!r}, which is missing: add it."
-    if problem["type"] == "extra_forbidden":
-        return f"Expected question, answer, context and threshold only, got {field[:40]!r}: leave it out."
-    if problem["type"] in {"string_too_short", "string_pattern_mismatch"}:
-        return f"Expected the field {field!r} to be a text that is not empty."
-    if problem["type"] == "string_too_long":
-        return f"Expected the field {field!r} to have at most {_MOST_CHARACTERS:,} characters: shorten it."
-    return f"The field {field!r} is wrong: {problem['msg']}."
+    template = _PROBLEMS.get(problem["type"], "The field {field!r} is wrong: {why}.")
+    return template.format(field=".".join(map(str, problem["loc"]))[:40], why=problem["msg"])
 
 
 async def _verified(verifier: Verifier, asked: _Question) -> Verification:
@@ -170,16 +157,6 @@ def _spent(found: Verification) -> dict[str, Any]:
     usage = found.usage
     counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}
-
-
-async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    status = getattr(error, "status_code", 500)
-    message = (
-        "There is only POST /verify and GET /health."
-        if status in {404, 405}
-        else getattr(error, "detail", "")
-    )
-    return JSONResponse({"error": message}, status, getattr(error, "headers", None))
 
 
 async def _fail(_: Request, error: Exception) -> JSONResponse:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
-import threading
-import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
-from calibrant.store._cap import SizeCap
+from calibrant.store._write_behind import WriteBehind
 
 if TYPE_CHECKING:
     from calibrant.store._table import PredictionTable
@@ -24,13 +21,13 @@ _LOG = logging.getLogger("calibrant")
 # A transaction begins after this many seconds or predictions, whichever comes first: the most a kill can lose.
 _PAUSE = 0.03
 _ENOUGH = 64
-_LONGEST_PAUSE = 2.0  # between attempts while the database cannot be written
 _TRANSACTION = 2048  # rows; larger ones would keep other processes waiting
 _MAX_WAITING = 50_000  # rows kept in memory while the database cannot be written
 _MAX_KEY = 255
+_STEP = 0.05  # of the cap may be written between two counts of the table
 
 
-class PredictionCache:
+class PredictionCache(WriteBehind):
     """A `calibrant.core.Journal` in a database that several processes may use at once.
 
     `put` only queues the prediction; a background thread commits the queue every 20 ms, in one
@@ -75,6 +72,8 @@ class PredictionCache:
         of an older version are dropped, with a warning.
     """
 
+    thread_name = "calibrant-cache"
+
     def __init__(
         self,
         url: str | os.PathLike[str] = "sqlite:///predictions.db",
@@ -90,31 +89,21 @@ class PredictionCache:
             raise ConfigurationError(
                 f"Expected max_bytes of at least 1, or None for no cap, got {max_bytes!r}."
             )
-        if not 0 <= busy_timeout <= 3600:
-            raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
         self._place = Location.parse(url)
         self.location = str(self._place)
         self._table: PredictionTable = PredictionTable(
             self._place, busy_timeout=busy_timeout, recreate=recreate
         )
-        self._cap = None if max_bytes is None else SizeCap(self._table, max_bytes)
-        self._closed = False
-        self._reset()
-        _OPEN.add(self)
+        self._max_bytes = max_bytes
+        self._counted_bytes: int | None = None  # in the table, at the last count
+        self._written_bytes = 0  # since then
+        super().__init__(pause=_PAUSE)
 
     def _reset(self) -> None:
-        """Reset the state: nothing pending and no writer thread."""
-        self._lock = threading.Lock()  # never held during a write: `put` must not wait for the database
-        self._write_lock = threading.Lock()  # held while writing
+        super()._reset()
         self._pending: dict[str, Prediction] = {}
         self._writing: dict[str, Prediction] = {}
-        self._failing = False
-        self._dropped = 0
         self._warned: set[str] = set()
-        self._wake = threading.Event()
-        self._enough = threading.Event()
-        self._closing = False
-        self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
@@ -167,14 +156,8 @@ class PredictionCache:
                 self._dropped += 1
                 return
             self._pending[key] = prediction
-            enough = len(self._pending) >= _ENOUGH
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="calibrant-cache", daemon=True)
-                self._thread.start()
-        if not self._wake.is_set():
-            self._wake.set()
-        if enough and not self._failing:
-            self._enough.set()
+            hurry = len(self._pending) >= _ENOUGH and not self._failing
+        self._wake_up(hurry=hurry)
 
     def flush(self) -> None:
         """Wait until everything put so far is committed.
@@ -199,51 +182,24 @@ class PredictionCache:
         StateError
             Something could not be saved.
         """
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._closing = True
-        self._wake.set()
-        self._enough.set()
-        if self._thread is not None:
-            self._thread.join()
-        _OPEN.discard(self)
+        if not self._stop():
+            return
         try:
             self.flush()
         finally:
             self._table.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            self.close()
-        except StateError as error:
-            if kind is None:
-                raise
-            _LOG.warning("%s", error)  # the error under way matters more
-
     def _check_open(self) -> None:
         if self._closed:
             raise StateError(f"{self.location}: the cache is closed: open it again.")
 
-    def _run(self) -> None:
-        """Write pending predictions until the cache closes."""
-        pause = _PAUSE
-        while not self._closing:
-            self._wake.wait()
-            self._enough.wait(pause)
-            self._wake.clear()
-            self._enough.clear()
-            try:
-                self._write_pending()
-                pause = _PAUSE
-            except Exception as error:  # noqa: BLE001 (any error: the run goes on and the write is retried)
-                self._warn_once("write", f"Predictions cannot be saved for now: {self._reason(error)}")
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                self._wake.set()
+    def _write_queue(self) -> bool:
+        try:
+            self._write_pending()
+        except Exception as error:  # noqa: BLE001 (any error: the run goes on and the write is retried)
+            self._warn_once("write", f"Predictions cannot be saved for now: {self._place.reason(error)}")
+            return False
+        return True
 
     def _write_pending(self) -> None:
         """Write all pending predictions; after a failure they are pending again."""
@@ -265,11 +221,22 @@ class PredictionCache:
 
     def _write(self, rows: Sequence[tuple[str, Prediction]]) -> None:
         size = self._table.write(record for row in rows if (record := self._encoded(*row)) is not None)
-        if size and self._cap is not None:
+        if size and self._max_bytes is not None:
             try:
-                self._cap.wrote(size)
+                self._limit_size(size, self._max_bytes)
             except Exception as error:  # noqa: BLE001 (the rows are saved)
-                self._warn_once("evict", f"Old predictions cannot be removed: {self._reason(error)}")
+                self._warn_once("evict", f"Old predictions cannot be removed: {self._place.reason(error)}")
+
+    def _limit_size(self, size: int, max_bytes: int) -> None:
+        """Evict old rows when the size is due for a check.
+
+        The table is counted after every twentieth of the cap that this process wrote, and whenever its own sum
+        passes the cap, so several processes exceed it by a twentieth each at most.
+        """
+        self._written_bytes += size
+        total = None if self._counted_bytes is None else self._counted_bytes + self._written_bytes
+        if total is None or total > max_bytes or self._written_bytes >= max_bytes * _STEP:
+            self._counted_bytes, self._written_bytes = self._table.evict(max_bytes), 0
 
     def _encoded(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
         try:
@@ -295,11 +262,8 @@ class PredictionCache:
         except SQLAlchemyError as error:
             if isinstance(error, DatabaseError) and not isinstance(error, OperationalError):
                 raise StateError(self._table.unusable(error)) from None
-            self._warn_once("read", f"Stored predictions cannot be read for now: {self._reason(error)}")
+            self._warn_once("read", f"Stored predictions cannot be read for now: {self._place.reason(error)}")
             return {}
-
-    def _reason(self, error: BaseException) -> str:
-        return self._place.reason(error)
 
     def _warn_once(self, kind: str, message: str) -> None:
         if kind not in self._warned:
@@ -308,29 +272,8 @@ class PredictionCache:
 
     def _unsaved(self, error: Exception | None) -> str:
         count = len(self._pending) + self._dropped
-        reason = "see the warnings logged before" if error is None else self._reason(error)
+        reason = "see the warnings logged before" if error is None else self._place.reason(error)
         return (
             f"{self.location}: {count} predictions could not be saved ({reason}): they will be asked "
             "again. Make room, or end what locks the database, and run again."
         )
-
-
-_OPEN: weakref.WeakSet[PredictionCache] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for cache in list(_OPEN):
-        cache._reset()  # noqa: SLF001 (this module's)
-
-
-def _close_all() -> None:
-    for cache in list(_OPEN):
-        try:
-            cache.close()
-        except StateError as error:
-            _LOG.warning("%s", error)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_close_all)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
+import os
+import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,7 +17,6 @@ from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._installation import install_command
-from calibrant.store._forks import close_before_forks, in_use
 from calibrant.store._location import Location
 
 _LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
@@ -28,7 +30,38 @@ _VERSIONS = sa.Table(
 )
 
 
-class Database(abc.ABC):
+class _ForkGate:
+    """Lock between forks and the use of connections: SQLite would attribute an inherited one's locks to the child."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition(threading.Lock())
+        self.users: Counter[int] = Counter()  # connections in use, by thread
+        self.forking = 0  # threads that fork, or wait until they may
+
+
+_GATE = _ForkGate()
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def in_use() -> Iterator[None]:
+    """Hold off forks of other threads until the block ends."""
+    gate, thread = _GATE, threading.get_ident()
+    with gate.condition:
+        while gate.forking and thread not in gate.users:
+            gate.condition.wait()
+        gate.users[thread] += 1
+    try:
+        yield
+    finally:
+        with gate.condition:
+            gate.users[thread] -= 1
+            if not gate.users[thread]:
+                del gate.users[thread]
+                gate.condition.notify_all()
+
+
+class Database:
     """Connection to a database, with one table created or migrated to this version.
 
     Methods of tables raise the errors of SQLAlchemy; only opening translates them. Connections are kept, but closed
@@ -55,13 +88,17 @@ class Database(abc.ABC):
         Version of its schema.
     holds : str
         Noun for its content in messages.
+    metadata : MetaData
+        The tables to create.
     pool : type of Pool or None
         Connection pool; None for SQLAlchemy's default.
+    location : str
+        The file, or the server and the database, without user, password and options.
 
     Raises
     ------
     ConfigurationError
-        The driver is missing or asynchronous.
+        The driver is missing or asynchronous, or the timeout is out of range.
     StateError
         The database cannot be opened, is missing or damaged, or was written by a newer version.
     """
@@ -69,6 +106,7 @@ class Database(abc.ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     holds: ClassVar[str]
+    metadata: ClassVar[sa.MetaData]
     pool: ClassVar[type[Pool] | None] = None
 
     def __init__(
@@ -80,12 +118,16 @@ class Database(abc.ABC):
         at_once: bool = True,
         recreate: bool = True,
     ) -> None:
+        if not 0 <= busy_timeout <= 3600:
+            raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
         self._location = location
+        self.location = str(location)
         self._may_create = create
         self._may_recreate = recreate
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
-        close_before_forks(self)
+        with _GATE.condition:
+            _OPEN.add(self)
         if at_once:
             self.open()
 
@@ -186,9 +228,32 @@ class Database(abc.ABC):
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
             yield connection
 
-    @abc.abstractmethod
     def _create(self, connection: sa.Connection, found: int | None) -> None:
-        """Create the table, or migrate one of the older version `found`."""
+        """Create the tables, or refuse those of the older version `found`."""
+        if found is not None:
+            raise StateError(
+                f"{self.location}: expected {self.holds} of schema version {self.version}, got {found}: use the "
+                "calibrant that wrote it, or name another database."
+            )
+        self.metadata.create_all(connection)
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Raise StateError for errors of the driver; `what` could not be done."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            if not isinstance(error, OperationalError):
+                raise StateError(self.unusable(error)) from None
+            raise StateError(self._trouble(what, self._location.reason(error))) from None
+        except OSError as error:  # the file's folder
+            raise StateError(self._trouble(what, str(error))) from None
+
+    def _trouble(self, what: str, reason: str) -> str:
+        return (
+            f"{self.location}: the {self.holds} cannot be {what} ({reason}): end what locks it, make room, make it "
+            "writable or check the server, and try again."
+        )
 
     def _missing(self) -> str:
         return f"{self._location}: holds no {self.holds}: check the name, or record some first."
@@ -251,3 +316,31 @@ class Database(abc.ABC):
         else:
             return self._location.damaged(reason, holds=self.holds)
         return f"{self._location}: expected a database for {self.holds}, got: {reason}: {remedy}."
+
+
+def _before_fork() -> None:
+    # Wait for other threads to leave the database, then close idle connections: the child must inherit none.
+    _GATE.condition.acquire()
+    _GATE.forking += 1
+    this_thread = {threading.get_ident()}
+    while not _GATE.users.keys() <= this_thread:
+        _GATE.condition.wait()
+    for database in list(_OPEN):
+        database._engine.dispose()  # noqa: SLF001 (this module's; `close` may take a lock that waits for the gate)
+
+
+def _after_fork_in_parent() -> None:
+    _GATE.forking -= 1
+    _GATE.condition.notify_all()
+    _GATE.condition.release()
+
+
+def _after_fork_in_child() -> None:
+    _GATE.forking = 0  # threads that waited to fork do not exist in the child
+    _GATE.condition.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

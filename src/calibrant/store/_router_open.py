@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-from calibrant.core._errors import ConfigurationError
 from calibrant.core._router_state import RouterState
-from calibrant.store._router_records import check_name
 
 
 def open_router_state(
@@ -38,12 +36,6 @@ def open_router_state(
         The URL cannot be read, names a database in memory or one whose driver is missing, or an option is out
         of range.
     """
-    check_name(scope, what="a scope", longest=255)
-    if not 0 <= busy_timeout <= 3600:
-        raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
-    text = os.fspath(place)
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigurationError(f"Expected the path of a file or the URL of a database, got {text!r:.80}.")
     from calibrant.store._router_state import SqlRouterState  # noqa: PLC0415 (loads sqlalchemy)
 
-    return SqlRouterState(text, scope=scope, busy_timeout=busy_timeout)
+    return SqlRouterState(place, scope=scope, busy_timeout=busy_timeout)

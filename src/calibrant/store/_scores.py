@@ -1,105 +1,86 @@
-"""Scores of evaluators in a SQL database, by account, evaluator and profile."""
+"""Scores of evaluators, and the scopes that keep them apart."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
 
-from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.store._score_records import Scope, ScopeSummary, Score
+from calibrant.core._errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from calibrant.store._score_table import ScoreTable
+_MAX_BYTES = 255  # of a name; three fit into an index of PostgreSQL
 
 
-class ScoreStore:
-    """Store of scores that several processes may write at once; each method commits before it returns.
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Account, evaluator and profile that a set of scores belongs to; scopes are isolated.
 
     Parameters
     ----------
-    url : str or path
-        A SQLAlchemy URL, or the path of a SQLite file. Tested with SQLite and PostgreSQL. Credentials
-        in it are never shown.
-    busy_timeout : float, default 5.0
-        Seconds to wait for the locks of other processes.
-    create : bool, default True
-        True to create a missing file or table; False to raise.
-
-    Attributes
-    ----------
-    location : str
-        The file, or the server and the database, without user, password and options.
+    account_id, evaluator_id, profile_name : str
+        Each of 1 to 255 bytes of printable UTF-8; upper and lower case differ.
 
     Raises
     ------
     ConfigurationError
-        The URL cannot be read, names a database in memory or one whose driver is missing, or the
-        timeout is out of range.
-    StateError
-        The database cannot be opened, is missing or damaged, or was written by another version.
+        A name is not such a text.
     """
 
-    def __init__(
-        self, url: str | os.PathLike[str], *, busy_timeout: float = 5.0, create: bool = True
-    ) -> None:
-        from calibrant.store._location import Location  # noqa: PLC0415 (loads sqlalchemy)
-        from calibrant.store._score_table import ScoreTable  # noqa: PLC0415 (loads sqlalchemy)
+    account_id: str
+    evaluator_id: str
+    profile_name: str
 
-        if not 0 <= busy_timeout <= 3600:
-            raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
-        self._place = Location.parse(url)
-        self.location = str(self._place)
-        self._table: ScoreTable = ScoreTable(self._place, busy_timeout=busy_timeout, create=create)
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            _check_name(name, value)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.location!r})"
+    def columns(self) -> dict[str, str]:
+        """Return the names and values of the columns."""
+        return asdict(self)
 
-    def add(self, scope: Scope, scores: Sequence[Score], *, run_id: str | None = None) -> None:
-        """Append scores, all or none; scores of a run replace its earlier ones.
 
-        Raises
-        ------
-        StateError
-            The database cannot be written; nothing was recorded.
-        """
-        if scores or run_id is not None:
-            with self._translated("written, nothing was recorded"):
-                self._table.add(scope, scores, run_id=run_id)
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One score of an evaluator.
 
-    def latest(self, scope: Scope, *, limit: int, without_run: str | None = None) -> list[Score]:
-        """Return the latest `limit` scores, newest first, without those of one run.
+    Attributes
+    ----------
+    score_raw : float
+        Finite.
+    passed : bool or None
+        The pass flag; None if the evaluator sets none.
+    family : str or None
+        Family of the evaluator.
+    """
 
-        Raises
-        ------
-        StateError
-            The database cannot be read.
-        """
-        with self._translated("read"):
-            return self._table.latest(scope, limit=limit, without_run=without_run)
+    score_raw: float
+    passed: bool | None = None
+    family: str | None = None
 
-    def scopes(self, *, account_id: str | None = None) -> list[ScopeSummary]:
-        """Return a summary of every scope, of one account or of all.
 
-        Raises
-        ------
-        StateError
-            The database cannot be read.
-        """
-        with self._translated("read"):
-            return self._table.scopes(account_id=account_id)
+@dataclass(frozen=True, kw_only=True)
+class ScopeSummary:
+    """Summary of the scores in a scope.
 
-    @contextlib.contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        from sqlalchemy.exc import OperationalError, SQLAlchemyError  # noqa: PLC0415 (heavy)
+    Attributes
+    ----------
+    scope : Scope
+        The scope.
+    scores : int
+        Number of scores.
+    mean : float
+        Mean of all scores.
+    latest_seconds : float
+        Time of the last score, in seconds since 1970 (UTC).
+    """
 
-        try:
-            yield
-        except SQLAlchemyError as error:
-            if not isinstance(error, OperationalError):
-                raise StateError(self._table.unusable(error)) from None
-            raise StateError(
-                f"{self.location}: the evaluation history cannot be {what} ({self._place.reason(error)}): "
-                "end what locks it, make room or check the server, and try again."
-            ) from None
+    scope: Scope
+    scores: int
+    mean: float
+    latest_seconds: float
+
+
+def _check_name(name: str, value: object) -> None:
+    """Raise ConfigurationError unless `value` is a text that every database can store and compare."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= _MAX_BYTES:
+        raise ConfigurationError(
+            f"Expected {name} of 1 to {_MAX_BYTES} bytes of printable UTF-8, got {value!r:.300}."
+        )

@@ -15,7 +15,6 @@ from calibrant.store._location import Location
 
 _LOG = logging.getLogger("calibrant")
 
-SCHEMA_VERSION = 1
 _NAME = "calibrant_predictions"
 
 _METADATA = sa.MetaData()
@@ -32,6 +31,7 @@ _PREDICTIONS = sa.Table(
 
 _READ_BLOCK = 500  # keys per statement; old SQLite takes 999 parameters
 _WRITE_BLOCK = 128  # rows per statement, a power of two; times four parameters
+_GOAL = 0.9  # of the cap is left after an eviction: one makes room for many writes
 # Neither can occur unescaped in JSON.
 _UNIT, _RECORD = "\x1f", "\x1e"
 
@@ -59,7 +59,7 @@ class PredictionTable(Database):
     """
 
     name = _NAME
-    version = SCHEMA_VERSION
+    version = 1
     holds = "predictions"
 
     def __init__(self, location: Location, *, busy_timeout: float, recreate: bool = True) -> None:
@@ -98,18 +98,27 @@ class PredictionTable(Database):
         with self._reading() as connection:
             return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
 
-    def delete_oldest(self, wanted: int, *, limit: int = 500) -> int:
-        """Delete the rows written first until `wanted` bytes are free, `limit` rows at most.
+    def evict(self, max_bytes: int) -> int:
+        """Delete the rows written first from a table larger than `max_bytes`, down to 90 % of it.
 
         Returns
         -------
         int
-            The bytes freed; 0 when the table is empty.
+            The bytes left.
         """
+        total = self.total_bytes()
+        if total > max_bytes:
+            goal = int(max_bytes * _GOAL)
+            while total > goal and (freed := self._delete_oldest(total - goal)):
+                total -= freed
+        return total
+
+    def _delete_oldest(self, wanted: int) -> int:
+        """Delete a batch of the oldest rows until `wanted` bytes are free; return the bytes freed."""
         oldest = (
             sa.select(_PREDICTIONS.c.key, _PREDICTIONS.c.bytes)
             .order_by(_PREDICTIONS.c.written, _PREDICTIONS.c.bytes)
-            .limit(limit)
+            .limit(_READ_BLOCK)
         )
         # Read first: a SQLite transaction that begins by reading may not be allowed to write later.
         with self._reading() as connection:

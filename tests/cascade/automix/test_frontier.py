@@ -62,12 +62,17 @@ def best_mixture(cost: Array, performance: Array, budget: float) -> float:
 
 
 def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, float]:
-    """Return what a break point's policy costs and achieves, by carrying its decisions out."""
-    decided = frontier.policy(point).decide(rows["signal"])
-    dear = np.broadcast_to(rows["large_cost"], decided.large.shape)
-    asked = decided.verified | ~decided.large
-    cost = asked * rows["small_cost"] + decided.verified * rows["verifier_cost"] + decided.large * dear
-    return cost.mean(), np.where(decided.large, rows["large_score"], rows["small_score"]).mean()
+    """Return what a break point's policy costs and achieves, row by row."""
+    policy = frontier.policy(point)
+    dear = np.broadcast_to(rows["large_cost"], rows["small_score"].shape)
+    routed = (
+        policy.route_probability(rows["signal"]) == 1.0
+        if policy.verify
+        else np.full(len(dear), policy.large == 1.0)
+    )
+    asked = (policy.small + policy.verify) == 1.0
+    cost = asked * rows["small_cost"] + policy.verify * rows["verifier_cost"] + routed * dear
+    return cost.mean(), np.where(routed, rows["large_score"], rows["small_score"]).mean()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -101,7 +106,7 @@ def test_an_escalation_that_costs_nothing_comes_first_where_it_gains() -> None:
         "verifier_cost": 0.0,
     }
     frontier = routing_frontier(**rows)
-    best, cheapest = frontier.at_price(0.0), frontier.at_price(1e9)
+    best, cheapest = frontier.policy(-1), frontier.policy(0)
     assert best.route.tolist() == [1.0, 0.0, 1.0]
     assert best.performance == pytest.approx(5 / 6)
     looked = [point for point in range(len(frontier)) if frontier.policy(point).verify == 1.0]
@@ -144,7 +149,7 @@ def test_the_frontier_rises_and_is_concave(rows: Rows, thresholds_only: bool) ->
 @settings(deadline=None)
 @given(rows=instances(), share=st.floats(0.0, 1.0))
 def test_a_mixture_costs_the_budget_and_performs_as_the_frontier_says(rows: Rows, share: float) -> None:
-    """On the rows of the plan its expectation is the point on the segment; a target asks for the same point."""
+    """On the rows of the plan its expectation is the point on the segment."""
     frontier = routing_frontier(**rows)
     budget = frontier.cost[0] + share * (frontier.cost[-1] - frontier.cost[0])
     policy = frontier.mixture(cost=budget)
@@ -153,8 +158,6 @@ def test_a_mixture_costs_the_budget_and_performs_as_the_frontier_says(rows: Rows
     assert performance.mean() == pytest.approx(frontier.at(budget), abs=1e-8)
     assert (policy.cost, policy.performance) == pytest.approx((cost.mean(), performance.mean()), abs=1e-8)
     assert policy.small + policy.large + policy.verify == pytest.approx(1.0)
-    target = frontier.mixture(performance=min(frontier.at(budget), frontier.performance[-1]))
-    assert target.cost <= budget + 1e-8 * max(1.0, 1.0 / min([1.0, *frontier.price]))
 
 
 @settings(deadline=None)
@@ -170,18 +173,6 @@ def test_thresholds_are_policies_among_others(rows: Rows) -> None:
         assert bound.at(cost) >= np.where(routed, rows["large_score"], rows["small_score"]).mean() - 1e-9
 
 
-@settings(max_examples=30, deadline=None)
-@given(rows=instances(), price=st.floats(0.0, 1.0))
-def test_a_price_picks_the_best_point(rows: Rows, price: float) -> None:
-    """The value of performance minus price times cost is the largest over all points."""
-    frontier = routing_frontier(**rows)
-    policy = frontier.at_price(price)
-    values = frontier.performance - price * frontier.cost
-    assert policy.performance - price * policy.cost == pytest.approx(values.max(), abs=1e-12)
-    for point, slope in enumerate(frontier.price):
-        assert frontier.at_price(slope).cost == frontier.cost[point]  # the cheaper one of equals
-
-
 def test_a_frontier_by_hand() -> None:
     """Four rows, two bins, free verifier: the unsure bin gains 1 for 10, the sure one 0."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
@@ -191,12 +182,8 @@ def test_a_frontier_by_hand() -> None:
     assert frontier.action == ("small", "verify")
     assert frontier.price.tolist() == [0.1]
     assert frontier.routed(1).tolist() == [True, False]
-    assert frontier.gain.tolist() == [1.0, 0.0]
-    assert frontier.weight.tolist() == [0.5, 0.5]
     half = frontier.mixture(cost=3.5)
     assert (half.small, half.verify, half.route.tolist()) == (0.5, 0.5, [1.0, 0.0])
-    assert frontier.policy(1).threshold == 1.0
-    assert frontier.policy(0).threshold is None
 
 
 def test_looking_costs_a_small_call_unless_something_else_is_said() -> None:
@@ -250,27 +237,7 @@ def test_unseen_signals_count_as_the_next_lower_one_seen() -> None:
     costs = {"small_cost": 1, "large_cost": 5, "verifier_cost": 0}
     frontier = routing_frontier([0.2, 0.6], [0, 1], [1, 1], **costs, thresholds_only=True)
     policy = frontier.policy(-1)
-    assert policy.threshold == 0.6
     assert policy.route_probability([0.0, 0.2, 0.4, 0.59, 0.6, 0.9]).tolist() == [1, 1, 1, 1, 0, 0]
-
-
-def test_random_decisions_meet_their_chances() -> None:
-    """Drawn shares of a mixture of all three ways agree with its chances; the draw can be repeated."""
-    rng = np.random.default_rng(3)
-    signal = rng.integers(0, 3, 30_000) / 2
-    small, large = (rng.random(30_000) < 0.4 + 0.5 * signal), np.ones(30_000)
-    frontier = routing_frontier(signal, small, large, small_cost=1, large_cost=50, verifier_cost=1)
-    assert set(frontier.action) == {"small", "large", "verify"}
-    for budget in (frontier.cost[:2].mean(), frontier.cost[-2:].mean()):
-        policy = frontier.mixture(cost=float(budget))
-        decided = policy.decide(signal, rng=np.random.default_rng(1))
-        again = policy.decide(signal, rng=np.random.default_rng(1))
-        assert (decided.large == again.large).all()
-        assert decided.verified.mean() == pytest.approx(policy.verify, abs=0.01)
-        spent = np.where(decided.verified, 2.0 + 50.0 * decided.large, np.where(decided.large, 50.0, 1.0))
-        assert spent.mean() == pytest.approx(policy.cost, abs=0.5)
-    with pytest.raises(ConfigurationError, match="rng"):
-        policy.decide(signal)
 
 
 GOOD: Rows = {
@@ -288,20 +255,14 @@ GOOD: Rows = {
     [
         ({"signal": [0.1]}, "signal has 1"),
         ({"signal": [0.1, np.nan]}, "signal to be finite.*row 1"),
-        ({"signal": [[0.1, 0.2]]}, "shape"),
-        ({"signal": ["a", "b"]}, "numbers"),
         ({"signal": [], "small_score": [], "large_score": []}, "at least one row"),
         ({"signal": [7.0, 0.5], "k": 8}, "signal in"),
         ({"small_score": [0.0, 1.5]}, r"small_score in \[0, 1\]"),
-        ({"large_score": [0.0, np.nan]}, "large_score to be finite"),
-        ({"large_score": [None, 1]}, "large_score"),
         ({"large_cost": 0.0}, "large_cost above 0"),
-        ({"large_cost": [0.0, 0.0]}, "large_cost above 0"),
         ({"large_cost": [1.0, 2.0, 3.0]}, "2 rows, got 3"),
         ({"small_cost": -1.0}, "small_cost to be at least 0"),
         ({"verifier_cost": np.nan}, "verifier_cost to be finite"),
         ({"k": 0}, "k to be"),
-        ({"k": 2.5}, "whole number"),
     ],
 )
 def test_bad_input_is_refused_by_name(changed: Rows, message: str) -> None:
@@ -311,22 +272,13 @@ def test_bad_input_is_refused_by_name(changed: Rows, message: str) -> None:
 
 
 def test_what_cannot_be_had_is_said() -> None:
-    """Budgets below the cheapest policy, targets above the best, both or neither."""
+    """Budgets below the cheapest policy, and points beyond the last one."""
     frontier = routing_frontier(**GOOD)
     with pytest.raises(ConfigurationError, match="cheapest policy"):
         frontier.mixture(cost=0.5)
     assert frontier.mixture(cost=frontier.cost[0] * (1 - 1e-15)).cost == frontier.cost[0]
-    assert frontier.mixture(performance=frontier.performance[-1] + 1e-15).cost == frontier.cost[-1]
-    with pytest.raises(ConfigurationError, match="No policy reaches"):
-        frontier.mixture(performance=1.01)
-    with pytest.raises(ConfigurationError, match="exactly one"):
-        frontier.mixture()
-    with pytest.raises(ConfigurationError, match="exactly one"):
-        frontier.mixture(cost=3.0, performance=0.9)
     with pytest.raises(ConfigurationError, match="point"):
         frontier.policy(9)
-    with pytest.raises(ConfigurationError, match="price"):
-        frontier.at_price(-1.0)
 
 
 def test_equal_costs_are_a_trade_like_any_other() -> None:

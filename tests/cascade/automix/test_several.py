@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.cascade import plan_models, routing_frontier, union_baseline
-from calibrant.cascade.automix._several import CascadeFrontier, cascade_frontier
-from calibrant.cascade.automix._tree import CascadeAction
+from calibrant.cascade.automix._several import CascadeAction, CascadeFrontier, _shrunk, exact_frontier
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]
@@ -103,7 +102,7 @@ def test_no_policy_of_three_models_beats_the_frontier(seed: int) -> None:
     for _ in range(50):
         problem = random_problem(rng, (int(rng.integers(1, 3)), int(rng.integers(1, 4))))
         mass, value, costs, looks = problem
-        frontier = cascade_frontier(mass, value, cost=costs, verifier_cost=looks)
+        frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
         assert largest_gap(frontier, *brute_force(*problem)) < 1e-9
 
 
@@ -114,7 +113,7 @@ def test_neither_do_policies_of_other_numbers_of_models(shape: tuple[int, ...]) 
     for _ in range(3):
         problem = random_problem(rng, shape)
         mass, value, costs, looks = problem
-        frontier = cascade_frontier(mass, value, cost=costs, verifier_cost=looks)
+        frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
         assert largest_gap(frontier, *brute_force(*problem)) < 1e-9
 
 
@@ -167,11 +166,6 @@ def test_a_look_costs_as_much_as_a_call_where_nobody_says_otherwise() -> None:
     policy = several.policy(-2)
     spent, _ = policy.evaluate(verifiers, scores, cost=cost)
     assert spent.tolist() == policy.evaluate(verifiers, scores, cost=cost, verifier_cost=looks)[0].tolist()
-    known = cascade_frontier([0.5, 0.5], [[0, 1], [1, 1]], cost=[1, 5])
-    assert known.cost.tolist() == [
-        1.0,
-        4.5,
-    ]  # half of the rows stay with the first model, and all are looked at
     two = plan_models(verifiers[:1], scores[:2], cost=[1, 5], k=4, shrinkage=0.0)
     pair = routing_frontier(verifiers[0], *scores[:2], small_cost=1, large_cost=5)
     union = union_baseline(verifiers[:1], scores[:2], cost=[1, 5], k=4)
@@ -181,18 +175,21 @@ def test_a_look_costs_as_much_as_a_call_where_nobody_says_otherwise() -> None:
 
 def test_a_jump_from_the_small_to_the_large_model_by_hand() -> None:
     """A sure verifier of hopeless rows sends them past the medium model, which is never asked for them."""
-    mass = [[0.5], [0.3], [0.2]]  # bins of the small verifier; the medium one says nothing
-    value = [[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]]
-    frontier = cascade_frontier(mass, value, cost=[1, 5, 50], verifier_cost=[0.5, 0.5])
+    mass = np.array([[0.5], [0.3], [0.2]])  # bins of the small verifier; the medium one says nothing
+    value = np.array([[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
+    costs, looks = np.array([1.0, 5.0, 50.0]), np.array([0.5, 0.5])
+    frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
     best = frontier.policy(-1)
     assert best.actions[()] == CascadeAction(kind="verify", model=0)
     assert [best.actions[((0, b),)].model for b in range(3)] == [0, 1, 2]
     assert best.cost == pytest.approx(1.5 + 0.3 * 5 + 0.2 * 50)
     assert best.performance == 1.0
-    done = best.decide([[0.0, 0.5, 1.0], [0.3, 0.3, 0.3]])
-    assert done.model.tolist() == [0, 1, 2]
-    assert done.asked.tolist() == [[True, False, False], [True, True, False], [True, False, True]]
-    assert done.verified.tolist() == [[True, False, False]] * 3
+    scores = [[0.9, 0.0, 0.0], [0.0, 0.8, 0.0], [0.0, 0.0, 0.7]]
+    spent, performance = best.evaluate(
+        [[0.0, 0.5, 1.0], [0.3, 0.3, 0.3]], scores, cost=costs, verifier_cost=looks
+    )
+    assert spent.tolist() == [1.5, 6.5, 51.5]
+    assert performance.tolist() == [0.9, 0.8, 0.7]
 
 
 def test_the_second_observation_is_used() -> None:
@@ -200,7 +197,8 @@ def test_the_second_observation_is_used() -> None:
     mass = np.full((2, 2), 0.25)
     wrong_apart = np.array([[1.0, 0.0], [0.0, 1.0]])
     value = np.stack([np.array([[0.0, 0.0], [0.0, 0.0]]), wrong_apart, np.ones((2, 2))])
-    frontier = cascade_frontier(mass, value, cost=[0.1, 1, 50], verifier_cost=[0.1, 0.1])
+    costs, looks = np.array([0.1, 1.0, 50.0]), np.array([0.1, 0.1])
+    frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
     policy = frontier.policy(-1)
     assert policy.performance == 1.0
     assert policy.cost == pytest.approx(0.1 + 0.1 + 1 + 0.1 + 0.5 * 50)
@@ -230,8 +228,6 @@ def test_a_budget_is_a_mixture_of_two_policies() -> None:
 
 def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:
     """Worked out for one cell; probabilities still sum to 1, and much shrinkage leaves the rows' means alone."""
-    from calibrant.cascade.automix._several import _shrunk  # noqa: PLC0415
-
     counts = np.array([[3.0, 1.0], [0.0, 4.0]])
     sums = np.array([[[3.0, 0.0], [0.0, 2.0]]])
     mass, means = _shrunk(counts, sums, 2.0)
@@ -272,27 +268,7 @@ def test_shrinkage_helps_where_cells_are_sparse() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"probability": [0.5, 0.6]}, "sum to 1"),
-        ({"probability": [1.5, -0.5]}, "sum to 1"),
-        ({"probability": 1.0}, "shape"),
-        ({"performance": [[0, 1]]}, "shape"),
-        ({"performance": [[0, 1], [1, np.nan]]}, "finite"),
-        ({"cost": [1.0]}, "2 costs and 1 verifier"),
-        ({"cost": [1.0, -1.0]}, "at least 0"),
-        ({"verifier_cost": [np.nan]}, "verifier_cost to be finite"),
-    ],
-)
-def test_bad_tables_are_refused(options: dict[str, Any], message: str) -> None:
-    """Shapes, sums, signs."""
-    good = {"probability": [0.5, 0.5], "performance": [[0, 1], [1, 1]], "cost": [1, 5], "verifier_cost": [1]}
-    with pytest.raises(ConfigurationError, match=message):
-        cascade_frontier(**{**good, **options})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"verifier_scores": [[0.5, 0.5]]}, "of 2 models"),
+        ({"verifier_scores": [[0.5, 0.5]]}, "of 3 models"),
         ({"verifier_scores": [[0.5, 0.5], [0.5]]}, "one entry per row"),
         ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
         ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
@@ -301,6 +277,9 @@ def test_bad_tables_are_refused(options: dict[str, Any], message: str) -> None:
         ({"k": 0}, "k to be"),
         ({"k": 1000}, "cells"),
         ({"shrinkage": -1.0}, "shrinkage"),
+        ({"cost": [1.0]}, "3 costs and 2 verifier"),
+        ({"verifier_cost": [1, -1]}, "at least 0"),
+        ({"verifier_cost": [1, np.nan]}, "verifier_cost to be finite"),
     ],
 )
 def test_bad_rows_are_refused(options: dict[str, Any], message: str) -> None:

@@ -25,8 +25,7 @@ def test_the_budget_decides_between_the_mixes() -> None:
     """Below the middle model's cost that of the small and the middle one, above it the other."""
     verifiers, scores = rows(400, 0)
     union = union_baseline(verifiers, scores, cost=COST)
-    assert [union.pair(cost=budget) for budget in (1.0, 9.99, 10.0, 30.0, 50.0, 99.0)] == [0, 0, 1, 1, 1, 1]
-    for first, budget in ((0, 6.0), (1, 30.0)):
+    for first, budget in ((0, 6.0), (1, 12.0), (1, 30.0)):
         pair = routing_frontier(
             verifiers[first],
             scores[first],
@@ -36,9 +35,7 @@ def test_the_budget_decides_between_the_mixes() -> None:
             k=8,
         )
         assert union.mixture(cost=budget).performance == pair.mixture(cost=budget).performance
-        spent, performance = union.evaluate(verifiers, scores, cost=budget)
-        assert spent.mean() == pytest.approx(budget)
-        assert performance.mean() == pytest.approx(pair.mixture(cost=budget).performance)
+        assert union.mixture(cost=budget).cost == pytest.approx(budget)
 
 
 def test_three_models_together_are_never_worse() -> None:

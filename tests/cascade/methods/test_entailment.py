@@ -138,7 +138,7 @@ def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) 
     """A label can hardly be verified without the task."""
     what = answered(prompt="Which animal?", context="Cats purr.", template="Text: {input}")
     assess(server, what)
-    assess(server, what, include_task=False, threshold=0.25)
+    assess(server, answered(context="Cats purr."), threshold=0.25)
     first, second = server.asked
     assert first["question"] == "Which animal?\n\nText: It purrs."
     assert second["question"] == "It purrs."

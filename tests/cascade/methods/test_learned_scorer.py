@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from calibrant.cascade import LearnedScorer
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.cascade.methods._features import confidence_features
+from calibrant.cascade.methods._learned import confidence_features
 from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Prediction, StateError
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint

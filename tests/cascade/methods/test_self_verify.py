@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from calibrant.cascade import SelfVerify
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.cascade.methods._self_verify import SELF_VERIFY_PROMPT
+from calibrant.cascade.methods._prompts import SELF_VERIFY_PROMPT
 from calibrant.core import ConfigurationError, Limits, Outcome, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient

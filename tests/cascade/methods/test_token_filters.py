@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade.methods._filters import check_filter, kept_tokens
+from calibrant.cascade.methods._filters import kept_tokens
 from calibrant.cascade.methods._tool_calls import argument_spans
-from calibrant.core import ConfigurationError, LogprobsUnavailableError, Token
+from calibrant.core import LogprobsUnavailableError, Token
 
 FILTERS = ("all", "stop", "label", "tool_call_args")
 
@@ -133,14 +133,6 @@ def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
 def test_all_keeps_all() -> None:
     """Empty and special tokens included."""
     assert strings(kept("all", "{", "", "a", "</s>")) == ["{", "", "a", "</s>"]
-
-
-def test_unknown_filters_are_refused() -> None:
-    """The message names those there are."""
-    for which in FILTERS:
-        check_filter(which)
-    with pytest.raises(ConfigurationError, match="'tool_call_args', got 'tool_calls'"):
-        check_filter("tool_calls")
 
 
 # --- tool_call_args ------------------------------------------------------------------------------

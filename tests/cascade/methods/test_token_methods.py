@@ -203,7 +203,7 @@ def test_methods_describe_themselves(method: Any) -> None:
     assert (described["method"], described["token_filter"]) == (method.name, "stop")
     assert method().describe() != described
     method().close()
-    with pytest.raises(ConfigurationError, match="token_filter"):
+    with pytest.raises(ConfigurationError, match="'tool_call_args', got 'labels'"):
         method(token_filter="labels")
     assert Hybrid(logprob_weight=1, margin_weight=0).describe() != Hybrid().describe()
 

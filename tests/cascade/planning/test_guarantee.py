@@ -9,7 +9,7 @@ import pytest
 
 from calibrant.cascade import certify_cascade
 from calibrant.cascade.planning._guarantee import fewest_rows
-from calibrant.cascade.planning._loss_test import critical_score, loss_score
+from calibrant.cascade.planning._paired_loss import critical_score, loss_p_value, loss_score
 from calibrant.core import ConfigurationError
 
 
@@ -61,9 +61,9 @@ def test_the_thresholds_are_the_unbroken_row_of_passes_from_the_top() -> None:
     assert found.thresholds == pytest.approx(expected)
     keeps = confidence >= found.threshold
     assert found.share_small == pytest.approx(keeps.mean())
-    assert found.loss == pytest.approx(((large - small) * keeps).mean())
     assert found.only_large == int((keeps & (large > small)).sum())
-    assert found.p_value <= 0.1
+    assert found.only_small == int((keeps & (large < small)).sum())
+    assert loss_p_value(found.only_large, found.only_small, 600, 0.05) <= 0.1
 
 
 def test_a_later_pass_does_not_count_after_a_failure() -> None:
@@ -79,7 +79,7 @@ def test_answers_without_confidence_are_routed() -> None:
     confidence = np.repeat([0.9, np.nan], [300, 300])
     small, large = np.repeat([1.0, 0.0], [300, 300]), np.ones(600)
     found = certify_cascade(confidence, small, large)
-    assert (found.threshold, found.share_small, found.loss) == (0.9, 0.5, 0.0)
+    assert (found.threshold, found.share_small, found.only_large) == (0.9, 0.5, 0)
     assert certify_cascade([np.nan] * 200, np.ones(200), np.ones(200)).threshold is None
 
 
@@ -100,7 +100,7 @@ def test_models_that_never_differ_may_be_exchanged(right: float, expected: float
 def test_a_small_model_that_is_always_wrong_keeps_nothing() -> None:
     """Whatever it says about itself."""
     found = certify_cascade(np.full(500, 1.0), np.zeros(500), np.ones(500))
-    assert (found.threshold, found.share_small, found.p_value) == (None, 0.0, 1.0)
+    assert (found.threshold, found.share_small, found.only_large) == (None, 0.0, 0)
 
 
 def test_the_fewest_rows_are_the_first_that_certify_anything() -> None:
@@ -113,13 +113,11 @@ def test_the_fewest_rows_are_the_first_that_certify_anything() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"epsilon": 0.0},
         {"epsilon": 1.0},
-        {"epsilon": True},
-        {"delta": 0.0},
         {"delta": float("nan")},
         {"confidence": [0.5]},
         {"confidence": [], "small_correct": [], "large_correct": []},
+        {"inputs": ["a"]},
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
 from calibrant.cascade._ties import tie_ranks
-from calibrant.cascade.planning._candidates import Signals, candidate_policies
+from calibrant.cascade.planning._candidates import candidate_policies
+from calibrant.cascade.planning._paired_loss import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan
-from calibrant.cascade.planning._priced import Prices
-from calibrant.cascade.planning._replay import replay
+from calibrant.cascade.planning._planner import replay
+from calibrant.cascade.planning._priced import Prices, Signals
 from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
@@ -54,8 +55,9 @@ def test_the_default_is_the_certified_threshold_of_all_rows() -> None:
     assert plan.goal == "certified"
     assert plan.certified
     assert plan.threshold == expected.threshold
-    assert plan.certificate.p_value == pytest.approx(expected.p_value)
-    assert plan.certificate.loss == pytest.approx(expected.loss)
+    lost = expected.only_large - expected.only_small
+    assert plan.certificate.p_value == loss_p_value(expected.only_large, expected.only_small, 600, 0.05)
+    assert plan.certificate.loss == pytest.approx(lost / 600)
     assert (plan.certificate.rows, plan.certificate.method) == (600, "sequence")
     assert not plan.report.held_out
 
@@ -99,7 +101,7 @@ def brute_force(signals: Signals, prices: Prices) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None:
     """Priced as a loop prices them; nothing a threshold does costs less for the same accuracy."""
     rng = np.random.default_rng(seed)
@@ -109,7 +111,7 @@ def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None
     signals = Signals(
         raw=raw, calibrated=raw, correct=correct, ranks=tie_ranks(range(n))[None], keys=("calibrant",)
     )
-    prices = Prices.of([1.0, 7.0], 0.5)
+    prices = Prices(models=(1.0, 7.0), verifier=(0.5, 0.5))
     curves = [kind.curve(signals, prices) for kind in candidate_policies(signals, prices)]
     points = {
         (round(float(cost), 9), round(float(right), 9))
@@ -132,15 +134,17 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
         ranks = np.array([tie_ranks(range(n), key=key) for key in ("one", "two")])
         return Signals(raw=raw, calibrated=raw**2, correct=correct, ranks=ranks, keys=("one", "two"))
 
-    prices = Prices.of([1.0, 5.0, 50.0], [0.1, 0.2])
+    prices = Prices(models=(1.0, 5.0, 50.0), verifier=(0.1, 0.2, 0.0))
     other = signals(60)
     for kind in candidate_policies(signals(80), prices):
         costs, accuracies = kind.curve(other, prices)
         for place in {0, len(costs) // 2, len(costs) - 1}:
             policy = kind.policy(place)
-            route = policy.follow(other.of(policy), policy.ranks(range(60)))
+            confidence = other.calibrated if policy.calibrated else other.raw
+            route = policy.follow(confidence, policy.ranks(range(60)))
             right = other.correct[route.answered, np.arange(60)].mean()
-            cost = (route.asked.T @ prices.models + route.judged.T @ prices.verifier).mean()
+            verified = sum(prices.verifier[one] * route.asked[one] for one in policy.members[:-1])
+            cost = (route.asked.T @ prices.models + verified).mean()
             assert accuracies[place] == pytest.approx(right)
             assert costs[place] == pytest.approx(cost)
 
@@ -354,7 +358,7 @@ def test_three_models_are_chained_where_that_pays() -> None:
     assert len(plan.alone) == len(plan.models) == 3
     two = plan_cascade(small, large, **COSTS)
     assert plan.report.cost.estimate < two.report.cost.estimate
-    with pytest.raises(ConfigurationError, match="each of 3 models"):
+    with pytest.raises(ConfigurationError, match="between the first and the last, 1, got 2"):
         plan_cascade(small, large, between=[medium], between_costs=[1.0, 2.0], **COSTS)
 
 
@@ -377,11 +381,11 @@ def test_a_hundred_thousand_rows_are_planned_whole() -> None:
     [
         ({"target_accuracy": 0.9, "budget": 5.0}, "got both"),
         ({"target_accuracy": 1.5}, "target_accuracy"),
-        ({"budget": -1.0}, "budget"),
         ({"budget": float("nan")}, "budget"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"certify_on": "most"}, "certify_on"),
+        ({"certify_on": "most"}, "certify_on to be one of all, half"),
+        ({"method": "guess"}, "method to be one of"),
         ({"small_cost": -1.0}, "cost of model 1"),
         ({"large_cost": float("inf")}, "cost of model 2"),
         ({"verifier_cost": True}, "verifier"),

@@ -11,7 +11,7 @@ import pytest
 from calibrant.cascade import Cascade, plan_cascade
 from calibrant.cascade._ties import tie_ranks
 from calibrant.cascade.planning._plan import CascadePlan
-from calibrant.cascade.planning._replay import replay
+from calibrant.cascade.planning._planner import replay
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator

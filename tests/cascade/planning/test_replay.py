@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from calibrant.cascade import RecordedRun
-from calibrant.cascade.planning._replay import replay
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, threshold_policy
+from calibrant.cascade.planning._planner import replay
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core import ConfigurationError
 
 
@@ -75,15 +76,15 @@ def test_a_replay_equals_a_loop_over_the_rows(policy: KeepPolicy, seed: int, n: 
     last = np.mean(np.asarray(recorded[-1].correct))
     assert found.difference.estimate == pytest.approx(np.mean(right) - last)
     assert found.cost.lower <= found.cost.estimate + 1e-9
-    assert KeepPolicy.from_record(policy.to_record()) == policy
+    assert TypeAdapter(KeepPolicy).validate_python(found.to_record()["policy"]) == policy
 
 
 def test_thresholds_stand_for_a_policy() -> None:
     """One for all models, or one for each but the last."""
     recorded = runs(3, 40, 5)
     given_ = {"costs": [1.0, 2.0, 3.0]}
-    one, each = replay(0.5, *recorded, **given_), replay([0.5, 0.5], *recorded, **given_)
-    assert one == each
+    one = replay(0.5, *recorded, **given_)
+    assert one == replay([0.5], *recorded, **given_) == replay([0.5, 0.5], *recorded, **given_)
     assert replay([0.2, 1.0], *recorded, **given_) != one
     assert replay(0, *recorded, **given_).policy.thresholds == (0.0, 0.0)
 
@@ -110,12 +111,9 @@ def test_a_rule_is_a_meta_verifier() -> None:
     ("policy", "options"),
     [
         (1.5, {}),
-        (True, {}),
         ([0.5, 0.5], {}),
-        (float("nan"), {}),
         (0.5, {"costs": [1.0]}),
         (0.5, {"costs": [1.0, 0.0]}),
-        (0.5, {"costs": [-1.0, 1.0]}),
         (0.5, {"verifier_cost": -1.0}),
         (0.5, {"verifier_cost": [1.0, 2.0, 3.0]}),
         (KeepPolicy(name="three", members=(0, 2), rules=(KeepRule.from_threshold(0.5),)), {}),
@@ -143,7 +141,6 @@ def test_no_runs_are_refused() -> None:
         lambda: KeepPolicy(name="", members=()),
         lambda: KeepPolicy(name="", members=(0, 0), rules=(KeepRule.from_threshold(0.5),)),
         lambda: KeepPolicy(name="", members=(0, 1)),
-        lambda: threshold_policy([0.5], 3),
     ],
 )
 def test_policies_that_make_no_sense_are_refused(bad: Any) -> None:

@@ -14,14 +14,13 @@ import pytest
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
-from calibrant.cascade._named import METHODS
+from calibrant.cascade._methods import METHODS
 from calibrant.core import ConfigurationError, Example, Limits, Outcome, Prediction, ProviderError, Stop
 from calibrant.core._predictor import Query
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._loop import run_sync
-from calibrant.inference._predictor import ask
+from calibrant.inference._loop import ask, run_sync
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -375,7 +374,6 @@ SETTINGS: list[Mapping[str, Any]] = [
     {"deadline_seconds": 1.0},
     {"verify_last": False},
     {"context_of": str.upper},
-    {"name": "mine"},
     {"models": [{"name": "x"}, {}]},
     {"models": [{"cost": 0}, {}]},
     {"models": [{"size": 7}, {"size": 1}]},
@@ -421,7 +419,6 @@ def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
         one.use_journal(journal)
         one.classify("t")
         keys.append(journal.asked[0])
-        assert one.fingerprint().digest() != build("cat", "cat", name="other").cascade.fingerprint().digest()
     assert len(set(told_of)) == len(settings)
     assert len(set(keys)) == len(settings)
     assert len({build("cat", "dog", **one).cascade.fingerprint().digest() for one in settings}) == len(
@@ -451,9 +448,8 @@ def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> No
 
 
 def test_a_cascade_is_named_after_its_models(build: Build) -> None:
-    """In the order in which they are asked, unless it has a name."""
+    """In the order in which they are asked."""
     assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.name == "cascade(b -> a)"
-    assert build("cat", "dog", name="mine").cascade.describe()["model"] == "mine"
 
 
 def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +469,6 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
 
     cascade = Cascade(owners, method=method, owns_models=True)
     cascade.with_limits(Limits()).close()
-    cascade.with_tokens().close()
     assert (method.closed, [client.closed for client in clients]) == (0, [False, False])
     cascade.close()
     assert (method.closed, [client.closed for client in clients]) == (1, [True, True])

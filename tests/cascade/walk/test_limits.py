@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.cascade._limits import RowLimits
+from calibrant.cascade._limits import Purse, RowLimits
 from calibrant.cascade._protocol import NoEvidence
-from calibrant.cascade._purse import Purse
 from calibrant.core import (
     ConfigurationError,
     Example,

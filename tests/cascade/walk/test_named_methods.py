@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
-from calibrant.cascade._named import METHOD_NAMES, method_named
+from calibrant.cascade._methods import METHOD_NAMES, method_named
 from calibrant.core import ConfigurationError
 
 Build = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.cascade import CascadePolicy, plan_models
 from calibrant.cascade._protocol import NoEvidence
-from calibrant.cascade.automix._tree import CascadeAction
+from calibrant.cascade.automix._several import CascadeAction
 from calibrant.core import ConfigurationError, Outcome, ProviderError
 
 Build = Callable[..., Any]
@@ -82,26 +82,40 @@ def test_a_row_goes_where_the_policy_sends_it(
 
 
 def test_a_learned_policy_sends_rows_as_it_decides_offline(build: Build, told: Any) -> None:
-    """The same models are asked, and verified, as `CascadePolicy.decide` says."""
+    """The same models are asked, verified and reported as `CascadePolicy.evaluate` charges and scores."""
     rng = np.random.default_rng(0)
     hardness = rng.random(600)
     right = [(rng.random(600) < ability - hardness).astype(float) for ability in (1.0, 1.3, 1.8)]
     looks = [np.round(4 * (0.7 * one + 0.3 * rng.random(600))) / 4 for one in right[:2]]
     frontier = plan_models(looks, right, cost=[1, 10, 12], verifier_cost=[1, 1], k=4)
+    seen = [np.repeat([0.0, 0.25, 0.5, 0.75, 1.0], 5), np.tile([0.0, 0.25, 0.5, 0.75, 1.0], 5)]
+    # A sum of these says which models were asked and which were verified.
+    call, look, place = (
+        {"a": 1.0, "b": 10.0, "c": 100.0},
+        {"a": 0.25, "b": 0.5},
+        {"a": 0.0, "b": 0.5, "c": 1.0},
+    )
     jumps = 0
     for point in range(len(frontier)):
         learned = frontier.policy(point)
-        live = built(build, told, meta_verifier=learned)
-        seen = [np.repeat([0.0, 0.25, 0.5, 0.75, 1.0], 5), np.tile([0.0, 0.25, 0.5, 0.75, 1.0], 5)]
-        expected = learned.decide(seen)
-        found = live.cascade.classify_many([f"{a} {b}" for a, b in zip(*seen, strict=True)])
-        assert [asked(row) for row in found] == [
-            ["abc"[m] for m in np.flatnonzero(row)] for row in expected.asked
-        ]
+        found = built(build, told, meta_verifier=learned).cascade.classify_many(
+            [f"{a} {b}" for a, b in zip(*seen, strict=True)]
+        )
+        spent, reported = learned.evaluate(
+            seen,
+            [np.full(25, one) for one in place.values()],
+            cost=list(call.values()),
+            verifier_cost=list(look.values()),
+        )
+        assert [
+            sum(
+                call[step.model] + look.get(step.model, 0.0) * (step.confidence is not None)
+                for step in row.steps
+            )
+            for row in found
+        ] == spent.tolist()
+        assert [place[row.steps[-1].model] for row in found] == reported.tolist()
         jumps += sum(asked(row) == ["a", "c"] for row in found)
-        assert [row.confidence is not None for row in found] == [
-            bool(verified[model]) for verified, model in zip(expected.verified, expected.model, strict=True)
-        ]
     assert jumps
 
 

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import Classifier
 from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._prices import needs_litellm
 from calibrant.clients._rates import rate_state
-from calibrant.clients._retry import RetryPolicy
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
-from calibrant.inference import open_client
+from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
 
 LABELS = ["Food", "Food/Out", "Miete €", "日用品"]

@@ -30,8 +30,7 @@ from calibrant.core import (
 )
 from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
-from calibrant.evaluation._provider_batch_report import BatchReport
-from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchState
+from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchReport, BatchState
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._embeddings import open_embedding_model
@@ -243,13 +242,6 @@ def test_a_start_with_a_head_that_was_cut_off_is_begun_anew(server: Any, tmp_pat
     assert len(server.batches) == 1
 
 
-def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
-    """A provider does not tell them."""
-    assert server.batches == {}
-    with pytest.raises(ConfigurationError, match="tells what it made of a text"):
-        classifier().head = swapping("features")
-
-
 def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) -> None:
     """By requests, and by bytes; no row is in two, and none is missing."""
     report = submit(tmp_path / "requests")
@@ -304,15 +296,6 @@ def test_the_directory_of_another_job_is_refused(
     with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
         submit(tmp_path, **change)
     assert len(server.batches) == 3
-
-
-@pytest.mark.usefixtures("server")
-def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """What is in it stays."""
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StateError, match=r"got notes\.txt"):
-        submit(tmp_path)
-    assert [found.name for found in tmp_path.iterdir()] == ["notes.txt"]
 
 
 class _Killed(BaseException):

@@ -1,4 +1,4 @@
-"""What is found out about a request before it is sent, and what is learnt of it, at once or later."""
+"""What is found out about a request before it is sent, and what is learnt of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from calibrant.core import (
 )
 from calibrant.inference import RoutedClient
 from calibrant.inference._embeddings import CallableEmbedder, HashingEmbedder
-from calibrant.inference.routed._rewards import Pending
 from calibrant.routing import (
     BanditRouter,
     FixedRouter,
-    Observation,
     TriageRouter,
 )
 from routed_answers import DOWN, GOOD, LOOP, REQUEST, TOOLS, Watched, providers, vectors
@@ -52,20 +50,6 @@ class TestBandit:
         client, seen = self.client(scripted(LOOP), quality=lambda _completion: 0.75)
         ask(client)
         assert seen[0].quality == 0.75
-
-    def test_it_learns_who_is_good_at_what(self, scripted: Any, ask: Any) -> None:
-        """By the text, with failures counted as such."""
-
-        def expert(word: str) -> Any:
-            async def answer(request: CompletionRequest) -> str:
-                return GOOD if word in request.messages[-1]["content"] else LOOP
-
-            return answer
-
-        client, _ = self.client(scripted(expert("purrs")), scripted(expert("barks")), scripted(DOWN))
-        texts = ["what purrs?", "what barks?"] * 10
-        answers = [ask(client, text) for text in texts]
-        assert answers[-8:] == [GOOD] * 8
 
     @pytest.mark.parametrize(
         "embedder",
@@ -113,97 +97,6 @@ class TestBandit:
             assert ask(client) == GOOD
         assert [observation.quality for observation in seen] == [None] * 5 + [0.5]
         assert len(caplog.records) == 1
-
-    def test_requests_with_tools_are_not_judged(self, scripted: Any) -> None:
-        """An answer without text is none of their faults."""
-        response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
-        client, seen = self.client(scripted(response))
-        request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
-        assert asyncio.run(client.complete(request)) is response
-        assert seen[0].quality is None
-
-
-class TestDelayedRewards:
-    """What an answer was worth is told when it is known."""
-
-    def client(self, scripted: Any, **options: Any) -> Any:
-        """Return a bandit that waits for rewards, and what it is told."""
-        router = BanditRouter(["a", "b"], dim=2)
-        watched = Watched(router)
-        table = {f"text {number}": [1.0, float(number)] for number in range(50)}
-        whole = RoutedClient(
-            providers(scripted(GOOD), scripted(GOOD), cost=0.5),
-            router=router,
-            embedder=vectors(table, dim=2),
-            delayed=True,
-            **options,
-        )
-        return whole, watched.seen
-
-    def test_a_reward_is_learnt_with_the_context_of_its_request(self, scripted: Any, ask: Any) -> None:
-        """By its text or its messages; until then nothing is learnt, afterwards it is forgotten."""
-        client, seen = self.client(scripted)
-        ask(client, "text 3")
-        assert seen[0].quality is None
-        assert sum(found.observations for found in client.router.standings()) == 0
-        assert client.reward("text 3", 0.9) == 1
-        assert (seen[1].quality, seen[1].cost, seen[1].provider) == (0.9, 0.5, seen[0].provider)
-        assert seen[1].context is seen[0].context
-        assert sum(found.observations for found in client.router.standings()) == 1
-        assert client.reward("text 3", 0.9) == 0
-        ask(client, "text 4")
-        messages = ({"role": "system", "content": "x"}, {"role": "user", "content": "text 4"})
-        assert client.reward(messages, 0.1) == 1
-
-    def test_every_answer_to_a_text_is_rewarded(self, scripted: Any, ask: Any) -> None:
-        """As when it is sampled."""
-        client, _ = self.client(scripted)
-        for _ in range(3):
-            ask(client, "text 1")
-        ask(client, "text 2")
-        assert client.reward("text 1", 1.0) == 3
-        assert client.reward("text 2", 1.0) == 1
-
-    def test_the_oldest_texts_are_forgotten(self, scripted: Any, ask: Any) -> None:
-        """Memory is bounded, by texts and by answers to each."""
-        client, _ = self.client(scripted)
-        client._pending._most = 2
-        for number in (1, 2, 1, 3):
-            ask(client, f"text {number}")
-        assert [client.reward(f"text {number}", 1.0) for number in (1, 2, 3)] == [2, 0, 1]
-        for _ in range(40):
-            ask(client, "text 5")
-        assert client.reward("text 5", 1.0) == 32
-
-    def test_an_answer_that_was_not_embedded_waits_for_nothing(self, scripted: Any, ask: Any) -> None:
-        """It could not be learnt from."""
-        client, seen = self.client(scripted)
-        ask(client, "a text that the embedder does not know")
-        assert client.reward("a text that the embedder does not know", 1.0) == 0
-        assert len(seen) == 1
-
-    def test_what_comes_only_once_is_not_told_again_with_the_reward(self) -> None:
-        """A recovery and a penalty were learnt with the answer."""
-        pending = Pending()
-        answer = Observation(provider="a", success=True, latency_seconds=1.0, penalty=0.2, recovered=True)
-        pending.put("text", answer)
-        (told,) = pending.take("text", 0.5)
-        assert (told.quality, told.penalty, told.recovered) == (0.5, 0.0, False)
-
-    @pytest.mark.parametrize("quality", [-0.1, 1.1, float("nan")])
-    def test_a_reward_out_of_range_is_refused(self, scripted: Any, ask: Any, quality: float) -> None:
-        """And can be told again."""
-        client, _ = self.client(scripted)
-        ask(client, "text 1")
-        with pytest.raises(ConfigurationError, match=r"quality in \[0, 1\]"):
-            client.reward("text 1", quality)
-        assert client.reward("text 1", 0.5) == 1
-
-    def test_only_a_bandit_that_waits_takes_rewards(self, scripted: Any) -> None:
-        """Others have learnt already."""
-        client = RoutedClient(providers(scripted()), router=FixedRouter(["a"]))
-        with pytest.raises(ConfigurationError, match="delayed=True"):
-            client.reward("text", 1.0)
 
 
 class TestTriage:

@@ -271,17 +271,6 @@ class TestConcurrency:
         assert len(router.seen) == 3
         assert client.stats()["a"].in_flight == 0
 
-    def test_an_overloaded_provider_is_asked_less_at_a_time(self, scripted: Any, routed: Any) -> None:
-        """As elsewhere: halved for a status that says so."""
-        client, _ = routed(
-            Provider("a", scripted(down("a"), "fine"), concurrency=8), kind="declared", allowed_failures=5
-        )
-        with pytest.raises(ProviderError):
-            asyncio.run(client.complete(REQUEST))
-        gate = client._members["a"]._gate
-        assert gate is not None
-        assert gate.allowed == 4.0
-
     def test_who_gives_up_waiting_for_an_overloaded_provider_is_no_sign_that_it_recovers(
         self, scripted: Any, clock: Any, routed: Any
     ) -> None:

@@ -1,1 +1,1 @@
-"""When to ask the larger model: frontiers, meta-verifiers and their policies, as pure functions of scores."""
+"""AutoMix: frontiers, meta-verifiers and their policies, as pure functions of scores."""

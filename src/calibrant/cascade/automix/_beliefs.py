@@ -1,4 +1,4 @@
-"""What a verifier's score says about a question: observation models, and the posterior mean of the gain."""
+"""Beliefs about questions after a verifier's score: observation models, and the posterior mean of the gain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PASSES = 5
 
 
 class State(IntEnum):
-    """What kind of question a row is. Of scores that are not 0 and 1, half counts as solved."""
+    """Kinds of question. Of scores that are not 0 and 1, half counts as solved."""
 
     SIMPLE = 0
     """The small model solves it, and is not beaten."""

@@ -1,4 +1,4 @@
-"""The whole trade of cost against performance between a small and a large model, exactly."""
+"""The exact frontier of cost against performance between a small and a large model."""
 
 from __future__ import annotations
 
@@ -8,19 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade._checks import check_count, check_real
-from calibrant.cascade.automix._corners import ALMOST, Corners
-from calibrant.cascade.automix._hull import rising_hull
+from calibrant.cascade._checks import check_count
+from calibrant.cascade.automix._hull import Corners, rising_hull
 from calibrant.cascade.automix._policy import RoutingPolicy, SignalBins, bin_numbers
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_costs,
-    check_rows,
-    check_scores,
-    check_verifier_cost,
-)
-from calibrant.core._errors import ConfigurationError
+from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows
 from calibrant.metrics._validation import check_values
 
 Action = Literal["small", "large", "verify"]
@@ -28,7 +19,7 @@ Action = Literal["small", "large", "verify"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingFrontier(Corners):
-    """What each cost buys: the corners of the best trade between two models, and how to get there.
+    """The corners of the best trade between two models, and the policy of each.
 
     Between two corners the best is a straight line, reached by randomising between their policies; beyond
     the last one more cost buys nothing.
@@ -45,21 +36,15 @@ class RoutingFrontier(Corners):
         Of the signal.
     order : ndarray of int, shape (B,)
         Bins in the order in which they are routed.
-    weight : ndarray of shape (B,)
-        Share of the rows in each bin.
-    gain : ndarray of shape (B,)
-        Mean of the large model's score minus the small one's in each bin.
     """
 
     action: tuple[Action, ...]
     n_routed: NDArray[np.intp] = field(compare=False)
     bins: SignalBins
     order: NDArray[np.intp] = field(compare=False)
-    weight: Array = field(compare=False)
-    gain: Array = field(compare=False)
 
     def routed(self, point: int) -> Bools:
-        """Return which bins go on to the large model at a break point, shape (B,)."""
+        """Return a mask of the bins that go on to the large model at a break point, bool, shape (B,)."""
         routed = np.zeros(len(self.order), dtype=bool)
         routed[self.order[: self.n_routed[point]]] = True
         return routed
@@ -75,52 +60,20 @@ class RoutingFrontier(Corners):
         at = self._check_point(point)
         return self._between(at, at, 0.0)
 
-    def at_price(self, price: float) -> RoutingPolicy:
-        """Return the policy with the best ``performance - price * cost``; the cheaper one of equals.
-
-        Raises
-        ------
-        ConfigurationError
-            Negative, or not a number.
-        """
-        worth = check_real("price", price, low=0.0)
-        return self.policy(int(np.count_nonzero(self.price > worth)))
-
-    def mixture(self, *, cost: float | None = None, performance: float | None = None) -> RoutingPolicy:
-        """Return the best policy for a budget, or the cheapest for a target; randomised between break points.
+    def mixture(self, *, cost: float) -> RoutingPolicy:
+        """Return the best policy for a budget; randomised between break points.
 
         Parameters
         ----------
-        cost : float, optional
+        cost : float
             Most that may be spent per row, on average. Beyond the dearest point nothing more is spent.
-        performance : float, optional
-            Least mean performance. Exactly one of the two is given.
 
         Raises
         ------
         ConfigurationError
-            Both or neither given; a budget below the cheapest policy, or a target above the best one.
+            Less than the cheapest policy costs, or not a number.
         """
-        if (cost is None) == (performance is None):
-            msg = "Expected either cost (a budget) or performance (a target): pass exactly one of them."
-            raise ConfigurationError(msg)
-        if cost is not None:
-            return self._reach(self.cost, self._check_cost(cost))
-        target = check_real("performance", performance)
-        if target * ALMOST > self.performance[-1]:
-            msg = (
-                f"No policy reaches a performance of {target!r}: the best one has {self.performance[-1]:.6g} at a cost "
-                f"of {self.cost[-1]:.6g}. Lower the target, or use a better large model."
-            )
-            raise ConfigurationError(msg)
-        return self._reach(self.performance, target)
-
-    def _reach(self, axis: Array, value: float) -> RoutingPolicy:
-        if value <= axis[0] or value >= axis[-1]:
-            return self.policy(0 if value <= axis[0] else -1)
-        upper = int(np.searchsorted(axis, value))
-        share = (value - axis[upper - 1]) / (axis[upper] - axis[upper - 1])
-        return self._between(upper - 1, upper, float(share))
+        return self._between(*self._around(cost))
 
     def _between(self, lower: int, upper: int, share: float) -> RoutingPolicy:
         parts = [(lower, 1.0 - share), (upper, share)]
@@ -190,24 +143,21 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     w times its mean cost, so the optimal sets are the prefixes of the bins sorted by gain per cost: B log B
     steps, no grid. With one row per bin this is hindsight: use `k` or `thresholds_only` there.
     """
-    small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
     values = check_values("signal", signal)
-    n = check_rows(signal=values, small_score=small, large_score=large)
+    rows = PairedRows.of(values, small_score, large_score, (small_cost, large_cost, verifier_cost))
+    n = len(values)
     if k is not None:
         k = check_count("k", k)
         values = bin_numbers(values, k, name="signal") / k
     levels, bin_of = np.unique(values, return_inverse=True)
-    large_costs = check_costs("large_cost", large_cost, n, positive=True)
-    count = np.bincount(bin_of)
-    gain = np.bincount(bin_of, weights=large - small).astype(np.float64)  # for the type checker
-    dear = np.bincount(bin_of, weights=large_costs).astype(np.float64)
+    gain = np.bincount(bin_of, weights=rows.gain).astype(np.float64)  # for the type checker
+    dear = np.bincount(bin_of, weights=rows.large_cost).astype(np.float64)
     order = np.arange(len(levels)) if thresholds_only else _by_worth(gain, dear)
-    asked = check_costs("small_cost", small_cost, n).mean()
-    looked = asked + check_verifier_cost(verifier_cost, small_cost, n).mean()
-    base = small.mean()
+    asked, base = rows.small_cost.mean(), rows.small.mean()
+    looked = asked + rows.verifier_cost.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
-    cost = np.concatenate(([asked, large_costs.mean(), looked], looked + np.cumsum(dear[order]) / n))
-    performance = np.concatenate(([base, large.mean(), base], base + np.cumsum(gain[order]) / n))
+    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], looked + np.cumsum(dear[order]) / n))
+    performance = np.concatenate(([base, rows.large.mean(), base], base + np.cumsum(gain[order]) / n))
     corners = rising_hull(cost, performance)
     first: tuple[Action, ...] = ("small", "large")
     return RoutingFrontier(
@@ -217,8 +167,6 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
         n_routed=np.maximum(corners - 2, 0),
         bins=SignalBins(values=levels, k=k),
         order=order,
-        weight=count / n,
-        gain=gain / count,
     )
 
 

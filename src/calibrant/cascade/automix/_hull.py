@@ -1,14 +1,87 @@
-"""The upper concave hull of (cost, performance) points: what no mixture of the other points beats."""
+"""Frontiers of cost against performance: their corners, and the upper concave hull that finds them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import check_real
 from calibrant.cascade.automix._routing_checks import Array
+from calibrant.core._errors import ConfigurationError
 
+# Means are off by some units in the last place: a budget may miss an end by as little.
+_ALMOST: Final = 1.0 - 1e-9
 # Sums that are added up step by step are off by a few units in the last place of their size.
-_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+_ROUNDING: Final = 8 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Corners:
+    """The break points of a frontier.
+
+    Between two corners the best is a straight line, reached by randomising between their policies; beyond
+    the last one more cost buys nothing.
+
+    Attributes
+    ----------
+    cost, performance : ndarray of shape (m,), m >= 1
+        Expected per row at every break point; both ascend strictly, and the slope falls strictly.
+    """
+
+    cost: Array = field(compare=False)
+    performance: Array = field(compare=False)
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} points, cost {self.cost[0]:.6g} to {self.cost[-1]:.6g}, "
+            f"performance {self.performance[0]:.6g} to {self.performance[-1]:.6g})"
+        )
+
+    @property
+    def price(self) -> Array:
+        """Performance per unit of cost that each point but the first must be worth, shape (m - 1,); falls strictly."""
+        return np.diff(self.performance) / np.diff(self.cost)
+
+    def at(self, cost: float) -> float:
+        """Return the best performance that costs at most `cost` per row; randomised between break points.
+
+        Raises
+        ------
+        ConfigurationError
+            Less than the cheapest policy costs, or not a number.
+        """
+        return float(np.interp(self._check_cost(cost), self.cost, self.performance))
+
+    def _check_cost(self, cost: float) -> float:
+        budget = check_real("cost", cost)
+        if budget < self.cost[0] * _ALMOST:
+            raise ConfigurationError(
+                f"Expected a cost of at least {self.cost[0]:.6g}, which the cheapest policy takes per row, got "
+                f"{budget!r}: raise it."
+            )
+        return budget
+
+    def _around(self, cost: float) -> tuple[int, int, float]:
+        """Return the points on either side of a budget, and the share of the upper one."""
+        budget = self._check_cost(cost)
+        upper = int(np.searchsorted(self.cost, budget))
+        if upper in {0, len(self)}:
+            end = min(upper, len(self) - 1)
+            return end, end, 0.0
+        share = (budget - self.cost[upper - 1]) / (self.cost[upper] - self.cost[upper - 1])
+        return upper - 1, upper, float(share)
+
+    def _check_point(self, point: int) -> int:
+        """Return the position of a break point, from 0; negative numbers count from the dearest."""
+        if not -len(self) <= point < len(self):
+            raise ConfigurationError(f"Expected a point in [0, {len(self)}), got {point!r}.")
+        return point % len(self)
 
 
 def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:

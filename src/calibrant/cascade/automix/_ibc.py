@@ -38,15 +38,7 @@ def ibc(*, performance: float, cost: float, small_performance: float, small_cost
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963,
     section 4 (incremental benefit per cost).
     """
-    gained = check_real("performance", performance) - check_real("small_performance", small_performance)
-    dearer = _difference(cost, small_cost, "cost", "small_cost")
-    if dearer <= 0.0:
-        msg = (
-            f"Expected cost above small_cost, got {cost!r} and {small_cost!r}: benefit per cost is not defined where "
-            f"nothing is paid in addition. {_FRONTIER}"
-        )
-        raise ConfigurationError(msg)
-    return gained / dearer
+    return _benefit(performance, cost, small_performance, small_cost)
 
 
 def ibc_lift(
@@ -58,7 +50,7 @@ def ibc_lift(
     large_performance: float,
     large_cost: float,
 ) -> float:
-    """Return how much more a method gains per unit of cost than mixing the two models blindly.
+    """Return the relative gain per unit of cost of a method over mixing the two models blindly.
 
     Parameters
     ----------
@@ -85,24 +77,25 @@ def ibc_lift(
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
     """
-    if _difference(large_cost, small_cost, "large_cost", "small_cost") <= 0.0:
-        msg = (
-            f"Expected large_cost above small_cost, got {large_cost!r} and {small_cost!r}: an IBC lift is relative "
-            f"to what the large model costs more. {_FRONTIER}"
-        )
-        raise ConfigurationError(msg)
-    better = check_real("large_performance", large_performance)
-    if better <= check_real("small_performance", small_performance):
-        msg = (
+    base = _benefit(large_performance, large_cost, small_performance, small_cost, of="large_")
+    if base <= 0.0:
+        raise ConfigurationError(
             f"Expected large_performance above small_performance, got {large_performance!r} and "
             f"{small_performance!r}: an IBC lift is relative to what the large model gains, and it gains nothing. "
             f"{_FRONTIER}"
         )
-        raise ConfigurationError(msg)
-    small = {"small_performance": small_performance, "small_cost": small_cost}
-    base = ibc(performance=large_performance, cost=large_cost, **small)
-    return (ibc(performance=performance, cost=cost, **small) - base) / base
+    return (_benefit(performance, cost, small_performance, small_cost) - base) / base
 
 
-def _difference(cost: float, small_cost: float, name: str, small_name: str) -> float:
-    return check_real(name, cost, low=0.0) - check_real(small_name, small_cost, low=0.0)
+def _benefit(
+    performance: float, cost: float, small_performance: float, small_cost: float, *, of: str = ""
+) -> float:
+    """Return the performance gained per unit of cost; `of` begins the names of the first two in messages."""
+    gained = check_real(f"{of}performance", performance) - check_real("small_performance", small_performance)
+    extra = check_real(f"{of}cost", cost, low=0.0) - check_real("small_cost", small_cost, low=0.0)
+    if extra <= 0.0:
+        raise ConfigurationError(
+            f"Expected {of}cost above small_cost, got {cost!r} and {small_cost!r}: benefit per cost is not defined "
+            f"where nothing is paid in addition. {_FRONTIER}"
+        )
+    return gained / extra

@@ -1,4 +1,4 @@
-"""Which rows a small model keeps: bins of a signal, and a policy that says what to do in each."""
+"""Policies between a small and a large model: bins of a signal, and an action for each bin."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade.automix._routing_checks import (
-    Array,
-    Bools,
-    check_costs,
-    check_rows,
-    check_scores,
-    check_verifier_cost,
-)
-from calibrant.core._errors import ConfigurationError
+from calibrant.cascade.automix._routing_checks import Array, PairedRows, check_scores
 from calibrant.metrics._validation import check_values
 
 
@@ -66,25 +58,9 @@ class SignalBins:
         return np.maximum(np.searchsorted(self.values, values, side="right") - 1, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoutingDecisions:
-    """What happens to each of n rows.
-
-    Attributes
-    ----------
-    verified : ndarray of bool, shape (n,)
-        The small model answers and its answer is looked at.
-    large : ndarray of bool, shape (n,)
-        The large model's answer is used. With `verified` the small model was asked first; without, never.
-    """
-
-    verified: Bools
-    large: Bools
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingPolicy:
-    """What to do with a row: take the small model's answer, ask the large one at once, or look first.
+    """A choice for every row: take the small model's answer, ask the large model at once, or look at the signal first.
 
     A policy between two break points is randomised: `small`, `large` and `verify` are the chances of the three
     ways for every row, drawn before anything is asked.
@@ -116,56 +92,10 @@ class RoutingPolicy:
             f"bins={len(self.route)}, cost={self.cost:.6g}, performance={self.performance:.6g})"
         )
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether equal signals always meet the same fate."""
-        return max(self.small, self.large, self.verify) == 1.0 and bool(np.isin(self.route, (0.0, 1.0)).all())
-
-    @property
-    def threshold(self) -> float | None:
-        """The least signal that is trusted, where the policy is a threshold: infinity if none ever is.
-
-        None for policies that do not always look, are randomised, or trust a bin below one they route.
-        """
-        if self.verify != 1.0 or not self.deterministic or (np.diff(self.route) > 0.0).any():
-            return None
-        trusted = self.bins.values[self.route == 0.0]
-        return float(trusted[0]) if len(trusted) else float("inf")
-
     def route_probability(self, signal: ArrayLike) -> Array:
         """Return the chance that each row goes on to the large model once its signal is seen, shape (n,)."""
         chances: Array = self.route[self.bins.index(signal)]
         return chances
-
-    def decide(self, signal: ArrayLike, *, rng: np.random.Generator | None = None) -> RoutingDecisions:
-        """Return what happens to each row.
-
-        Parameters
-        ----------
-        signal : array-like of shape (n,)
-            How sure the small model is; not looked at for rows that are not verified.
-        rng : numpy.random.Generator, optional
-            Needed unless the policy is deterministic.
-
-        Raises
-        ------
-        ConfigurationError
-            A randomised policy without `rng`, or bad signals.
-        """
-        chance = self.route_probability(signal)
-        if self.deterministic:
-            verified = np.full(len(chance), self.verify == 1.0)
-            return RoutingDecisions(
-                verified=verified, large=np.where(verified, chance == 1.0, self.large == 1.0)
-            )
-        if rng is None:
-            msg = "This policy is randomised: pass rng=numpy.random.default_rng(seed), or take a break point's policy."
-            raise ConfigurationError(msg)
-        way, draw = rng.random(len(chance)), rng.random(len(chance))
-        verified = way < self.verify
-        return RoutingDecisions(
-            verified=verified, large=np.where(verified, draw < chance, way >= self.verify + self.small)
-        )
 
     def expected(
         self,
@@ -181,12 +111,9 @@ class RoutingPolicy:
 
         Parameters and errors are those of `routing_frontier`; the rows may be others than those of the plan.
         """
-        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
         chance = self.route_probability(signal)
-        n = check_rows(signal=chance, small_score=small, large_score=large)
-        asked = check_costs("small_cost", small_cost, n)
-        dearer = check_costs("large_cost", large_cost, n)
-        looked = asked + check_verifier_cost(verifier_cost, small_cost, n)
-        cost = self.small * asked + self.large * dearer + self.verify * (looked + chance * dearer)
+        rows = PairedRows.of(chance, small_score, large_score, (small_cost, large_cost, verifier_cost))
+        looked = rows.small_cost + rows.verifier_cost + chance * rows.large_cost
+        cost = self.small * rows.small_cost + self.large * rows.large_cost + self.verify * looked
         used = self.large + self.verify * chance
-        return cost, small + used * (large - small)
+        return cost, rows.small + used * rows.gain

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Self, get_args
+from collections.abc import Sequence
+from typing import Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,35 +11,34 @@ from numpy.typing import ArrayLike
 from calibrant.cascade._checks import check_count, check_real
 from calibrant.cascade.automix._beliefs import (
     BinnedRows,
-    State,
     continuous_belief,
     discrete_belief,
     functional_belief,
     posterior_gain,
 )
-from calibrant.cascade.automix._meta import Goal, Paired, PricedRouting, prices_between
+from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
-from calibrant.cascade.automix._routing_checks import Array, Bools, check_scores
+from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows, check_scores
 from calibrant.core._errors import ConfigurationError
 
 PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
-Rewards = Mapping[str, Mapping[str, float]]
-"""Reward of ``"trust"`` and of ``"route"`` in the states ``"simple"``, ``"complex"`` and ``"unsolvable"``."""
 
-_STATES = tuple(state.name.lower() for state in State)
-_ACTIONS = ("trust", "route")
-_BEFORE = ("START_SIMPLE", "START_COMPLEX", "START_UNSOLVABLE")
-_AFTER = ("SIMPLE", "COMPLEX", "UNSOLVABLE")
-_FILE_ACTIONS = ("Init", "Trust_SLM", "Invoke_LLM")
+_COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
+_FOLDS: Final = 5
+_FILE_STATES: Final = tuple(
+    f"{when}{kind}" for when in ("START_", "") for kind in ("SIMPLE", "COMPLEX", "UNSOLVABLE")
+)
+_FILE_ACTIONS: Final = ("Init", "Trust_SLM", "Invoke_LLM")
 
 
-class POMDPMetaVerifier(PricedRouting):
+class POMDPMetaVerifier(MetaVerifier):
     """Routes where the belief about the question, after the verifier's score, makes the large model worth its price.
 
     Questions are simple, complex or unsolvable; the verifier's score, one of k + 1 values, is the observation. As
     there is one decision and rewards are linear, the optimum at the price w is to route if and only if the
-    posterior mean of the gain exceeds w times the cost of the large model: no solver is needed.
+    posterior mean of the gain exceeds w times the cost of the large model: no solver is needed. Rewards and priors
+    of one's own are written into a `PomdpSpecification`, or a file: see `from_specification`.
 
     Parameters
     ----------
@@ -54,28 +53,18 @@ class POMDPMetaVerifier(PricedRouting):
         Performance that one unit of cost must bring, at least 0.
     budget : float, optional
         Most that a row may cost on average, small model and verifier included; met on the training rows. With
-        neither, the best IBC lift is chosen or, with `rewards`, price 0: rewards hold their own prices.
-    rewards : mapping, optional
-        `Rewards` of both actions in the three states, in the unit of performance. By default the mean scores of
-        the models in each state. Not for ``"continuous"``.
-    prior : mapping of str to float, optional
-        Probabilities of the three states where the method is going to be used; by default their shares of the
-        training rows. Not for ``"continuous"``.
+        neither, the best IBC lift is chosen.
     smoothing : float, default 1.0
         ``"discrete"``: rows like all rows together that are added to every bin.
-    folds : int, default 5
-        For ``"auto"``; drawn with `seed`.
-    seed : int, default 0
-        Of the folds.
     fixed_answers : sequence of str, optional
-        Answers of the small model that always go on, compared whole after `normalised_answer`.
+        Answers of the small model that always go on, as for `MetaVerifier`.
 
     Attributes
     ----------
     form_ : str
         The form in use.
     gain_ : ndarray of shape (k + 1,)
-        Posterior mean of what the large model adds, by observation (with `rewards`, in their unit).
+        Posterior mean of what the large model adds, by observation.
     prior_ : ndarray of shape (S,)
         Probabilities of the states: three, or (k + 1)^2 pairs of scores for ``"continuous"``.
     observation_ : ndarray of shape (S, k + 1)
@@ -86,9 +75,6 @@ class POMDPMetaVerifier(PricedRouting):
         Of ``"functional"`` alone.
     price_ : float
         The price in use.
-    prices_ : ndarray of shape (m,)
-        One price, falling, for each policy some price leads to: ``route(..., price=p)`` over them is the whole
-        curve.
     large_cost_ : float
         Mean cost of the large model in training.
     form_values_ : dict of str to float
@@ -99,124 +85,81 @@ class POMDPMetaVerifier(PricedRouting):
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, appendix B.1.
     """
 
-    form_: str
-    gain_: Array
-    prior_: Array
-    observation_: Array
-    state_gain_: Array
-    gamma_: Array
-    price_: float
-    large_cost_: float
-    form_values_: dict[str, float]
-
-    def __init__(  # noqa: PLR0913  (keyword-only options)
+    def __init__(
         self,
         *,
         form: PomdpForm = "auto",
         k: int = 8,
         price: float | None = None,
         budget: float | None = None,
-        rewards: Rewards | None = None,
-        prior: Mapping[str, float] | None = None,
         smoothing: float = 1.0,
-        folds: int = 5,
-        seed: int = 0,
         fixed_answers: Sequence[str] = (),
     ) -> None:
-        super().__init__(fixed_answers=fixed_answers)
+        super().__init__(price=price, budget=budget, fixed_answers=fixed_answers)
         if form not in get_args(PomdpForm):
-            msg = f"Expected form to be one of {', '.join(get_args(PomdpForm))}, got {form!r}."
-            raise ConfigurationError(msg)
-        if form == "continuous" and (rewards is not None or prior is not None):
-            msg = (
-                "form='continuous' has no simple, complex and unsolvable states: leave rewards and prior out."
+            raise ConfigurationError(
+                f"Expected form to be one of {', '.join(get_args(PomdpForm))}, got {form!r}."
             )
-            raise ConfigurationError(msg)
         self.form, self.k = form, check_count("k", k)
-        self.price, self.budget = price, budget
-        self._goal = Goal(
-            price=0.0 if rewards is not None and price is None and budget is None else price, budget=budget
-        )
-        self.rewards = rewards
-        self._reward_gain = None if rewards is None else _reward_gain(rewards)
-        self.prior = prior
-        self._prior = None if prior is None else _check_prior(prior)
         self.smoothing = check_real("smoothing", smoothing, low=0.0)
-        self.folds, self.seed = check_count("folds", folds, low=2), check_count("seed", seed, low=0)
 
-    def _learn(self, rows: Paired) -> None:
+    def _learn(self, rows: PairedRows) -> None:
         self.form_ = self._choose_form(rows) if self.form == "auto" else self.form
         self._describe(rows)
-        self.large_cost_ = rows.large_cost
-        levels, group = np.unique(-self._gain_at(rows.verifier), return_inverse=True)
-        n = len(rows.verifier)
-        weight = np.bincount(group) / n
-        taken = self._goal.best_prefix(-levels * weight, weight, rows)
-        self._set_prices(-levels, taken)
+        self.large_cost_ = float(rows.large_cost.mean())
+        levels, group = np.unique(-self._gain_at(rows.signal), return_inverse=True)
+        weight = np.bincount(group) / len(rows.signal)
+        taken = self._best_prefix(-levels * weight, weight, rows)
+        if self.price is not None:
+            self.price_ = self.price
+            return
+        # Half-way between the worth of the last group that is routed and that of the next one.
+        worth = -levels / self.large_cost_
+        above = worth[taken - 1] if taken else 2.0 * max(worth[0], 0.0)
+        below = worth[taken] if taken < len(worth) else 0.0
+        self.price_ = float(max((above + below) / 2.0, 0.0))
 
-    def _set_prices(self, levels: Array, taken: int) -> None:
-        worth = levels / self.large_cost_
-        self.prices_ = prices_between(worth)
-        if self._goal.price is not None:
-            self.price_ = self._goal.price
-        elif taken < len(worth):
-            above = worth[taken - 1] if taken else 2.0 * max(worth[0], 0.0)
-            self.price_ = float(max((above + worth[taken]) / 2.0, 0.0))
-        else:
-            self.price_ = float(max(worth[-1] / 2.0, 0.0))
-
-    def _describe(self, rows: Paired) -> None:
+    def _describe(self, rows: PairedRows) -> None:
         """Learn prior, observation table and gains in the form in use."""
-        binned = BinnedRows.of(rows.verifier, rows.small, rows.large, k=self.k)
+        binned = BinnedRows.of(rows.signal, rows.small, rows.large, k=self.k)
         if self.form_ == "continuous":
             self.prior_, self.observation_, self.state_gain_ = continuous_belief(binned)
             self.gain_ = posterior_gain(self.prior_, self.observation_, self.state_gain_)
             return
         counts = np.bincount(binned.state, minlength=3)
-        self.prior_ = counts / counts.sum() if self._prior is None else self._prior
-        learned = np.bincount(binned.state, weights=rows.gain, minlength=3) / np.maximum(counts, 1)
-        self.state_gain_ = learned if self._reward_gain is None else self._reward_gain
+        self.prior_ = counts / counts.sum()
+        self.state_gain_ = gain = np.bincount(binned.state, weights=rows.gain, minlength=3) / np.maximum(
+            counts, 1
+        )
         if self.form_ == "discrete":
-            self.observation_, by_cell = discrete_belief(binned, smoothing=self.smoothing)
-            gain = by_cell if self._reward_gain is None else self.state_gain_
+            self.observation_, gain = discrete_belief(binned, smoothing=self.smoothing)
         else:
-            gain = self.state_gain_
             seen, gained = binned.sums().sum(axis=0), binned.sums(rows.gain).sum(axis=0)
             self.observation_, self.gamma_ = functional_belief(
                 binned,
-                value=lambda table: held_out_value(posterior_gain(self.prior_, table, gain), gained, seen),
+                value=lambda table: held_out_value(
+                    posterior_gain(self.prior_, table, self.state_gain_), gained, seen
+                ),
             )
         self.gain_ = posterior_gain(self.prior_, self.observation_, gain)
 
-    def _choose_form(self, rows: Paired) -> str:
+    def _choose_form(self, rows: PairedRows) -> str:
         """Return the form whose policies do best on rows they were not learned from."""
-        n = len(rows.verifier)
-        forms = [
-            f
-            for f in ("discrete", "functional", "continuous")
-            if f != "continuous" or self._three_states_free
-        ]
-        fold = np.random.default_rng(self.seed).permutation(n) % min(self.folds, n)
-        self.form_values_ = dict.fromkeys(forms, 0.0)
+        n = len(rows.signal)
+        # Folds are the same in every fit, so that the same rows lead to the same form.
+        fold = np.random.default_rng(0).permutation(n) % min(_FOLDS, n)
+        self.form_values_ = dict.fromkeys(_COMPARED, 0.0)
         if n < 2:
-            return forms[0]
-        for form in forms:
+            return _COMPARED[0]
+        for form in _COMPARED:
+            trial = type(self)(k=self.k, smoothing=self.smoothing)
+            trial.form_ = form
             for held in range(int(fold.max()) + 1):
-                trial = self._trial(form)
                 trial._describe(rows.take(fold != held))  # noqa: SLF001  (of its own kind)
                 seen = rows.take(fold == held)
-                value = held_out_value(trial._gain_at(seen.verifier), seen.gain, np.ones(len(seen.gain)))  # noqa: SLF001
+                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(len(seen.gain)))  # noqa: SLF001
                 self.form_values_[form] += value * len(seen.gain) / n
-        return max(forms, key=lambda form: self.form_values_[form])
-
-    @property
-    def _three_states_free(self) -> bool:
-        return self.rewards is None and self.prior is None
-
-    def _trial(self, form: str) -> Self:
-        trial = type(self)(k=self.k, rewards=self.rewards, prior=self.prior, smoothing=self.smoothing)
-        trial.form_ = form
-        return trial
+        return max(_COMPARED, key=self.form_values_.__getitem__)
 
     def _gain_at(self, scores: Array) -> Array:
         if self.form_ == "continuous":
@@ -237,8 +180,8 @@ class POMDPMetaVerifier(PricedRouting):
         self._require_fitted()
         return self._gain_at(check_scores("verifier_score", verifier_score))
 
-    def _routed(self, scores: Array, price: float | None) -> Bools:
-        return self._gain_at(scores) > (self.price_ if price is None else price) * self.large_cost_
+    def _routed(self, scores: Array) -> Bools:
+        return self._gain_at(scores) > self.price_ * self.large_cost_
 
     def specification(self) -> PomdpSpecification:
         """Return the fitted POMDP in six states, as the paper writes it: three before the verifier, three after.
@@ -256,15 +199,16 @@ class POMDPMetaVerifier(PricedRouting):
         """
         self._require_fitted()
         if self.form_ == "continuous":
-            msg = "The continuous form has no file: its states are pairs of scores."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                "Expected the form functional or discrete for a file, got continuous, whose states are pairs of scores."
+            )
         moves = np.stack([np.eye(6)] * 3)
         moves[0] = np.vstack([np.hstack([np.zeros((3, 3)), np.eye(3)])] * 2)
         observation = np.vstack([np.full((3, self.k + 1), 1.0 / (self.k + 1)), self.observation_])
         reward = np.zeros((3, 6))
         reward[2, 3:] = self.state_gain_ - self.price_ * self.large_cost_
         return PomdpSpecification(
-            states=_BEFORE + _AFTER,
+            states=_FILE_STATES,
             actions=_FILE_ACTIONS,
             observations=tuple(f"bin_{i}" for i in range(self.k + 1)),
             start=np.concatenate([self.prior_, np.zeros(3)]),
@@ -279,7 +223,7 @@ class POMDPMetaVerifier(PricedRouting):
 
         Its three actions are, in this order, to look, to trust and to route; what follows the first one is the
         observation, and the states it leads to are the ones believed in. Costs are part of the rewards, so the
-        price is 0; ``price=`` of `route` is then an amount of reward that routing must bring.
+        price is 0.
 
         Raises
         ------
@@ -288,21 +232,19 @@ class POMDPMetaVerifier(PricedRouting):
         """
         spec = specification
         if len(spec.actions) != 3 or len(spec.observations) < 2:
-            msg = (
+            raise ConfigurationError(
                 "Expected a POMDP with three actions (look, trust, route) and at least two observations, got "
                 f"{len(spec.actions)} actions and {len(spec.observations)} observations."
             )
-            raise ConfigurationError(msg)
         after = spec.start @ spec.transition[0]
         gains = _state_rewards(spec, 2) - _state_rewards(spec, 1)
-        found = cls(form="discrete", k=len(spec.observations) - 1, price=0.0)
-        found.form_, found.large_cost_ = "discrete", 1.0
+        rule = cls(form="discrete", k=len(spec.observations) - 1, price=0.0)
+        rule.form_, rule.price_, rule.large_cost_, rule._fitted = "discrete", 0.0, 1.0, True
         possible = after > 0.0
-        found.prior_, found.observation_ = after[possible], spec.observation[0][possible]
-        found.state_gain_ = gains[possible]
-        found.gain_ = posterior_gain(found.prior_, found.observation_, found.state_gain_)
-        found._set_prices(-np.unique(-found.gain_), 0)
-        return found
+        rule.prior_, rule.observation_ = after[possible], spec.observation[0][possible]
+        rule.state_gain_ = gains[possible]
+        rule.gain_ = posterior_gain(rule.prior_, rule.observation_, rule.state_gain_)
+        return rule
 
 
 def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
@@ -327,41 +269,6 @@ def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
     height = np.concatenate(([0.0], np.cumsum(np.bincount(group, weights=gained)[useful]) / n))
     area = float((width * (height[1:] + height[:-1]) / 2.0).sum())
     return area + float(height[-1]) * (1.0 - float(width.sum()))
-
-
-def _reward_gain(rewards: Rewards) -> Array:
-    if not isinstance(rewards, Mapping) or set(rewards) != set(_ACTIONS):
-        msg = f"Expected rewards of the actions 'trust' and 'route', got {rewards!r}."
-        raise ConfigurationError(msg)
-    table: Array = np.array(
-        [
-            [
-                check_real(f"reward of {action} in {state}", _of(rewards[action], state, "rewards"))
-                for state in _STATES
-            ]
-            for action in _ACTIONS
-        ]
-    )
-    gains: Array = table[1] - table[0]
-    return gains
-
-
-def _check_prior(prior: Mapping[str, float]) -> Array:
-    shares: Array = np.array(
-        [check_real(f"prior of {s}", _of(prior, s, "prior"), low=0.0, high=1.0) for s in _STATES]
-    )
-    if abs(shares.sum() - 1.0) > 1e-6:
-        msg = f"Expected the prior to sum to 1, got {shares.sum():.6g}."
-        raise ConfigurationError(msg)
-    shares /= shares.sum()
-    return shares
-
-
-def _of(values: Mapping[str, float], state: str, name: str) -> float:
-    if not isinstance(values, Mapping) or set(values) != set(_STATES):
-        msg = f"Expected {name} for the states {', '.join(_STATES)}, got {values!r}."
-        raise ConfigurationError(msg)
-    return values[state]
 
 
 def _state_rewards(spec: PomdpSpecification, action: int) -> Array:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.cascade.automix._pomdp_reader import PomdpReader
-from calibrant.cascade.automix._routing_checks import Array
+from calibrant.cascade.automix._routing_checks import Array, Bools
 from calibrant.core._errors import ConfigurationError, DataError
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
+_REQUIRED: Final = ("discount", "values", "states", "actions", "observations")
+_AXES: Final = {
+    "T": ("actions", "states", "states"),
+    "O": ("actions", "states", "observations"),
+    "R": ("actions", "states", "states", "observations"),
+}
+_ENTRIES: Final = {*_REQUIRED, "start", *_AXES}
+_WORDS: Final = {*_ENTRIES, "identity", "uniform", "reward", "cost", "include", "exclude"}
+_MOST_NAMES: Final = 10_000
+_MOST_NUMBERS: Final = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,75 +72,227 @@ class PomdpSpecification:
         for name, shape in shapes.items():
             table = np.asarray(getattr(self, name), dtype=np.float64)
             if table.shape != shape or not np.isfinite(table).all():
-                msg = f"Expected {name} to hold finite numbers of shape {shape}, got shape {table.shape}."
-                raise ConfigurationError(msg)
-            sums = table.sum(axis=-1)
-            if name != "reward" and ((table < 0.0).any() or (np.abs(sums - 1.0) > 1e-6).any()):
-                msg = f"Expected each row of {name} to hold probabilities that sum to 1, got sums {sums}."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(
+                    f"Expected {name} to hold finite numbers of shape {shape}, got shape {table.shape}."
+                )
+            if name != "reward" and not _are_probabilities(table).all():
+                raise ConfigurationError(
+                    f"Expected each row of {name} to hold probabilities that sum to 1, got sums {table.sum(axis=-1)}."
+                )
         if not 0.0 <= self.discount <= 1.0:
-            msg = f"Expected discount in [0, 1], got {self.discount!r}."
-            raise ConfigurationError(msg)
-
-
-def _check_names(kind: str, names: Sequence[str]) -> None:
-    legal = all(PomdpReader.is_name(name) for name in names)
-    if not names or not legal or len(set(names)) != len(names):
-        msg = (
-            f"Expected {kind} to be different names of letters, digits, '_', '.' and '-', beginning with a letter and "
-            f"none of the format's own words, got {names!r}."
-        )
-        raise ConfigurationError(msg)
-
-
-def parse_pomdp(text: str, *, path: Path | None = None) -> PomdpSpecification:
-    """Return the POMDP a text describes.
-
-    Parameters
-    ----------
-    text : str
-        In the format of Cassandra's pomdp-solve: ``discount``, ``values``, ``states``, ``actions``,
-        ``observations``, ``start``, then ``T``, ``O`` and ``R`` entries: single numbers, rows or matrices, with ``*``
-        for all, ``identity`` and ``uniform``. Later entries replace earlier ones. Costs become negative rewards;
-        without ``start`` all states are equally likely.
-    path : Path, optional
-        For messages.
-
-    Raises
-    ------
-    DataError
-        Anything that is not of the format, rows of probabilities that do not sum to 1, names or numbers that are
-        missing or unknown; with the line.
-    """
-    reader = PomdpReader(text, path=path)
-    reader.read()
-    try:
-        return PomdpSpecification(
-            states=reader.names["states"],
-            actions=reader.names["actions"],
-            observations=reader.names["observations"],
-            start=reader.start,
-            transition=reader.tables["T"],
-            observation=reader.tables["O"],
-            reward=reader.tables["R"] * reader.sign,
-            discount=reader.discount,
-        )
-    except ConfigurationError as error:
-        raise DataError(str(error), path=path) from error
+            raise ConfigurationError(f"Expected discount in [0, 1], got {self.discount!r}.")
 
 
 def read_pomdp(path: str | Path) -> PomdpSpecification:
-    """Return the POMDP in a file; see `parse_pomdp`.
+    """Return the POMDP in a file.
+
+    Parameters
+    ----------
+    path : str or Path
+        UTF-8 text in the format of Cassandra's pomdp-solve: ``discount``, ``values``, ``states``, ``actions``,
+        ``observations``, ``start``, then ``T``, ``O`` and ``R`` entries: single numbers, rows or matrices, with ``*``
+        for all, ``identity`` and ``uniform``. Later entries replace earlier ones. Costs become negative rewards;
+        without ``start`` all states are equally likely.
 
     Raises
     ------
     DataError
-        The file cannot be read, is not UTF-8 text or not of the format.
+        The file cannot be read or is not of the format, rows of probabilities do not sum to 1, names or numbers are
+        missing or unknown; with the line.
     """
     place = Path(path)
     try:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"Expected a POMDP file of UTF-8 text that can be read: {error}."
-        raise DataError(msg, path=place) from error
-    return parse_pomdp(text, path=place)
+        raise DataError(
+            f"Expected a POMDP file of UTF-8 text that can be read: {error}.", path=place
+        ) from error
+    return _Reader(text, place).read()
+
+
+def _check_names(kind: str, names: Sequence[str]) -> None:
+    legal = all(isinstance(name, str) and _NAME.fullmatch(name) and name not in _WORDS for name in names)
+    if not names or not legal or len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"Expected {kind} to be different names of letters, digits, '_', '.' and '-', beginning with a letter and "
+            f"none of the format's own words, got {names!r}"
+        )
+
+
+def _are_probabilities(table: Array) -> Bools:
+    """Return a mask of the rows (along the last axis) that are at least 0 and sum to 1."""
+    valid: Bools = (table >= 0.0).all(axis=-1) & (np.abs(table.sum(axis=-1) - 1.0) <= 1e-6)
+    return valid
+
+
+class _Reader:
+    """Reads one text entry by entry; a fault is reported with the line of its entry."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._path = path
+        self._text = text.splitlines()
+        self._line = 1
+        self._given: dict[str, Any] = {}  # what the entries before the tables say, by their first word
+        self._tables: dict[str, Array] = {}
+        # The line that each row of probabilities is from; 0 where none gave it.
+        self._lines: dict[str, NDArray[np.intp]] = {}
+
+    def read(self) -> PomdpSpecification:
+        """Read everything, and check that nothing is missing and all probabilities sum to 1."""
+        for head, words in self._entries():
+            if head in _AXES:
+                self._read_table(head, words)
+            elif head in self._given:
+                self._fail(f"Expected {head!r} once, got it again")
+            else:
+                self._given[head] = self._read_head(head, words)
+        self._line = max(len(self._text), 1)
+        self._need(_REQUIRED, "the end of the file")
+        for kind in ("T", "O"):
+            self._check_rows(kind)
+        states = self._given["states"]
+        return PomdpSpecification(
+            states=states,
+            actions=self._given["actions"],
+            observations=self._given["observations"],
+            start=self._given.get("start", np.full(len(states), 1.0 / len(states))),
+            transition=self._tables["T"],
+            observation=self._tables["O"],
+            reward=self._table("R") * self._given["values"],
+            discount=self._given["discount"],
+        )
+
+    def _entries(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the first word of each entry and the words behind its colon; remember its line."""
+        words = [
+            (word, number)
+            for number, line in enumerate(self._text, start=1)
+            for word in line.split("#", 1)[0].replace(":", " : ").split()
+        ]
+        starts = [
+            place
+            for place, ((word, _), (mark, _)) in enumerate(pairwise(words))
+            if word in _ENTRIES and mark == ":"
+        ]
+        if words and starts[:1] != [0]:
+            self._line = words[0][1]
+            self._fail(f"Expected an entry, a known word and ':', such as 'states: a b', got {words[0][0]!r}")
+        for begin, end in pairwise([*starts, len(words)]):
+            head, self._line = words[begin]
+            yield head, [word for word, _ in words[begin + 2 : end]]
+
+    def _read_head(self, head: str, words: list[str]) -> object:
+        if head == "discount":
+            discount = float(self._numbers(head, words, ())[()])
+            if not 0.0 <= discount <= 1.0:
+                self._fail(f"Expected discount in [0, 1], got {discount:g}")
+            return discount
+        if head == "values":
+            if words not in (["reward"], ["cost"]):
+                self._fail(f"Expected values to be 'reward' or 'cost', got {' '.join(words)!r}")
+            return 1.0 if words == ["reward"] else -1.0
+        return self._read_start(words) if head == "start" else self._read_names(head, words)
+
+    def _read_names(self, kind: str, words: list[str]) -> tuple[str, ...]:
+        if len(words) == 1 and words[0].isdigit():
+            count = int(words[0])
+            if not 1 <= count <= _MOST_NAMES:
+                self._fail(f"Expected 1 to {_MOST_NAMES} {kind}, got {words[0]}")
+            return tuple(f"{kind[:-1]}{i}" for i in range(count))
+        try:
+            _check_names(kind, words)
+        except ConfigurationError as error:
+            self._fail(str(error))
+        return tuple(words)
+
+    def _read_start(self, words: list[str]) -> Array:
+        self._need(("states",), "'start'")
+        states = self._given["states"]
+        if words == ["uniform"]:
+            return np.full(len(states), 1.0 / len(states))
+        if words[:1] in (["include"], ["exclude"]):
+            self._fail(
+                "Expected probabilities, 'uniform' or one state after 'start:'; include and exclude are not read"
+            )
+        if len(words) == 1 and words[0] in states:
+            return np.array([float(state == words[0]) for state in states])
+        start = self._numbers("start", words, (len(states),))
+        if not _are_probabilities(start):
+            self._fail_row("start", start)
+        return start
+
+    def _read_table(self, kind: str, words: list[str]) -> None:
+        """Fill what an entry names, such as ``T: action : state``, with its numbers."""
+        table, axes = self._table(kind), _AXES[kind]
+        where = [self._index(axes[0], words[:1])]
+        rest = words[1:]
+        while len(where) < len(axes) and rest[:1] == [":"]:
+            where.append(self._index(axes[len(where)], rest[1:2]))
+            rest = rest[2:]
+        shape = table.shape[len(where) :]
+        if len(shape) > 2:
+            self._fail(f"Expected a state behind '{kind}: action :'")
+        if rest == ["uniform"] and shape and kind != "R":
+            table[tuple(where)] = 1.0 / shape[-1]
+        elif rest == ["identity"] and len(shape) == 2 and kind == "T":
+            table[tuple(where)] = np.eye(shape[0])
+        else:
+            table[tuple(where)] = self._numbers(kind, rest, shape)
+        self._lines[kind][tuple(where[:2])] = self._line
+
+    def _table(self, kind: str) -> Array:
+        """Return a table, filled with zeros before its first entry."""
+        if kind not in self._tables:
+            self._need(("states", "actions", "observations"), f"'{kind}'")
+            shape = tuple(len(self._given[axis]) for axis in _AXES[kind])
+            if math.prod(shape) > _MOST_NUMBERS:
+                self._fail(f"Expected at most {_MOST_NUMBERS} entries in '{kind}', got {shape}")
+            self._tables[kind] = np.zeros(shape)
+            self._lines[kind] = np.zeros(shape[:2], dtype=np.intp)
+        return self._tables[kind]
+
+    def _check_rows(self, kind: str) -> None:
+        table, lines = self._table(kind), self._lines[kind]
+        for action, state in np.argwhere((lines == 0) | ~_are_probabilities(table)):
+            name = f"{kind}: {self._given['actions'][action]} : {self._given['states'][state]}"
+            if not lines[action, state]:
+                self._fail(f"Expected probabilities for '{name}', got none")
+            self._line = int(lines[action, state])
+            self._fail_row(name, table[action, state])
+
+    def _index(self, axis: str, words: list[str]) -> slice | int:
+        names: tuple[str, ...] = self._given[axis]
+        word = words[0] if words else ""
+        if word == "*":
+            return slice(None)
+        if word in names:
+            return names.index(word)
+        if not word.isdigit() or int(word) >= len(names):
+            self._fail(f"Expected one of the {axis} ({' '.join(names[:20])}) or '*', got {word!r}")
+        return int(word)
+
+    def _numbers(self, name: str, words: list[str], shape: tuple[int, ...]) -> Array:
+        numbers = []
+        for word in words:
+            try:
+                numbers.append(float(word))
+            except ValueError:
+                numbers.append(math.nan)
+            if not math.isfinite(numbers[-1]):
+                self._fail(f"Expected a finite number, got {word!r}")
+        if len(numbers) != math.prod(shape):
+            self._fail(f"Expected {math.prod(shape)} numbers for '{name}', got {len(numbers)}")
+        return np.array(numbers).reshape(shape)
+
+    def _need(self, names: Sequence[str], before: str) -> None:
+        missing = [name for name in names if name not in self._given]
+        if missing:
+            self._fail(f"Expected {' and '.join(missing)} before {before}")
+
+    def _fail_row(self, name: str, row: Array) -> NoReturn:
+        self._fail(
+            f"Expected the probabilities of '{name}' to be at least 0 and sum to 1, got {row.tolist()}"
+        )
+
+    def _fail(self, message: str) -> NoReturn:
+        raise DataError(f"{message}: correct the file.", path=self._path, line=self._line)

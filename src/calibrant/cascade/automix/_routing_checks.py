@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -27,11 +30,10 @@ def check_scores(name: str, values: ArrayLike) -> Array:
     legal = (array >= -_ROUNDING) & (array <= 1.0 + _ROUNDING)
     if not legal.all():
         row = int(np.argmin(legal))
-        msg = (
+        raise ConfigurationError(
             f"Expected {name} in [0, 1], got {array[row]} in row {row}: divide percentages by 100, and bring other "
             "units to [0, 1] first."
         )
-        raise ConfigurationError(msg)
     return np.clip(array, 0.0, 1.0)
 
 
@@ -40,13 +42,14 @@ def check_rows(**arrays: Array) -> int:
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-        msg = f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
+        )
     return next(iter(lengths.values()))
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
-    """Return what each of `n` rows costs, shape (n,): one number for all rows, or one for each.
+    """Return the cost of each of `n` rows, shape (n,), given as one number for all rows or one for each.
 
     Parameters
     ----------
@@ -67,20 +70,74 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
     given = np.asarray(cost)
     array = check_values(name, given.reshape(1) if given.ndim == 0 else given)
     if given.ndim and len(array) != n:
-        msg = f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
+        )
     if (array < 0.0).any():
-        msg = f"Expected {name} to be at least 0, got {array.min()}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected {name} to be at least 0, got {array.min()}.")
     if positive and not array.any():
-        msg = (
+        raise ConfigurationError(
             f"Expected {name} above 0, got nothing but 0: a model that costs nothing needs no routing. Give its "
             "price, its time per row, or 1 for equal costs."
         )
-        raise ConfigurationError(msg)
     return np.broadcast_to(array, (n,))
 
 
-def check_verifier_cost(cost: ArrayLike | None, small_cost: ArrayLike, n: int) -> Array:
-    """Return what looking at each signal costs, shape (n,): one call of the small model where nothing is said."""
-    return check_costs("verifier_cost", small_cost if cost is None else cost, n)
+@dataclass(frozen=True, kw_only=True)
+class PairedRows:
+    """Checked columns of rows that both models answered.
+
+    Attributes
+    ----------
+    signal : ndarray of shape (n,)
+        Confidence in the small model's answers.
+    small, large : ndarray of shape (n,)
+        Scores of either model, in [0, 1].
+    small_cost, large_cost, verifier_cost : ndarray of shape (N,)
+        At least 0, of the N rows that these were taken from.
+    """
+
+    signal: Array
+    small: Array
+    large: Array
+    small_cost: Array
+    large_cost: Array
+    verifier_cost: Array
+
+    @classmethod
+    def of(
+        cls,
+        signal: Array,
+        small_score: ArrayLike,
+        large_score: ArrayLike,
+        costs: tuple[ArrayLike, ArrayLike, ArrayLike | None],
+        *,
+        name: str = "signal",
+    ) -> Self:
+        """Check columns against a signal that is checked already, and is known to the caller as `name`.
+
+        Costs are those of the small model, the large one and a look at the signal; without the last, a look costs one
+        call of the small model.
+        """
+        small_cost, large_cost, verifier_cost = costs
+        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
+        n = check_rows(**{name: signal}, small_score=small, large_score=large)
+        return cls(
+            signal=signal,
+            small=small,
+            large=large,
+            small_cost=check_costs("small_cost", small_cost, n),
+            large_cost=check_costs("large_cost", large_cost, n, positive=True),
+            verifier_cost=check_costs(
+                "verifier_cost", small_cost if verifier_cost is None else verifier_cost, n
+            ),
+        )
+
+    @property
+    def gain(self) -> Array:
+        """The large model's score minus the small one's, shape (n,)."""
+        return self.large - self.small
+
+    def take(self, rows: Bools) -> Self:
+        """Return these rows alone, at the costs of all."""
+        return replace(self, signal=self.signal[rows], small=self.small[rows], large=self.large[rows])

@@ -1,52 +1,44 @@
-"""Three and more models: the exact frontier of a cascade whose members are verified in turn."""
+"""Policies of three and more models: the exact frontier of a cascade whose answers are verified in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade._checks import check_count, check_real
-from calibrant.cascade.automix._corners import Corners
-from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._routing_checks import Array, Bools, check_rows, check_scores
-from calibrant.cascade.automix._tree import CascadeAction, Node, Seen, Tree
+from calibrant.cascade.automix._frontier import RoutingFrontier, routing_frontier
+from calibrant.cascade.automix._hull import Corners, rising_hull
+from calibrant.cascade.automix._policy import RoutingPolicy, bin_numbers
+from calibrant.cascade.automix._routing_checks import Array, check_rows, check_scores
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_values
 
-__all__ = [
-    "CascadeAction",
-    "CascadeDecisions",
-    "CascadeFrontier",
-    "CascadePolicy",
-    "cascade_frontier",
-    "check_prices",
-    "plan_models",
-]
+_MOST_CELLS: Final = 1_000_000
 
-_MOST_CELLS = 1_000_000
+Seen = tuple[tuple[int, int], ...]
+"""The models that were verified, and the bin of the verifier's score of each, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CascadeDecisions:
-    """What a cascade did with n rows.
+class CascadeAction:
+    """The next thing a cascade does with a row.
 
     Attributes
     ----------
-    model : ndarray of int, shape (n,)
-        Whose answer is reported.
-    asked : ndarray of bool, shape (n, N)
-        Which models were asked.
-    verified : ndarray of bool, shape (n, N)
-        Whose answers were verified; never the last model's.
+    kind : {"report", "verify"}
+        Report a model's answer, asking for it first unless the model was just verified; or ask a model and verify
+        its answer.
+    model : int
+        Position of the model.
     """
 
-    model: NDArray[np.intp]
-    asked: Bools
-    verified: Bools
+    kind: Literal["report", "verify"]
+    model: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,39 +66,6 @@ class CascadePolicy:
             f"performance={self.performance:.6g})"
         )
 
-    def decide(self, verifier_scores: Sequence[ArrayLike]) -> CascadeDecisions:
-        """Return what happens to each row.
-
-        Parameters
-        ----------
-        verifier_scores : sequence of N - 1 array-likes of shape (n,)
-            In [0, 1], by model; only those of models that the policy verifies for a row are looked at.
-
-        Raises
-        ------
-        ConfigurationError
-            Another number of arrays, or bad scores.
-        """
-        bins = _check_bins(verifier_scores, self.k)
-        n = len(bins[0])
-        model = np.zeros(n, dtype=np.intp)
-        asked, verified = (
-            np.zeros((n, len(self.k) + 1), dtype=bool),
-            np.zeros((n, len(self.k) + 1), dtype=bool),
-        )
-        waiting: list[tuple[Seen, NDArray[np.intp]]] = [((), np.arange(n))]
-        while waiting:
-            seen, rows = waiting.pop()
-            action = self.actions[seen]
-            asked[rows, action.model] = True
-            if action.kind == "report":
-                model[rows] = action.model
-                continue
-            verified[rows, action.model] = True
-            found = bins[action.model][rows]
-            waiting += [((*seen, (action.model, int(b))), rows[found == b]) for b in np.unique(found)]
-        return CascadeDecisions(model=model, asked=asked, verified=verified)
-
     def evaluate(
         self,
         verifier_scores: Sequence[ArrayLike],
@@ -119,22 +78,28 @@ class CascadePolicy:
 
         Parameters and errors are those of `plan_models`; the rows may be others than those of the plan.
         """
-        costs, looks = check_prices(cost, verifier_cost, models=len(self.k) + 1)
-        done = self.decide(verifier_scores)
-        columns = [check_scores(f"scores[{m}]", column) for m, column in enumerate(scores)]
-        if len(columns) != len(costs):
-            msg = f"Expected scores of {len(costs)} models, got {len(columns)}."
-            raise ConfigurationError(msg)
-        n = check_rows(
-            verifier_scores=done.model.astype(np.float64), **{f"scores{m}": c for m, c in enumerate(columns)}
-        )
-        spent = done.asked @ costs + done.verified[:, :-1] @ looks
-        return spent, np.stack(columns, axis=1)[np.arange(n), done.model]
+        costs, looks = _check_prices(cost, verifier_cost, models=len(self.k) + 1)
+        bins, columns = _check_columns(verifier_scores, scores, self.k)
+        spent, performance = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
+        waiting: list[tuple[Seen, NDArray[np.intp]]] = [((), np.arange(len(spent)))]
+        while waiting:
+            seen, rows = waiting.pop()
+            action = self.actions[seen]
+            model = action.model
+            if not seen or seen[-1][0] != model:  # one just verified has answered already
+                spent[rows] += costs[model]
+            if action.kind == "report":
+                performance[rows] = columns[model][rows]
+                continue
+            spent[rows] += looks[model]
+            found = bins[model][rows]
+            waiting += [((*seen, (model, int(b))), rows[found == b]) for b in np.unique(found)]
+        return spent, performance
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CascadeFrontier(Corners):
-    """What each cost buys from N models: all break points, and the policy of each.
+    """The break points of the best trade between N models, and the policy of each.
 
     Attributes
     ----------
@@ -142,7 +107,7 @@ class CascadeFrontier(Corners):
         Expected per row at every break point; both ascend strictly, and the slope falls strictly.
     """
 
-    _tree: Tree = field(compare=False)
+    _tree: _Tree = field(compare=False)
 
     def policy(self, point: int) -> CascadePolicy:
         """Return the policy of a break point; negative numbers count from the dearest.
@@ -176,68 +141,8 @@ class CascadeFrontier(Corners):
         ConfigurationError
             Less than the cheapest policy costs, or not a number.
         """
-        budget = self._check_cost(cost)
-        upper = int(np.searchsorted(self.cost, budget))
-        if upper in {0, len(self)}:
-            end = self.policy(0 if upper == 0 else -1)
-            return end, end, 0.0
-        share = (budget - self.cost[upper - 1]) / (self.cost[upper] - self.cost[upper - 1])
-        return self.policy(upper - 1), self.policy(upper), float(share)
-
-
-def cascade_frontier(
-    probability: ArrayLike,
-    performance: ArrayLike,
-    *,
-    cost: ArrayLike,
-    verifier_cost: ArrayLike | None = None,
-) -> CascadeFrontier:
-    """Return the exact frontier of N models where the probabilities are known.
-
-    Every model but the last may be asked and verified, or asked and believed; any model may be passed over, at
-    the beginning too; after a look, the model just verified or any later one may be reported. With two models this is
-    `routing_frontier`.
-
-    Parameters
-    ----------
-    probability : array-like of shape (B_1, ..., B_{N-1}), N >= 2
-        Joint probability of the bins of the verifiers of all models but the last; sums to 1.
-    performance : array-like of shape (N, B_1, ..., B_{N-1})
-        Expected score of each model given all bins.
-    cost : array-like of shape (N,)
-        Of each model, at least 0.
-    verifier_cost : array-like of shape (N - 1,), optional
-        Of looking at each answer, at least 0. By default as much as one call of its model, as in AutoMix.
-
-    Returns
-    -------
-    CascadeFrontier
-
-    Raises
-    ------
-    ConfigurationError
-        Shapes that do not fit, NaN, negative costs or probabilities, more than a million cells.
-
-    Notes
-    -----
-    Every node of the decision tree is represented by its upper concave hull in cost and performance. Behind a look,
-    hulls of the bins add up segment by segment, steepest first (the Minkowski sum); among actions the hull of the
-    union is taken. The corners at the root are all break points, without a grid of prices.
-    """
-    mass, value = np.asarray(probability, dtype=np.float64), np.asarray(performance, dtype=np.float64)
-    if mass.ndim < 1 or value.shape != (mass.ndim + 1, *mass.shape) or not 0 < mass.size <= _MOST_CELLS:
-        msg = (
-            f"Expected probability of shape (B_1, ..., B_N-1), of at most {_MOST_CELLS} cells, and performance of "
-            f"shape (N, B_1, ..., B_N-1), got {mass.shape} and {value.shape}."
-        )
-        raise ConfigurationError(msg)
-    if not (np.isfinite(value).all() and (mass >= 0.0).all() and abs(float(mass.sum()) - 1.0) <= 1e-6):
-        msg = f"Expected finite performance and probabilities that sum to 1, got a sum of {float(mass.sum()):.6g}."
-        raise ConfigurationError(msg)
-    costs, looks = check_prices(cost, verifier_cost, models=mass.ndim + 1)
-    tree = Tree(root=Node(mass=mass, gain=mass * value, after=0), cost=costs, verifier_cost=looks)
-    x, y = tree.hull(tree.root)
-    return CascadeFrontier(cost=x, performance=y, _tree=tree)
+        lower, upper, share = self._around(cost)
+        return self.policy(lower), self.policy(upper), share
 
 
 def plan_models(
@@ -250,6 +155,10 @@ def plan_models(
     shrinkage: float = 8.0,
 ) -> CascadeFrontier:
     """Return the frontier of N models learned from rows that all of them answered.
+
+    Every model but the last may be asked and verified, or asked and believed; any model may be passed over, at
+    the beginning too; after a look, the model just verified or any later one may be reported. With two models this is
+    `routing_frontier`.
 
     Parameters
     ----------
@@ -280,12 +189,13 @@ def plan_models(
     and C.
     """
     steps = check_count("k", k)
-    columns = [check_scores(f"scores[{m}]", column) for m, column in enumerate(scores)]
-    if len(columns) < 2 or (steps + 1) ** (len(columns) - 1) > _MOST_CELLS:
-        msg = f"Expected two models or more, and at most {_MOST_CELLS} cells, got {len(columns)} models at k={k}."
-        raise ConfigurationError(msg)
-    bins = _check_bins(verifier_scores, (steps,) * (len(columns) - 1))
-    check_rows(verifier_scores=bins[0].astype(np.float64), **{f"scores{m}": c for m, c in enumerate(columns)})
+    verified = len(scores) - 1
+    if verified < 1 or (steps + 1) ** verified > _MOST_CELLS:
+        raise ConfigurationError(
+            f"Expected two models or more, and at most {_MOST_CELLS} cells, got {len(scores)} models at k={k}."
+        )
+    bins, columns = _check_columns(verifier_scores, scores, (steps,) * verified)
+    costs, looks = _check_prices(cost, verifier_cost, models=len(columns))
     strength = check_real("shrinkage", shrinkage, low=0.0)
     shape = (steps + 1,) * len(bins)
     cells = np.ravel_multi_index(tuple(bins), shape)
@@ -294,7 +204,30 @@ def plan_models(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )
     mass, means = _shrunk(counts, sums, strength)
-    return cascade_frontier(mass, means, cost=cost, verifier_cost=verifier_cost)
+    return exact_frontier(mass, means, cost=costs, verifier_cost=looks)
+
+
+def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Array) -> CascadeFrontier:
+    """Return the exact frontier of N models under known probabilities.
+
+    Parameters
+    ----------
+    mass : ndarray of shape (B_1, ..., B_{N-1}), N >= 2
+        Joint probability of the bins of the verifiers of all models but the last; sums to 1.
+    value : ndarray of shape (N, B_1, ..., B_{N-1})
+        Expected score of each model given all bins.
+    cost, verifier_cost : ndarray of shape (N,) and (N - 1,)
+        As `_check_prices` returns them.
+
+    Notes
+    -----
+    Every node of the decision tree is represented by its upper concave hull in cost and performance. Behind a look,
+    hulls of the bins add up segment by segment, steepest first (the Minkowski sum); among actions the hull of the
+    union is taken. The corners at the root are all break points, without a grid of prices.
+    """
+    tree = _Tree(root=_Node(mass=mass, gain=mass * value, after=0), cost=cost, verifier_cost=verifier_cost)
+    x, y = tree.hull(tree.root)
+    return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
 
 def _shrunk(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
@@ -317,22 +250,28 @@ def _shrunk(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
     return mass, means
 
 
-def _check_bins(verifier_scores: Sequence[ArrayLike], k: tuple[int, ...]) -> list[NDArray[np.intp]]:
-    if len(verifier_scores) != len(k):
-        msg = (
-            f"Expected verifier_scores of {len(k)} models, one array for each but the last, got "
+def _check_columns(
+    verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], k: tuple[int, ...]
+) -> tuple[list[NDArray[np.intp]], list[Array]]:
+    """Return the bins of the verifiers' scores and the models' scores, all of one length."""
+    _check_counts(verifier_scores, scores, models=len(k) + 1)
+    columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
+    looks = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}
+    checked = {name: check_scores(name, column) for name, column in {**looks, **columns}.items()}
+    check_rows(**checked)
+    bins = [bin_numbers(checked[name], steps) for name, steps in zip(looks, k, strict=True)]
+    return bins, [checked[name] for name in columns]
+
+
+def _check_counts(verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], *, models: int) -> None:
+    if len(scores) != models or len(verifier_scores) != models - 1:
+        raise ConfigurationError(
+            f"Expected scores of {models} models and verifier_scores of all but the last, got {len(scores)} and "
             f"{len(verifier_scores)}."
         )
-        raise ConfigurationError(msg)
-    bins = [
-        bin_numbers(s, steps, name=f"verifier_scores[{m}]")
-        for m, (s, steps) in enumerate(zip(verifier_scores, k, strict=True))
-    ]
-    check_rows(**{f"verifier_scores{m}": b.astype(np.float64) for m, b in enumerate(bins)})
-    return bins
 
 
-def check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Array, Array]:
+def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Array, Array]:
     """Return costs of shape (N,) and verifier costs of shape (N - 1,), all at least 0, or ConfigurationError.
 
     Without verifier costs, looking at an answer costs as much as the call it came from.
@@ -340,9 +279,194 @@ def check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: in
     costs = check_values("cost", cost)
     looks = costs[:-1] if verifier_cost is None else check_values("verifier_cost", verifier_cost)
     if (len(costs), len(looks)) != (models, models - 1) or min(costs.min(), looks.min()) < 0.0:
-        msg = (
+        raise ConfigurationError(
             f"Expected {models} costs and {models - 1} verifier costs, all at least 0, got {costs.tolist()} and "
             f"{looks.tolist()}."
         )
-        raise ConfigurationError(msg)
     return costs, looks
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """A point of a cascade: unnormalised probabilities of all that may still be seen.
+
+    `mass` has an axis for each verifier behind the last one looked at; `gain` is mass times the expected score of
+    each model, with the models in front.
+    """
+
+    mass: Array
+    gain: Array
+    after: int  # the next model's position; the one before it was just verified
+
+    def total(self, model: int) -> float:
+        return float(self.gain[model].sum())
+
+    def verified(self, model: int) -> list[_Node]:
+        """Return the nodes behind each bin of a model's verifier; models passed over are never verified."""
+        skipped = tuple(range(model - self.after))
+        mass = self.mass.sum(axis=skipped)
+        gain = self.gain.sum(axis=tuple(1 + axis for axis in skipped))
+        return [_Node(mass=mass[b], gain=gain[:, b], after=model + 1) for b in range(len(mass))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tree:
+    """The decision problem: tables and costs."""
+
+    root: _Node
+    cost: Array
+    verifier_cost: Array
+
+    @property
+    def k(self) -> tuple[int, ...]:
+        return tuple(size - 1 for size in self.root.mass.shape)
+
+    def reports(self, node: _Node) -> Iterator[tuple[int, float, float]]:
+        """Yield model, cost and performance of reporting an answer now."""
+        mass = float(node.mass.sum())
+        if node.after > 0:
+            yield node.after - 1, 0.0, node.total(node.after - 1)
+        for model in range(node.after, len(self.cost)):
+            yield model, mass * float(self.cost[model]), node.total(model)
+
+    def looks(self, node: _Node) -> Iterator[tuple[int, float]]:
+        """Yield model and cost of asking and verifying it."""
+        mass = float(node.mass.sum())
+        for model in range(node.after, len(self.verifier_cost)):
+            yield model, mass * float(self.cost[model] + self.verifier_cost[model])
+
+    def hull(self, node: _Node) -> tuple[Array, Array]:
+        """Return the frontier behind a node: corners of all its actions' frontiers together."""
+        points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
+        for model, cost in self.looks(node):
+            x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
+            points.append((x + cost, y))
+        x, y = (np.concatenate(axis) for axis in zip(*points, strict=True))
+        corners = rising_hull(x, y)
+        return x[corners], y[corners]
+
+    def best_actions(self, price: float) -> dict[Seen, CascadeAction]:
+        """Return the action with the best performance minus price times cost, wherever the policy can come."""
+        return self._best(self.root, (), price)[1]
+
+    def _best(self, node: _Node, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
+        value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
+        best = {seen: CascadeAction(kind="report", model=-model)}
+        for looked, cost in self.looks(node):
+            below = [
+                self._best(child, (*seen, (looked, b)), price)
+                for b, child in enumerate(node.verified(looked))
+            ]
+            found = sum(part for part, _ in below) - price * cost
+            if found > value:
+                value = found
+                best = {seen: CascadeAction(kind="verify", model=looked)}
+                for _, actions in below:
+                    best |= actions
+        return value, best
+
+
+def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the corners of the Minkowski sum: all segments, steepest first."""
+    run = np.concatenate([np.diff(x) for x, _ in hulls])
+    rise = np.concatenate([np.diff(y) for _, y in hulls])
+    order = np.argsort(-rise / run, kind="stable")
+    start = sum(x[0] for x, _ in hulls), sum(y[0] for _, y in hulls)
+    x, y = (np.concatenate(([s], s + np.cumsum(d[order]))) for s, d in zip(start, (run, rise), strict=True))
+    return x, y
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionBaseline:
+    """Two-model mixes of neighbours among N models; a budget decides which of them is used.
+
+    It never asks more than two models about a row, and never jumps over one, which is what `plan_models` can gain.
+
+    Attributes
+    ----------
+    frontiers : tuple of RoutingFrontier, length N - 1
+        Of models m and m + 1.
+    cost : ndarray of shape (N,)
+        Of each model, per row.
+    """
+
+    frontiers: tuple[RoutingFrontier, ...]
+    cost: Array = field(compare=False)
+
+    def mixture(self, *, cost: float) -> RoutingPolicy:
+        """Return the best policy for a budget, of the mix that the budget calls for.
+
+        This is the first mix whose larger model costs more than the budget, else the last.
+
+        Parameters
+        ----------
+        cost : float
+            Most that may be spent per row, on average.
+
+        Raises
+        ------
+        ConfigurationError
+            Less than the smallest model costs, or not a number.
+        """
+        budget = check_real("cost", cost)
+        if budget < self.cost[0]:
+            raise ConfigurationError(
+                f"Expected a budget of at least {self.cost[0]:.6g}, the smallest model's cost, got {cost!r}."
+            )
+        dearer = np.flatnonzero(self.cost[1:] > budget)
+        pair = int(dearer[0]) if len(dearer) else len(self.frontiers) - 1
+        return self.frontiers[pair].mixture(cost=budget)
+
+
+def union_baseline(
+    verifier_scores: Sequence[ArrayLike],
+    scores: Sequence[ArrayLike],
+    *,
+    cost: ArrayLike,
+    verifier_cost: ArrayLike | None = None,
+    k: int = 8,
+) -> UnionBaseline:
+    """Return the Union baseline of AutoMix, learned from rows that all N models answered.
+
+    Parameters
+    ----------
+    verifier_scores : sequence of N - 1 array-likes of shape (n,), N >= 2
+        Of all models but the last, small to large, in [0, 1].
+    scores : sequence of N array-likes of shape (n,)
+        Performance of each model: 0 and 1, or any score in [0, 1].
+    cost : array-like of shape (N,)
+        Per row, at least 0, in one unit; ascending.
+    verifier_cost : array-like of shape (N - 1,), optional
+        By default looking at an answer costs as much as one call of its model, as in AutoMix; 0 is right for a signal
+        that comes with the answer, such as its confidence.
+    k : int, default 8
+        Verifier scores are rounded to 0, 1/k, ..., 1.
+
+    Raises
+    ------
+    ConfigurationError
+        Lengths differ, NaN, scores outside [0, 1], negative or falling costs.
+
+    References
+    ----------
+    Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, section 5.5.
+    """
+    _check_counts(verifier_scores, scores, models=max(len(scores), 2))
+    costs, looks = _check_prices(cost, verifier_cost, models=len(scores))
+    if (np.diff(costs) < 0.0).any():
+        raise ConfigurationError(
+            f"Expected costs from the cheapest model to the dearest, got {costs.tolist()}: sort the models."
+        )
+    frontiers = tuple(
+        routing_frontier(
+            verifier_scores[m],
+            scores[m],
+            scores[m + 1],
+            small_cost=costs[m],
+            large_cost=costs[m + 1],
+            verifier_cost=looks[m],
+            k=k,
+        )
+        for m in range(len(costs) - 1)
+    )
+    return UnionBaseline(frontiers=frontiers, cost=costs)

@@ -1,4 +1,4 @@
-"""Which tokens of an answer its confidence is read from."""
+"""Filters of the tokens that the confidence in an answer is read from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from calibrant.cascade.methods._tool_calls import argument_spans
 from calibrant.core._completion import Completion, Token
-from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.logprobs._align import align
 
 TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
@@ -30,13 +30,6 @@ _SPECIAL = re.compile(
     rb"|\[/?INST\]"
 )
 _FENCE = re.compile(rb"\s*```[\w+-]*[ \t]*(?=\r?\n|$)")
-
-
-def check_filter(token_filter: object) -> None:
-    """Raise ConfigurationError where `token_filter` is none."""
-    if token_filter not in get_args(TokenFilter):
-        known = ", ".join(map(repr, get_args(TokenFilter)))
-        raise ConfigurationError(f"Expected token_filter to be one of {known}, got {token_filter!r}.")
 
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:

@@ -7,15 +7,22 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.cascade._calibrator import Calibrator, applied, behaviour
 from calibrant.cascade._checks import check_real, is_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade._protocol import (
+    Answered,
+    Assessment,
+    Calibrator,
+    NoEvidence,
+    calibrator_record,
+    for_one_row,
+)
+from calibrant.cascade.methods._share import ShareMethod
 from calibrant.core._errors import CalibrantError, ConfigurationError, NotFittedError
 
 _LEAST = 1e-300  # as in `Prediction.log_confidence`
 
 
-class LabelProbability:
+class LabelProbability(ShareMethod):
     """The probability of the label, as the classifier reports it, calibrated or not.
 
     It needs no tokens: labels that were scored (``exact``), read from tokens (``masked``, ``raw``) or
@@ -44,9 +51,6 @@ class LabelProbability:
     """
 
     name: ClassVar[str] = "label_probability"
-    default_threshold: ClassVar[float] = 0.7
-    top_logprobs: ClassVar[int] = 0
-    needs_tokens: ClassVar[bool] = False
 
     def __init__(self, *, calibrator: Calibrator | None = None) -> None:
         if calibrator is not None and not callable(getattr(calibrator, "predict", None)):
@@ -58,7 +62,7 @@ class LabelProbability:
             name = type(calibrator).__name__
             raise NotFittedError(f"Expected a fitted {name}, got one before fit: call fit or load it first.")
         self.calibrator = calibrator
-        self._calibrate = None if calibrator is None else applied(calibrator)
+        self._calibrate = None if calibrator is None else for_one_row(calibrator.predict)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the probability of the label; no evidence where the prediction has none."""
@@ -69,7 +73,9 @@ class LabelProbability:
                 "log-probabilities, or scoring='sampled'."
             )
         try:
-            confidence = float(given) if self._calibrate is None else self._calibrate(given, label)
+            confidence = (
+                float(given) if self._calibrate is None else float(self._calibrate(given, predicted=label))
+            )
         except CalibrantError as error:
             return NoEvidence(reason=f"The calibrator failed: {error}")
         if not is_share(confidence):
@@ -89,11 +95,5 @@ class LabelProbability:
         return math.exp(check_real("the natural logarithm of a probability", native, high=0.0))
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the method's name, and what tells its calibrator from others."""
-        return {
-            "method": self.name,
-            "calibrator": None if self.calibrator is None else behaviour(self.calibrator),
-        }
-
-    def close(self) -> None:
-        """Nothing is held."""
+        """Return the method's name, and a digest of its calibrator."""
+        return {"method": self.name, "calibrator": calibrator_record(self.calibrator)}

@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
+import pydantic
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._state import read_state, write_state
-from calibrant.cascade._checks import check_share, is_count
+from calibrant.cascade._checks import is_count
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._features import CONFIDENCE_FEATURES, TextWeights, confidence_features
+from calibrant.cascade.methods._share import ShareMethod
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._files import damaged_record
 from calibrant.core._fingerprint import Fingerprint
@@ -25,9 +30,52 @@ _KIND: Final = "learned scorer"
 _VERSION: Final = 1
 _STRENGTHS: Final = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse of the regularisation's, as scikit-learn's C
 _FOLDS: Final = 5
+_CONFIDENCE_FEATURES: Final = 5
+_LEAST: Final = 1e-12
+_CLIP: Final = 1e-6
+_WORD: Final = re.compile(r"\w+")
+
+_Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
-class LearnedScorer:
+class _State(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class _ConfidenceState(_State):
+    """Weights of the confidence features, and the means that are subtracted first; none without confidence."""
+
+    weights: list[float]
+    centre: list[float]
+
+    @pydantic.model_validator(mode="after")
+    def _check_features(self) -> Self:
+        if len(self.weights) != len(self.centre) or len(self.weights) not in (0, _CONFIDENCE_FEATURES):
+            raise ValueError(f"{len(self.weights)} and {len(self.centre)} confidence features")
+        return self
+
+
+class _TextState(_State):
+    """Hashed TF-IDF of words and pairs of neighbouring words.
+
+    With n texts, of which d hold something in a bucket, its inverse document frequency is
+    ``ln((1 + n) / (1 + d)) + 1``; `rare` is that of a bucket that no text holds. Vectors have length 1.
+    """
+
+    n_buckets: Annotated[int, pydantic.Field(ge=2)]
+    rare: _Positive
+    buckets: list[tuple[int, _Positive, float]]  # number, frequency, weight
+
+
+class _LearnedState(_State):
+    strength: float
+    intercept: float
+    labels: dict[str, float]
+    confidence: _ConfidenceState
+    text: _TextState
+
+
+class LearnedScorer(ShareMethod):
     """The probability that an answer is right, learned from question, label and confidence.
 
     FrugalGPT [1]_ escalates when a learned score of question and answer is low. Here that score is a
@@ -44,14 +92,14 @@ class LearnedScorer:
     Parameters
     ----------
     n_buckets : int, default 4096
-        What words are hashed into, at least 2.
+        Number of buckets that words are hashed into, at least 2.
 
     Attributes
     ----------
     strength_ : float
         The chosen C of scikit-learn's `LogisticRegression`.
     uses_confidence_ : bool
-        Whether the fitted predictions had confidences; then all that are assessed need one.
+        True if the fitted predictions had confidences; then all that are assessed need one.
 
     Raises
     ------
@@ -66,16 +114,12 @@ class LearnedScorer:
     """
 
     name: ClassVar[str] = "learned"
-    default_threshold: ClassVar[float] = 0.7
-    top_logprobs: ClassVar[int] = 0
-    needs_tokens: ClassVar[bool] = False
+    unit: ClassVar[str] = "a probability"
     strength_: float
     uses_confidence_: bool
-    _text: TextWeights
-    _labels: dict[str, float]
-    _dense: NDArray[np.float64]  # weights of the confidence features, shape (F,) or (0,)
-    _centre: NDArray[np.float64]
-    _intercept: float
+    _state: _LearnedState
+    _frequency: dict[int, float]  # inverse document frequency of a bucket
+    _weights: dict[int, float]
 
     def __init__(self, *, n_buckets: int = 4096) -> None:
         if not is_count(n_buckets, low=2):
@@ -92,7 +136,7 @@ class LearnedScorer:
         *,
         rng: np.random.Generator | int = 0,
     ) -> Self:
-        """Learn which answers are right; forget what was learned before.
+        """Learn to tell right answers from wrong ones; an earlier fit is forgotten.
 
         Parameters
         ----------
@@ -112,29 +156,43 @@ class LearnedScorer:
             rows right or all wrong.
         """
         y = _check_rows(questions, predictions, correct)
-        with_confidence = [confidence_features(one) is not None for one in predictions]
-        if any(with_confidence) and not all(with_confidence):
+        confidences = [confidence_features(one) for one in predictions]
+        missing = confidences.count(None)
+        if 0 < missing < len(y):
             raise ConfigurationError(
                 f"Expected all predictions with a confidence and a distribution, or none, got "
-                f"{len(y) - sum(with_confidence)} of {len(y)} without: leave those rows out."
+                f"{missing} of {len(y)} without: leave those rows out."
             )
-        dense = np.array([confidence_features(one) or () for one in predictions], dtype=np.float64)
-        centre = dense.mean(axis=0)
-        scale = dense.std(axis=0)
+        dense = np.array([one or () for one in confidences], dtype=np.float64)
+        centre, scale = dense.mean(axis=0), dense.std(axis=0)
         scale[scale < 1e-12] = 1.0
-        text = TextWeights.of(questions, n_buckets=self.n_buckets)
-        labels = sorted({str(one.label) for one in predictions})
-        matrix = _design(text, questions, predictions, labels, (dense - centre) / scale)
-        self.strength_ = _choose_strength(matrix, y, np.random.default_rng(rng))
-        model = _regression(self.strength_).fit(matrix, y)
-        weights = model.coef_[0]
-        n_dense = dense.shape[1]
-        self._dense = weights[:n_dense] / scale
-        self._centre = centre
-        self._labels = dict(zip(labels, weights[n_dense : n_dense + len(labels)].tolist(), strict=True))
-        self._text = text.weighted(weights[n_dense + len(labels) :])
-        self._intercept = float(model.intercept_[0])
-        self.uses_confidence_ = n_dense > 0
+        rare, frequency = _frequencies(questions, self.n_buckets)
+        rows: list[dict[str, float]] = []
+        for question, one, values in zip(questions, predictions, (dense - centre) / scale, strict=True):
+            words = _word_values(question, self.n_buckets, frequency, rare)
+            rows.append({f"word {bucket}": value for bucket, value in words.items()})
+            rows[-1] |= {f"confidence {place}": float(value) for place, value in enumerate(values)}
+            rows[-1][f"label {one.label}"] = 1.0
+        strength, intercept, weights = _regression(rows, y, np.random.default_rng(rng))
+        self._use(
+            _LearnedState(
+                strength=strength,
+                intercept=intercept,
+                labels={
+                    label: weights[f"label {label}"]
+                    for label in sorted({str(one.label) for one in predictions})
+                },
+                confidence=_ConfidenceState(
+                    weights=[weights[f"confidence {place}"] / one for place, one in enumerate(scale)],
+                    centre=centre.tolist(),
+                ),
+                text=_TextState(
+                    n_buckets=self.n_buckets,
+                    rare=rare,
+                    buckets=[(bucket, one, weights[f"word {bucket}"]) for bucket, one in frequency.items()],
+                ),
+            )
+        )
         return self
 
     def predict(self, questions: Sequence[str], predictions: Sequence[Prediction]) -> NDArray[np.float64]:
@@ -156,18 +214,18 @@ class LearnedScorer:
         """
         self._require_fitted("predict")
         _check_lengths(questions, predictions)
-        found = [
+        values = [
             self._probability(question, one) for question, one in zip(questions, predictions, strict=True)
         ]
-        missing = sum(value is None for value in found)
+        missing = values.count(None)
         if missing:
             raise ConfigurationError(
-                f"Expected predictions with {self._needs()}, got {missing} of {len(found)} without: leave them out."
+                f"Expected predictions with {self._needs()}, got {missing} of {len(values)} without: leave them out."
             )
-        return np.array(found, dtype=np.float64)
+        return np.array(values, dtype=np.float64)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the probability that the answer is right; no evidence where what was fitted is missing.
+        """Return the probability that the answer is right; no evidence where a feature of the fit is missing.
 
         Raises
         ------
@@ -183,35 +241,24 @@ class LearnedScorer:
             )
         return Assessment(confidence=probability, native=probability)
 
-    def to_confidence(self, native: float) -> float:
-        """Return a probability as it is.
-
-        Raises
-        ------
-        ConfigurationError
-            It is not in [0, 1].
-        """
-        return check_share("a probability", native)
-
     def describe(self) -> Mapping[str, Any]:
-        """Return the method's name and a digest of what was learned; None where nothing was."""
+        """Return the method's name and a digest of the fit; None before it."""
         learned = None
-        if self._is_fitted():
-            learned = hashlib.sha256(json.dumps(self._to_record(), sort_keys=True).encode()).hexdigest()
+        if hasattr(self, "_state"):
+            learned = hashlib.sha256(
+                json.dumps(self._state.model_dump(), sort_keys=True).encode()
+            ).hexdigest()
         return {"method": self.name, "learned": learned}
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write what was learned to one JSON file, atomically and at full precision.
+        """Write the fit to one JSON file, atomically and at full precision.
 
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced. It holds weights of hashed words, no text but labels.
+            Of the file; an existing one is replaced. It holds weights of hashed words, no text but labels.
         fingerprint : Fingerprint
-            What it was fitted on (`Classifier.fingerprint`); loading asks for the same.
+            Of the classifier that it was fitted on (`Classifier.fingerprint`); loading asks for the same.
 
         Raises
         ------
@@ -221,7 +268,9 @@ class LearnedScorer:
             The file cannot be written.
         """
         self._require_fitted("save")
-        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=self._to_record())
+        write_state(
+            path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=self._state.model_dump()
+        )
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
@@ -233,68 +282,49 @@ class LearnedScorer:
             The file is missing or damaged, holds something else or another version, or was fitted on
             another prompt, model, log-probability space or label set; the message names which.
         """
-        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
+        record = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
         try:
-            return cls._from_record(state)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            state = _LearnedState.model_validate(record)
+        except ValueError as error:
             raise damaged_record(path, error, make="fit and save it") from error
+        scorer = cls(n_buckets=state.text.n_buckets)
+        scorer._use(state)
+        return scorer
+
+    def _use(self, state: _LearnedState) -> None:
+        self._state = state
+        self._frequency = {bucket: frequency for bucket, frequency, _ in state.text.buckets}
+        self._weights = {bucket: weight for bucket, _, weight in state.text.buckets}
+        self.strength_ = state.strength
+        self.uses_confidence_ = bool(state.confidence.weights)
 
     def _probability(self, question: str, prediction: Prediction) -> float | None:
         if prediction.label is None:
             return None
-        score = self._intercept + self._text.score(question) + self._labels.get(prediction.label, 0.0)
+        state = self._state
+        values = _word_values(question, self.n_buckets, self._frequency, state.text.rare)
+        score = state.intercept + math.fsum(
+            self._weights.get(bucket, 0.0) * value for bucket, value in values.items()
+        )
+        score += state.labels.get(prediction.label, 0.0)
         if self.uses_confidence_:
             features = confidence_features(prediction)
             if features is None:
                 return None
-            score += float((np.array(features) - self._centre) @ self._dense)
+            score += float(
+                (np.array(features) - state.confidence.centre) @ np.array(state.confidence.weights)
+            )
         # Either form alone overflows at one end.
         return 1.0 / (1.0 + math.exp(-score)) if score >= 0.0 else math.exp(score) / (1.0 + math.exp(score))
 
     def _needs(self) -> str:
         return "a label, a confidence and a distribution" if self.uses_confidence_ else "a label"
 
-    def _is_fitted(self) -> bool:
-        return hasattr(self, "_intercept")
-
-    def _require_fitted(self, what: str) -> None:
-        if not self._is_fitted():
+    def _require_fitted(self, action: str) -> None:
+        if not hasattr(self, "_state"):
             raise NotFittedError(
-                f"Expected a fitted LearnedScorer, got {what} before fit: call fit or load first."
+                f"Expected a fitted LearnedScorer, got {action} before fit: call fit or load first."
             )
-
-    def _to_record(self) -> dict[str, Any]:
-        return {
-            "strength": self.strength_,
-            "intercept": self._intercept,
-            "labels": self._labels,
-            "confidence": {"weights": self._dense.tolist(), "centre": self._centre.tolist()},
-            "text": self._text.to_record(),
-        }
-
-    @classmethod
-    def _from_record(cls, record: Mapping[str, Any]) -> Self:
-        text = TextWeights.from_record(record["text"])
-        scorer = cls(n_buckets=text.n_buckets)
-        scorer._text = text
-        scorer.strength_ = _finite(record["strength"])
-        scorer._labels = {str(label): _finite(weight) for label, weight in dict(record["labels"]).items()}
-        scorer._dense, scorer._centre = (
-            np.array([_finite(value) for value in record["confidence"][name]], dtype=np.float64)
-            for name in ("weights", "centre")
-        )
-        if scorer._dense.shape != scorer._centre.shape or len(scorer._dense) not in (0, CONFIDENCE_FEATURES):
-            raise ValueError(f"{len(scorer._dense)} and {len(scorer._centre)} confidence features")
-        scorer.uses_confidence_ = len(scorer._dense) > 0
-        scorer._intercept = _finite(record["intercept"])
-        return scorer
-
-
-def _finite(value: object) -> float:
-    number = float(value)  # type: ignore[arg-type]
-    if not math.isfinite(number):
-        raise ValueError(f"{value!r} is not finite")
-    return number
 
 
 def _check_lengths(questions: Sequence[str], predictions: Sequence[Prediction]) -> None:
@@ -328,56 +358,77 @@ def _check_rows(
     return y.astype(np.int_)
 
 
-def _design(
-    text: TextWeights,
-    questions: Sequence[str],
-    predictions: Sequence[Prediction],
-    labels: Sequence[str],
-    dense: NDArray[np.float64],
-) -> Any:  # noqa: ANN401 (a scipy matrix)
-    """Return the features of all rows: confidence, label, words."""
-    from scipy.sparse import csr_array, hstack  # noqa: PLC0415 (heavy)
+def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
+    """Return features of a prediction's confidence and distribution, or None where it lacks them.
 
-    n = len(questions)
-    columns = {label: number for number, label in enumerate(labels)}
-    rows = [text.features(question) for question in questions]
-    words = csr_array(
-        (
-            np.array([value for row in rows for value in row.values()], dtype=np.float64),
-            np.array([bucket for row in rows for bucket in row], dtype=np.int32),
-            np.cumsum([0, *map(len, rows)]),
-        ),
-        shape=(n, text.n_buckets),
+    Returns
+    -------
+    tuple of 5 float
+        Natural logarithm and log-odds of the confidence (clipped at 1e-12, and at 1e-6 from either end),
+        difference of the two highest probabilities, entropy in nats, label mass.
+    """
+    confidence, distribution = prediction.confidence, prediction.distribution
+    if confidence is None or distribution is None:
+        return None
+    logprobs = distribution.logprobs
+    probabilities = np.exp(logprobs)
+    highest = np.sort(probabilities)[-2:]
+    clipped = min(max(confidence, _CLIP), 1.0 - _CLIP)
+    return (
+        math.log(max(confidence, _LEAST)),
+        math.log(clipped / (1.0 - clipped)),
+        float(highest[-1] - highest[0]) if len(highest) == 2 else 1.0,
+        float(-probabilities @ logprobs),
+        distribution.label_mass,
     )
-    one_hot = csr_array(
-        (np.ones(n), (np.arange(n), [columns[str(one.label)] for one in predictions])), shape=(n, len(labels))
-    )
-    return hstack([csr_array(dense), one_hot, words], format="csr")
 
 
-def _regression(strength: float) -> Any:  # noqa: ANN401 (sklearn has no types)
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 (heavy)
+def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int, float]]:
+    """Return the inverse document frequency of a bucket that no text holds, and those of all others."""
+    holding = Counter(bucket for text in texts for bucket in _counts(text, n_buckets))
+    n = len(texts)
+    frequency = {bucket: math.log((1 + n) / (1 + holding[bucket])) + 1.0 for bucket in sorted(holding)}
+    return math.log(1 + n) + 1.0, frequency
 
-    return LogisticRegression(C=strength, max_iter=5000)
+
+def _word_values(text: str, n_buckets: int, frequency: Mapping[int, float], rare: float) -> dict[int, float]:
+    """Return the values of the buckets that a text fills; their squares sum to 1."""
+    values = {
+        bucket: count * frequency.get(bucket, rare) for bucket, count in _counts(text, n_buckets).items()
+    }
+    length = math.sqrt(math.fsum(value * value for value in values.values()))
+    return {bucket: value / length for bucket, value in values.items()}
 
 
-def _choose_strength(matrix: Any, y: NDArray[np.int_], rng: np.random.Generator) -> float:  # noqa: ANN401
-    """Return the C of least log-loss on held-out folds; 1 where there are too few rows for two folds."""
+def _counts(text: str, n_buckets: int) -> Counter[int]:
+    words = _WORD.findall(text.casefold())
+    terms = words + [f"{one} {other}" for one, other in pairwise(words)]
+    return Counter(zlib.crc32(term.encode("utf-8", "surrogatepass")) % n_buckets for term in terms)
+
+
+def _regression(
+    rows: Sequence[Mapping[str, float]], y: NDArray[np.int_], rng: np.random.Generator
+) -> tuple[float, float, dict[str, float]]:
+    """Return C, intercept and weights of a regression; C has the least log-loss on held-out folds.
+
+    It is 1 where there are too few rows for two folds.
+    """
+    from sklearn.feature_extraction import DictVectorizer  # noqa: PLC0415 (heavy, and assessing needs none)
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.model_selection import GridSearchCV, PredefinedSplit  # noqa: PLC0415
+
+    columns = DictVectorizer()
+    matrix = columns.fit_transform(rows)
+    model = LogisticRegression(C=1.0, max_iter=5000)
     folds = min(_FOLDS, int(np.bincount(y, minlength=2).min()))
-    if folds < 2:
-        return 1.0
-    fold = np.zeros(len(y), dtype=np.int_)
-    for kind in (0, 1):  # both kinds in every fold
-        members = rng.permutation(np.flatnonzero(y == kind))
-        fold[members] = np.arange(len(members)) % folds
-    losses = [
-        sum(_held_out_loss(matrix, y, fold == number, strength) for number in range(folds))
-        for strength in _STRENGTHS
-    ]
-    return _STRENGTHS[int(np.argmin(losses))]
-
-
-def _held_out_loss(matrix: Any, y: NDArray[np.int_], out: NDArray[np.bool_], strength: float) -> float:  # noqa: ANN401
-    model = _regression(strength).fit(matrix[~out], y[~out])
-    logprobs = model.predict_log_proba(matrix[out])
-    return float(-np.maximum(logprobs[np.arange(out.sum()), y[out]], -100.0).sum())
+    if folds >= 2:
+        fold = np.zeros(len(y), dtype=np.int_)
+        for kind in (0, 1):  # both kinds in every fold
+            members = rng.permutation(np.flatnonzero(y == kind))
+            fold[members] = np.arange(len(members)) % folds
+        model = GridSearchCV(model, {"C": _STRENGTHS}, scoring="neg_log_loss", cv=PredefinedSplit(fold))
+        model = model.fit(matrix, y).best_estimator_
+    else:
+        model.fit(matrix, y)
+    weights = dict(zip(columns.feature_names_, model.coef_[0].tolist(), strict=True))
+    return float(model.C), float(model.intercept_[0]), weights

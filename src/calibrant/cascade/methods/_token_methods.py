@@ -6,11 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 from calibrant.cascade._checks import check_real, check_share
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._filters import TokenFilter, check_filter, chosen_tokens, kept_tokens
+from calibrant.cascade.methods._filters import TokenFilter, chosen_tokens, kept_tokens
 from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.logprobs._fields import UnparsedError, field_value
@@ -56,7 +56,7 @@ def _from_gap(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _TokenMethod(ABC):
-    """What the methods share that read an answer's tokens."""
+    """A confidence method that reads the tokens of an answer."""
 
     token_filter: TokenFilter = "label"  # noqa: S105 (no password)
     name: ClassVar[str]
@@ -64,7 +64,11 @@ class _TokenMethod(ABC):
     needs_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_filter(self.token_filter)
+        if self.token_filter not in get_args(TokenFilter):
+            known = ", ".join(map(repr, get_args(TokenFilter)))
+            raise ConfigurationError(
+                f"Expected token_filter to be one of {known}, got {self.token_filter!r}."
+            )
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the confidence of the tokens that count; no evidence where there are none."""
@@ -79,7 +83,7 @@ class _TokenMethod(ABC):
         return {"method": self.name, "token_filter": self.token_filter}
 
     def close(self) -> None:  # noqa: B027 (done)
-        """Nothing is held."""
+        """Close nothing: the method holds nothing open."""
 
     @abstractmethod
     def to_confidence(self, native: float) -> float: ...
@@ -128,7 +132,7 @@ def _refuse_corrected(answered: Answered) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AvgLogprob(_TokenMethod):
-    """How probable the emitted tokens were on average.
+    """Mean log-probability of the emitted tokens.
 
     With x the mean natural log-probability of the tokens that count, the confidence is
     ``clamp((x + 3) / 3, 0, 1)``: 1 where every token was certain, 0 from a mean of -3 down. The native
@@ -177,7 +181,7 @@ class AvgLogprob(_TokenMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Margin(_TokenMethod):
-    """How far the most probable token was ahead of the next on average.
+    """Mean lead of the most probable token over the next.
 
     With x the mean difference of the two highest log-probabilities at the tokens that count, the
     confidence is ``1 - exp(-x / 3)``. The native unit is x, in nats, >= 0. The order in which

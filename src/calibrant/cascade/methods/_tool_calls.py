@@ -1,10 +1,9 @@
-"""Where the values of tool calls' arguments stand in an answer, found by bytes."""
+"""Argument values of tool calls in an answer, found by bytes."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Final
 
 Span = tuple[int, int]
@@ -12,13 +11,15 @@ Span = tuple[int, int]
 _ARGUMENTS: Final = "arguments"
 # Text in front of a call may hold braces too; that many are tried.
 _MAX_ATTEMPTS: Final = 256
+_OPENING: Final = re.compile(rb"[{\[]")
 # A string (its closing quote may be cut off), a mark, or a number or literal.
-_LEXEME = re.compile(
-    rb'[ \t\r\n]*(?:"([^"\\]*(?:\\.[^"\\]*)*)(\\?)("?)|([{}\[\]:,])|([^\s{}\[\]:,"]+))', re.DOTALL
+_LEXEME: Final = re.compile(
+    rb'[ \t\r\n]*(?:"([^"\\]*(?:\\.[^"\\]*)*)(?:\\?)("?)|([{}\[\]:,])|([^\s{}\[\]:,"]+))', re.DOTALL
 )
-_LITERAL = re.compile(rb"true|false|null|-?\d[\d.eE+-]*")
+_STRING, _QUOTE, _MARK, _SCALAR = 1, 2, 3, 4  # its groups
+_LITERAL: Final = re.compile(rb"true|false|null|-?\d[\d.eE+-]*")
 # Halves of a surrogate pair may stay apart: only places are wanted.
-_UNIT = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
+_UNIT: Final = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
 
 
 def argument_spans(data: bytes) -> list[Span]:
@@ -28,7 +29,7 @@ def argument_spans(data: bytes) -> list[Span]:
     ``arguments`` of any object: keys, quotes and punctuation are not. Keys behind ``arguments`` in
     the same object belong to the call, not to its arguments. Arguments that are encoded as one
     string are read as the JSON they hold; where they hold none, their content is one value. The
-    closing quote stands in for the content of an empty string. Whatever stands around the calls
+    closing quote stands in for the content of an empty string. Everything around the calls
     (``<tool_call>``, prose, a code fence) is passed over, and a call that was cut off counts as far
     as it goes.
 
@@ -40,157 +41,124 @@ def argument_spans(data: bytes) -> list[Span]:
     spans: list[Span] = []
     position = 0
     for _ in range(_MAX_ATTEMPTS):
-        starts = [at for at in (data.find(b"{", position), data.find(b"[", position)) if at >= 0]
-        if not starts:
+        opening = _OPENING.search(data, position)
+        if opening is None:
             break
-        reader = _Reader(data, min(starts))
-        if reader.run():
-            spans.extend(reader.spans)
+        reader = _Reader(data, opening.start())
+        if reader.read(inside=False):
+            spans += reader.spans
             position = reader.position
         else:
-            position = min(starts) + 1
+            position = opening.end()
     return spans
 
 
-@dataclass(slots=True)
-class _Container:
-    """An object or array that is open.
-
-    Attributes
-    ----------
-    is_object : bool
-        Else an array.
-    inside : bool
-        Whether all its values are argument values.
-    key : str or None
-        The key whose value comes next; None where a key is expected.
-    """
-
-    is_object: bool
-    inside: bool
-    key: str | None = None
+class _CutOffError(Exception):
+    """The data ended inside a document."""
 
 
-@dataclass(slots=True)
 class _Reader:
-    """Reads one document and marks argument values.
+    """Reads one JSON document and marks argument values.
 
     Attributes
     ----------
-    data : bytes
-        Holds the document.
     position : int
-        Where to go on; the document's beginning at first.
-    inside : bool
-        Whether the document as a whole is argument values.
+        End of the document, once it is read.
     spans : list of (int, int)
-        What was marked.
+        The marked ranges.
     """
 
-    data: bytes
-    position: int
-    inside: bool = False
-    spans: list[Span] = field(default_factory=list)
-    _open: list[_Container] = field(default_factory=list)
+    def __init__(self, data: bytes, position: int) -> None:
+        self.data = data
+        self.position = position
+        self.spans: list[Span] = []
 
-    def run(self) -> bool:
-        """Read to the document's end, or to that of the data; return whether it was JSON so far."""
-        while match := _LEXEME.match(self.data, self.position):
-            self.position = match.end()
-            mark, scalar = match[4], match[5]
-            if mark is not None:
-                legal = self._mark(mark)
-            elif scalar is not None:
-                legal = self._scalar(match.span(5), scalar)
-            else:
-                legal = self._string(match.span(1), closed=bool(match[3]))
-            if not legal:
-                return False
-            if not self._open:
-                return True
-        return not self.data[self.position :].strip()
+    def read(self, *, inside: bool) -> bool:
+        """Read to the document's end, or to that of the data; returns whether it was JSON so far.
 
-    def _mark(self, mark: bytes) -> bool:
-        container = self._open[-1] if self._open else None
-        if mark in b"{[":
-            if container is not None and container.is_object and container.key is None:
-                return False
-            self._open.append(_Container(mark == b"{", self._is_argument(container)))
-        elif container is None:
+        `inside` says that the document as a whole is argument values.
+        """
+        try:
+            self._value(self._next(), inside=inside)
+        except _CutOffError:
+            self.position = len(self.data)
+        except (ValueError, RecursionError):
             return False
-        elif mark in b"}]":
-            if container.is_object is not (mark == b"}"):
-                return False
-            self._open.pop()
-        elif mark == b",":
-            container.key = None
-        else:
-            return container.is_object and container.key is not None
         return True
 
-    def _scalar(self, span: Span, text: bytes) -> bool:
-        container = self._open[-1] if self._open else None
-        if container is None or (container.is_object and container.key is None):
-            return False
-        cut_off = span[1] == len(self.data)
-        if not cut_off and _LITERAL.fullmatch(text) is None:
-            return False
-        if self._is_argument(container):
-            self.spans.append(span)
-        return True
+    def _next(self) -> re.Match[bytes]:
+        match = _LEXEME.match(self.data, self.position)
+        if match is None:
+            if self.data[self.position :].strip():
+                raise ValueError
+            raise _CutOffError
+        self.position = match.end()
+        return match
 
-    def _string(self, span: Span, *, closed: bool) -> bool:
-        container = self._open[-1] if self._open else None
-        if container is None:
-            return False
-        if container.is_object and container.key is None:
-            container.key = _key(self.data[slice(*span)]) if closed else None
-            return container.key is not None or not closed
-        if not self._is_argument(container):
-            return True
-        if not container.inside and (nested := _encoded(self.data, span)) is not None:
-            self.spans.extend(nested)
-        elif span[0] < span[1]:
-            self.spans.append(span)
-        elif closed:
-            self.spans.append((span[1], span[1] + 1))
-        return True
+    def _value(self, match: re.Match[bytes], *, inside: bool, may_be_encoded: bool = False) -> None:
+        """Read the value that begins with this lexeme."""
+        if match[_MARK] == b"{":
+            self._object(inside=inside)
+        elif match[_MARK] == b"[":
+            while (item := self._next())[_MARK] != b"]":
+                if item[_MARK] != b",":
+                    self._value(item, inside=inside)
+        elif match[_MARK]:
+            raise ValueError
+        elif match[_SCALAR]:
+            cut_off = match.end() == len(self.data)
+            if not cut_off and _LITERAL.fullmatch(match[_SCALAR]) is None:
+                raise ValueError
+            if inside:
+                self.spans.append(match.span(_SCALAR))
+        elif inside:
+            self._string(match, may_be_encoded=may_be_encoded)
 
-    def _is_argument(self, container: _Container | None) -> bool:
-        if container is None:
-            return self.inside
-        return container.inside or (container.is_object and container.key == _ARGUMENTS)
+    def _object(self, *, inside: bool) -> None:
+        while (match := self._next())[_MARK] != b"}":
+            if match[_MARK] == b",":
+                continue
+            if match[_STRING] is None:
+                raise ValueError
+            if not match[_QUOTE]:
+                raise _CutOffError
+            key = json.loads(b'"' + match[_STRING] + b'"', strict=False)
+            if self._next()[_MARK] != b":":
+                raise ValueError
+            begins = not inside and key == _ARGUMENTS
+            self._value(self._next(), inside=inside or begins, may_be_encoded=begins)
+
+    def _string(self, match: re.Match[bytes], *, may_be_encoded: bool) -> None:
+        begin, end = match.span(_STRING)
+        encoded = _encoded(match[_STRING], begin) if may_be_encoded else None
+        if encoded is not None:
+            self.spans += encoded
+        elif begin < end:
+            self.spans.append((begin, end))
+        elif match[_QUOTE]:
+            self.spans.append((end, end + 1))
 
 
-def _key(raw: bytes) -> str | None:
-    try:
-        return str(json.loads(b'"' + raw + b'"', strict=False))
-    except ValueError:
-        return None
-
-
-def _encoded(data: bytes, span: Span) -> list[Span] | None:
-    """Return the values of the JSON document a string holds, or None where it holds none."""
-    raw = data[slice(*span)]
+def _encoded(raw: bytes, start: int) -> list[Span] | None:
+    """Return the values of the JSON document that a string at `start` holds, or None where it holds none."""
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte
     for match in _UNIT.finditer(raw):
-        begin, end = match.start() + span[0], match.end() + span[0]
-        unit = match[0]
-        if unit[:1] != b"\\":
+        begin, end = match.start() + start, match.end() + start
+        if match[0].startswith(b"\\"):
+            try:
+                unit = json.loads(b'"' + match[0] + b'"').encode("utf-8", "surrogatepass")
+            except ValueError:
+                return None
             decoded += unit
+            origin += [(begin, end)] * len(unit)
+        else:
+            decoded += match[0]
             origin += [(at, at + 1) for at in range(begin, end)]
-            continue
-        text = _key(unit)
-        if text is None:
-            return None
-        found = text.encode("utf-8", "surrogatepass")
-        decoded += found
-        origin += [(begin, end)] * len(found)
     document = bytes(decoded)
-    if document.lstrip()[:1] not in (b"{", b"["):
+    reader = _Reader(document, 0)
+    if _OPENING.match(document.lstrip()) is None or not reader.read(inside=True):
         return None
-    reader = _Reader(document, 0, inside=True)
-    if not reader.run() or document[reader.position :].strip():
+    if document[reader.position :].strip():
         return None
     return [(origin[begin][0], origin[end - 1][1]) for begin, end in reader.spans]

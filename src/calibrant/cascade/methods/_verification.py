@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from calibrant.cascade._checks import is_count, is_number
-from calibrant.cascade.methods._verifier_prompt import VERIFIER_PROMPT, VerifierPrompt
+from calibrant.cascade.methods._prompts import SLOT, VERIFIER_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
@@ -16,30 +16,30 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
-from calibrant.inference._calls import Calls
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync
-from calibrant.inference._methods import Decoding
+from calibrant.inference._methods import Decoding, ModelCalls
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._several import Answers, ask_together
+from calibrant.inference._sampling import RowAnswers, ask_together
 from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
 
 _FIELD: Final = "verdict"
+_PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
 _CORRECT: Final = "correct"
 _INCORRECT: Final = "incorrect"
 _UNREADABLE: Final = "unreadable"
 _VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
 # A context that nearly every model has room for, in characters: all samples are asked at once.
 _FITS: Final = 4_000
-_NOTHING: Final = Answers(given=(), failures=())
+_NOTHING: Final = RowAnswers(given=(), failures=())
 _WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What a verifier found out about one answer.
+    """The verdict of a verifier about one answer.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Verification:
     total_samples : int
         Samples that came back, those that cannot be read included; failed calls are not samples.
     samples : tuple of str
-        What each says: ``correct``, ``incorrect`` or ``unreadable``.
+        The vote of each: ``correct``, ``incorrect`` or ``unreadable``.
     usage : Usage
         Tokens and cost of all samples.
     attempts : int
@@ -69,11 +69,6 @@ class Verification:
     attempts: int = 0
     context_cut: int = 0
     reason: str = ""
-
-    @property
-    def majority(self) -> bool:
-        """Whether more than half of the samples say ``correct``; a tie is no majority."""
-        return 2 * self.verified_count > self.total_samples
 
     @property
     def unreadable(self) -> int:
@@ -103,9 +98,13 @@ class Verifier:
     k : int, default 8
         Samples, at least 1.
     temperature : float or None, default 1.0
-        What they are drawn at, above 0 (with a single sample, 0 will do); None leaves it to the provider.
+        Of the samples, above 0 (with a single sample, 0 will do); None leaves it to the provider.
     prompt : str, optional
-        Used instead of our own, `VERIFIER_PROMPT`; see `VerifierPrompt`.
+        Used instead of our own, `VERIFIER_PROMPT`. Holds ``{question}``, ``{answer}`` (or ``{generated_answer}``) and
+        ``{context}``, without quotation marks around them: a text is put in as a JSON string, whose quotes, line breaks
+        and marks of chat templates are escaped, so that it cannot end before its end. A case without a context has
+        ``(none)`` there. Other braces stay as they are. It must ask for a reply whose last verdict is the word
+        ``correct`` or ``incorrect``, or for ``{"verdict": "correct"}`` or ``{"verdict": "incorrect"}``.
     concurrency : int, default 10
         Calls in flight at most; an embedded engine computes as many as it has slots.
     call_seconds : float, optional
@@ -151,19 +150,20 @@ class Verifier:
         _check(k, temperature, options)
         self.k = k
         self.temperature = temperature
-        self.prompt = VerifierPrompt(VERIFIER_PROMPT if prompt is None else prompt)
+        self.prompt = VERIFIER_PROMPT if prompt is None else prompt
+        _check_prompt(self.prompt)
         gate = Gate(Limits(concurrency=concurrency, call_seconds=call_seconds))
         self._owns_client = not isinstance(model, Client)
         self.client = open_client(model, concurrency=concurrency, options=options)
         self._options = call_options(options)
         # A schema would leave the model no room to reason before its verdict.
-        reasons_first = self.prompt.template != VERIFIER_PROMPT
+        reasons_first = self.prompt != VERIFIER_PROMPT
         self._schema = None if reasons_first else enum_schema(_VERDICTS, _FIELD)
         self._vote = _last_verdict if reasons_first else _exact_verdict
         self._method = Decoding(
             client=self.client,
             reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
-            calls=Calls(policy=retry or RetryPolicy(), gate=gate),
+            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
         )
 
     @property
@@ -172,20 +172,20 @@ class Verifier:
         return self.client.name
 
     def verify(self, question: str, answer: str, context: str | None = None) -> Verification:
-        """Return how many samples say that `answer` is right; see `averify`."""
+        """Return the verdict of the samples on `answer`; see `averify`."""
         return run_sync(self.averify(question, answer, context))
 
     async def averify(self, question: str, answer: str, context: str | None = None) -> Verification:
-        """Return how many samples say that `answer` is right, for use inside an event loop.
+        """Return the verdict of the samples on `answer`, for use inside an event loop.
 
         Parameters
         ----------
         question : str
-            What was asked: a question, or a text to classify with its task.
+            A question, or a text to classify with its task.
         answer : str
-            What was answered.
+            A label, or any text.
         context : str, optional
-            What the answer has to rest on.
+            The text that the answer has to rest on.
 
         Returns
         -------
@@ -213,26 +213,36 @@ class Verifier:
         answers, kept = await self._samples(question, answer, context or "")
         return self._counted(answers, context_cut=len(context or "") - len(kept))
 
-    async def _samples(self, question: str, answer: str, context: str) -> tuple[Answers, str]:
+    async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
         """Return all samples, and the context as far as the model had room for it."""
-        found = _NOTHING
+        answers = _NOTHING
         # Of a long context a single call finds out whether it fits.
         together = self.k if len(context) <= _FITS else 1
         while True:
-            new = await self._ask(self.prompt.fill(question, answer, context), range(together))
-            found = _joined(found, new)
+            new = await self._ask(self._message(question, answer, context), range(together))
+            answers = _joined(answers, new)
             if not (context and _too_long(new)):
                 break
             context = _beginning(context)
             together = 1
         if _too_long(new):
-            raise _refusal(found)
+            raise _refusal(answers)
         if new.given and together < self.k:
-            rest = await self._ask(self.prompt.fill(question, answer, context), range(together, self.k))
-            found = _joined(found, rest)
-        return found, context
+            rest = await self._ask(self._message(question, answer, context), range(together, self.k))
+            answers = _joined(answers, rest)
+        return answers, context
 
-    async def _ask(self, text: str, numbers: range) -> Answers:
+    def _message(self, question: str, answer: str, context: str) -> str:
+        """Return the prompt of one case."""
+        texts = {
+            "question": quoted(question),
+            "answer": quoted(answer),
+            _PAPERS_NAME: quoted(answer),
+            "context": quoted(context) if context else "(none)",
+        }
+        return fill_slots(self.prompt, texts)
+
+    async def _ask(self, text: str, numbers: range) -> RowAnswers:
         return await ask_together(self._method.predict(self._request(text, number)) for number in numbers)
 
     def _request(self, text: str, number: int) -> CompletionRequest:
@@ -248,7 +258,7 @@ class Verifier:
             options=options,
         )
 
-    def _counted(self, answers: Answers, *, context_cut: int) -> Verification:
+    def _counted(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
         verified, total = samples.count(_CORRECT), len(samples)
         problem = self._problem(answers, samples)
@@ -264,8 +274,8 @@ class Verifier:
             reason=problem or self._remark(answers, samples),
         )
 
-    def _problem(self, answers: Answers, samples: tuple[str, ...]) -> str:
-        """Return why there is no verdict; nothing where there is one."""
+    def _problem(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
+        """Return the reason for which there is no verdict; an empty text where there is one."""
         if 2 * len(samples) < self.k:
             return (
                 f"Expected at least half of {self.k} samples of the verifier, got {len(samples)}: "
@@ -281,9 +291,9 @@ class Verifier:
             "needs more max_tokens."
         )
 
-    def _remark(self, answers: Answers, samples: tuple[str, ...]) -> str:
+    def _remark(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
         remarks = []
-        failures = [found for found in answers.failures if not isinstance(found, ContextLengthError)]
+        failures = [one for one in answers.failures if not isinstance(one, ContextLengthError)]
         if failures:
             remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
         unreadable = samples.count(_UNREADABLE)
@@ -293,12 +303,12 @@ class Verifier:
             )
         return "; ".join(remarks)
 
-    def _unread(self, answers: Answers) -> str:
+    def _unread(self, answers: RowAnswers) -> str:
         first = next(sample for sample in answers.given if self._vote(sample) == _UNREADABLE)
         return first.reason or repr(first.text[:80])
 
     def describe(self) -> dict[str, Any]:
-        """Return what can change a verification as JSON values, free of credentials."""
+        """Return the settings that can change a verification as JSON values, free of credentials."""
         endpoint = getattr(self.client, "endpoint", None)
         name, endpoint, options = identity(self.model, self._options, api_base=endpoint)
         return {
@@ -307,11 +317,11 @@ class Verifier:
             "options": options,
             "k": self.k,
             "temperature": self.temperature,
-            "prompt": self.prompt.template,
+            "prompt": self.prompt,
         }
 
     def close(self) -> None:
-        """Free what the model holds; a client that was handed in is left open."""
+        """Close the client, unless it was handed in."""
         if self._owns_client:
             self.client.close()
 
@@ -337,8 +347,20 @@ def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"Expected the seed of a verifier to be a whole number, got {seed!r}.")
 
 
+def _check_prompt(prompt: str) -> None:
+    answer = _PAPERS_NAME if f"{{{_PAPERS_NAME}}}" in str(prompt) else "answer"
+    slots = ("question", answer, "context")
+    check_slots(prompt, slots, whose="the verifier's prompt")
+    unknown = sorted({*SLOT.findall(prompt)} - {*slots, "answer"})
+    if unknown:
+        raise ConfigurationError(
+            f"Expected no other slots than {{question}}, {{answer}} and {{context}} in the verifier's prompt, got "
+            f"{{{unknown[0]}}}: correct its name or leave it out."
+        )
+
+
 def _exact_verdict(sample: Prediction) -> str:
-    """Return what a sample says; a model without schemas may write the word alone."""
+    """Return the vote of a sample; a model without schemas may write the word alone."""
     if sample.label is not None:
         return sample.label
     word = sample.text.strip().strip("\"'`.") if sample.outcome is Outcome.UNPARSED else ""
@@ -356,16 +378,16 @@ def _last_verdict(sample: Prediction) -> str:
     return _INCORRECT if negated or wrong else _CORRECT
 
 
-def _joined(one: Answers, other: Answers) -> Answers:
-    return Answers(given=one.given + other.given, failures=one.failures + other.failures)
+def _joined(one: RowAnswers, other: RowAnswers) -> RowAnswers:
+    return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
 
 
-def _too_long(answers: Answers) -> bool:
-    return not answers.given and any(isinstance(found, ContextLengthError) for found in answers.failures)
+def _too_long(answers: RowAnswers) -> bool:
+    return not answers.given and any(isinstance(one, ContextLengthError) for one in answers.failures)
 
 
-def _refusal(answers: Answers) -> ContextLengthError:
-    first = next(found for found in answers.failures if isinstance(found, ContextLengthError))
+def _refusal(answers: RowAnswers) -> ContextLengthError:
+    first = next(one for one in answers.failures if isinstance(one, ContextLengthError))
     first.attempts = answers.attempts
     return first
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Final, Protocol
+from itertools import combinations, product
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-from calibrant.cascade.planning._priced import Prices
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
+from calibrant.cascade.planning._priced import Prices, Signals
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 
 _BINS: Final = 10  # of a confidence that need not be a threshold
 _SAMPLES: Final = 8  # steps of confidence that a POMDP observes
@@ -27,76 +27,18 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signals:
-    """Rows to plan or to price on.
-
-    Attributes
-    ----------
-    raw, calibrated, correct : ndarray of shape (m, n)
-        Confidence as reported and as calibrated, NaN where there is none, and correctness of every model.
-    ranks : ndarray of shape (m - 1, n)
-        Of the texts under each of `keys`.
-    keys : tuple of str, length m - 1
-        Of the first rule of a policy, the second one and so on; see `tie_keys`.
-    """
-
-    raw: _Floats
-    calibrated: _Floats
-    correct: _Floats
-    ranks: _Floats
-    keys: tuple[str, ...]
-
-    def of(self, policy: KeepPolicy) -> _Floats:
-        """Return the confidences a policy is about."""
-        return self.calibrated if policy.calibrated else self.raw
-
-    def ranks_of(self, policy: KeepPolicy) -> _Floats:
-        """Return the ranks for each rule of a policy, whose keys are the first of `keys`."""
-        return self.ranks[: len(policy.rules)]
-
-    def route(self, policy: KeepPolicy) -> Route:
-        """Return what becomes of the rows under a policy."""
-        return policy.follow(self.of(policy), self.ranks_of(policy))
-
-    def losses(self, policy: KeepPolicy) -> tuple[int, int]:
-        """Return on how many rows only the last model is right, and on how many only the policy."""
-        answered = self.route(policy).answered
-        difference = self.correct[-1] - self.correct[answered, np.arange(len(answered))]
-        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
-
-    def take(self, rows: NDArray[np.intp]) -> Signals:
-        """Return some of the rows."""
-        return Signals(
-            raw=self.raw[:, rows],
-            calibrated=self.calibrated[:, rows],
-            correct=self.correct[:, rows],
-            ranks=self.ranks[:, rows],
-            keys=self.keys,
-        )
-
-
-class Candidates(Protocol):
-    """Some policies of one kind."""
-
-    def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
-        """Return cost and accuracy per row of each of them."""
-        ...
-
-    def policy(self, place: int) -> KeepPolicy:
-        """Return one of them."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Fixed:
     """A single policy."""
 
     only: KeepPolicy
 
+    def __len__(self) -> int:
+        return 1
+
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
         route = rows.route(self.only)
         right = rows.correct[route.answered, np.arange(rows.correct.shape[1])]
-        return np.array([prices.mean_of(route)]), np.array([right.mean()])
+        return np.array([prices.mean_cost(self.only, route)]), np.array([right.mean()])
 
     def policy(self, place: int) -> KeepPolicy:  # noqa: ARG002  (there is one)
         return self.only
@@ -111,6 +53,9 @@ class _Prefixes:
     calibrated: bool
     lower: _Floats
     order: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.order) + 1
 
     def curve(self, rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
         first, last = self.members
@@ -135,6 +80,10 @@ class _Prefixes:
         detail = f"threshold {limit:.6g}" if limit is not None and self.name == "threshold" else self.name
         kind = f"{detail} on calibrated confidence" if self.calibrated else detail
         return KeepPolicy(name=kind, members=self.members, rules=(rule,), calibrated=self.calibrated)
+
+
+Candidates: TypeAlias = _Fixed | _Prefixes
+"""Policies of one kind: their cost and accuracy per row as a curve, and each of them by its place there."""
 
 
 def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
@@ -166,35 +115,35 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
 
 
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrated: bool) -> list[Candidates]:
+    """Return thresholds, sets of bins and the POMDP's choices for two models, in the order in which bins are routed."""
     first, last = members
     signal = (rows.calibrated if calibrated else rows.raw)[first]
     sure = ~np.isnan(signal)
     if not sure.any():
         return []
-    found: list[Candidates] = []
-    for name, k in (("threshold", None), (f"{_BINS + 1} bins", _BINS)):
-        frontier = routing_frontier(
-            signal[sure],
-            rows.correct[first][sure],
-            rows.correct[last][sure],
-            small_cost=prices.models[first],
-            large_cost=max(prices.models[last], _FREE),
-            verifier_cost=prices.verifier[first],
-            k=k,
-            thresholds_only=k is None,
-        )
-        found.append(
-            _Prefixes(
-                name=name,
-                members=(first, last),
-                calibrated=calibrated,
-                lower=frontier.bins.values - (0.0 if k is None else 0.5 / k),
-                order=frontier.order,
-            )
-        )
-    if len(np.unique(rows.correct[first][sure])) == 2:
-        found.append(_pomdp(rows, prices, (first, last), sure, calibrated=calibrated))
-    return found
+    scores = signal[sure], rows.correct[first][sure], rows.correct[last][sure]
+    costs: dict[str, Any] = {
+        "small_cost": prices.models[first],
+        "large_cost": max(prices.models[last], _FREE),
+        "verifier_cost": prices.verifier[first],
+    }
+    plain = routing_frontier(*scores, **costs, thresholds_only=True)
+    binned = routing_frontier(*scores, **costs, k=_BINS)
+    kinds = [
+        ("threshold", plain.bins.values, plain.order),
+        (f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order),
+    ]
+    if len(np.unique(scores[1])) == 2:
+        # What AutoMix's meta-verifier routes at any price, with confidence as the verifier's score.
+        learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0).fit(*scores, **costs)
+        steps = _SAMPLES * _CELLS
+        lower = np.arange(steps) / steps
+        gain = learned.gain(lower + 0.5 / steps)
+        kinds.append((f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")))
+    return [
+        _Prefixes(name=name, members=(first, last), calibrated=calibrated, lower=lower, order=order)
+        for name, lower, order in kinds
+    ]
 
 
 def _split(rows: Signals, members: tuple[int, ...]) -> list[Candidates]:
@@ -212,31 +161,6 @@ def _split(rows: Signals, members: tuple[int, ...]) -> list[Candidates]:
     ]
 
 
-def _pomdp(
-    rows: Signals, prices: Prices, members: tuple[int, int], sure: NDArray[np.bool_], *, calibrated: bool
-) -> _Prefixes:
-    """Return what AutoMix's meta-verifier routes at any price, with confidence as the verifier's score."""
-    first, last = members
-    signal = (rows.calibrated if calibrated else rows.raw)[first]
-    learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0).fit(
-        signal[sure],
-        rows.correct[first][sure],
-        rows.correct[last][sure],
-        small_cost=prices.models[first],
-        large_cost=max(prices.models[last], _FREE),
-        verifier_cost=prices.verifier[first],
-    )
-    steps = _SAMPLES * _CELLS
-    lower = np.arange(steps) / steps
-    return _Prefixes(
-        name=f"POMDP, {learned.form_}",
-        members=members,
-        calibrated=calibrated,
-        lower=lower,
-        order=np.argsort(-learned.gain(lower + 0.5 / steps), kind="stable"),
-    )
-
-
 def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
     """Return thresholds for three and more models, from the most accurate policy to the cheapest.
 
@@ -246,21 +170,16 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
     m = len(rows.correct)
     scale = prices.models[-1] + sum(prices.models)
     worth = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, _PRICES) / scale))
-    found: dict[tuple[object, ...], KeepPolicy] = {}
-    for price in worth.tolist():
-        for size in range(m, 2, -1):
-            for members in combinations(range(m), size):
-                rules = _backwards(rows, prices, members, price)
-                if rules is not None:
-                    shown = ", ".join(rule.describe() for rule in rules)
-                    policy = KeepPolicy(
-                        name=f"thresholds {shown} on calibrated confidence",
-                        members=members,
-                        rules=tuple(rules),
-                        calibrated=True,
-                    )
-                    found.setdefault((members, policy.rules), policy)
-    return list(found.values())
+    chains = [members for size in range(m, 2, -1) for members in combinations(range(m), size)]
+    policies: dict[tuple[object, ...], KeepPolicy] = {}
+    for price, members in product(worth.tolist(), chains):
+        rules = _backwards(rows, prices, members, price)
+        if rules is not None:
+            shown = ", ".join(rule.describe() for rule in rules)
+            name = f"thresholds {shown} on calibrated confidence"
+            policy = KeepPolicy(name=name, members=members, rules=tuple(rules), calibrated=True)
+            policies.setdefault((members, policy.rules), policy)
+    return list(policies.values())
 
 
 def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: float) -> list[KeepRule] | None:
@@ -270,23 +189,15 @@ def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: flo
     for member in members[-2::-1]:
         signal = rows.calibrated[member]
         sure = ~np.isnan(signal)
-        if not sure.any():
+        levels, own = np.unique(signal[sure], return_inverse=True)
+        gain = (score - rows.correct[member] - price * cost)[sure]
+        # Worth of routing none, the lowest level, the lowest two, ..., all; the lowest threshold of equals.
+        routed = int(np.concatenate(([0.0], np.bincount(own, weights=gain, minlength=1).cumsum())).argmax())
+        if routed >= len(levels):
             return None
-        rule = _best_threshold(signal[sure], (score - rows.correct[member])[sure], cost[sure], price)
-        if rule.threshold is None:
-            return None
+        rule = KeepRule.from_threshold(levels[routed])
         rules.insert(0, rule)
         kept = rule.accepts(signal)
         score = np.where(kept, rows.correct[member], score)
         cost = prices.models[member] + prices.verifier[member] + np.where(kept, 0.0, cost)
     return rules
-
-
-def _best_threshold(signal: _Floats, gain: _Floats, cost: _Floats, price: float) -> KeepRule:
-    """Return the threshold below which routing is worth the most; the lowest of equals."""
-    levels, own = np.unique(signal, return_inverse=True)
-    worth = np.concatenate(([0.0], np.bincount(own, weights=gain - price * cost).cumsum()))
-    routed = int(worth.argmax())
-    return KeepRule.from_bins(
-        np.concatenate(([-1.0], levels)).tolist(), [False, *(np.arange(len(levels)) >= routed).tolist()]
-    )

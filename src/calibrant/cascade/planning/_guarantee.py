@@ -1,4 +1,4 @@
-"""Certified thresholds: how much a cascade may keep with its small models and stay near the large one."""
+"""Certified thresholds: the rows a cascade may keep with its small model and stay near the large one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._certify import candidate_thresholds
-from calibrant.cascade._checks import is_number
 from calibrant.cascade._ties import DEFAULT_KEY, tie_ranks
-from calibrant.cascade.planning._loss_test import critical_score, loss_p_value, loss_score
+from calibrant.cascade.planning._paired_loss import critical_score, loss_score
 from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_number
 
 _Floats = NDArray[np.float64]
 _Counts = NDArray[np.intp]
@@ -26,13 +26,13 @@ _WORTH_A_SPLIT = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedCascade:
-    """How much a cascade may keep with its small model.
+    """Certified rule that keeps answers of the small model.
 
     Attributes
     ----------
     rule : KeepRule or None
-        What may be kept: what is surer than a threshold, and a share of the answers at it. It is a meta-verifier of a
-        `Cascade`. None where only the large model alone is certified.
+        Keeps what is surer than a threshold, and a share of the answers at it. It is a meta-verifier of a `Cascade`.
+        None where only the large model alone is certified.
     threshold : float or None
         The lowest plain threshold that is certified, in [0, 1]: it takes or leaves answers of one confidence whole,
         and so keeps no more than `rule`. None where there is none.
@@ -40,31 +40,16 @@ class CertifiedCascade:
         All that are certified, together, from the highest down; the last one is `threshold`.
     share_small : float
         Share of the rows that stay with the small model under `rule`, in [0, 1].
-    loss : float
-        Accuracy of the large model minus that of the cascade, on these rows.
-    epsilon, delta : float
-        With probability ``1 - delta`` the cascade's accuracy is above that of the large model minus epsilon.
-    n, only_large, only_small : int
-        Rows; kept rows that only the large model has right; kept rows that only the small one has right.
+    only_large, only_small : int
+        Kept rows that only the large model has right; kept rows that only the small one has right.
     """
 
     rule: KeepRule | None
     threshold: float | None
     thresholds: tuple[float, ...]
     share_small: float
-    loss: float
-    epsilon: float
-    delta: float
-    n: int
     only_large: int
     only_small: int
-
-    @property
-    def p_value(self) -> float:
-        """Exact, of "the loss is epsilon or more" under this rule alone; 1 without a rule."""
-        if self.rule is None:
-            return 1.0
-        return loss_p_value(self.only_large, self.only_small, self.n, self.epsilon)
 
 
 def certify_cascade(  # noqa: PLR0913  (keyword-only options)
@@ -74,7 +59,7 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     *,
     epsilon: float = 0.02,
     delta: float = 0.1,
-    inputs: Sequence[str | None] | None = None,
+    inputs: Sequence[str | int | None] | None = None,
     key: str = DEFAULT_KEY,
 ) -> CertifiedCascade:
     """Return the rule that keeps the most of those certified to lose less than epsilon.
@@ -98,10 +83,10 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
         Accuracy that may be lost against the large model.
     delta : float in (0, 1), default 0.1
         Probability with which the guarantee may fail.
-    inputs : sequence of (str or None), length n, optional
-        The texts; where there is none, the row's place stands in.
+    inputs : sequence of (str, int or None), length n, optional
+        The texts, or the places that stand in for them; None is the row's own place.
     key : str, default "calibrant"
-        Of the hash.
+        Key of the hash.
 
     Raises
     ------
@@ -118,63 +103,51 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     >>> found.threshold is None, found.rule.tied_confidence, 0.3 < found.share_small < 0.6
     (True, 1.0, True)
     """
+    eps, level = check_number("epsilon", epsilon, "(0, 1)"), check_number("delta", delta, "(0, 1)")
     p, small, large = (
         np.asarray(one, dtype=np.float64) for one in (confidence, small_correct, large_correct)
     )
-    if p.ndim != 1 or not len(p) == len(small) == len(large) or not len(p):
+    n = p.size
+    texts = [None] * n if inputs is None else inputs
+    if {p.shape, small.shape, large.shape, (len(texts),)} != {(n,)} or not n:
         raise ConfigurationError(
-            f"Expected confidence and correctness of the same rows, at least one, got {p.shape}, {small.shape} and "
-            f"{large.shape}."
+            f"Expected confidence, correctness and inputs of the same rows, at least one, got {p.shape}, "
+            f"{small.shape}, {large.shape} and {len(texts)} inputs."
         )
-    texts = [None] * len(p) if inputs is None else inputs
-    if len(texts) != len(p):
-        raise ConfigurationError(f"Expected inputs of the same rows, {len(p)}, got {len(texts)}.")
     ranks = tie_ranks([row if text is None else text for row, text in enumerate(texts)], key=key)
-    return certify_ranked(p, ranks, small, large, epsilon=epsilon, delta=delta, key=key)
-
-
-def certify_ranked(  # noqa: PLR0913  (keyword-only options)
-    confidence: _Floats,
-    ranks: _Floats,
-    small: _Floats,
-    large: _Floats,
-    *,
-    epsilon: float,
-    delta: float,
-    key: str,
-) -> CertifiedCascade:
-    """Return what `certify_cascade` does, of rows whose texts have these ranks under `key`, shape (n,)."""
-    eps, level = check_risk(epsilon, delta)
-    n = len(confidence)
-    order = _in_order(confidence, ranks, large - small)
-    steps = _passed(order, n, eps, level)
+    order = _in_order(p, ranks, large - small)
+    steps = _passing_steps(order, n, eps, level)
     ends = steps[order.whole[steps]]
-    thresholds = _rounded(order.confidence, ends)
+    thresholds = _round_thresholds(order.confidence, ends)
     rule, last = (KeepRule.from_threshold(thresholds[-1]), int(ends[-1])) if thresholds else (None, -1)
-    before = int(order.kept[last]) if rule else 0
-    if len(steps) and order.kept[steps[-1]] - before >= _WORTH_A_SPLIT * n:
+    whole = int(order.kept[last]) if rule else 0
+    if len(steps) and order.kept[steps[-1]] - whole >= _WORTH_A_SPLIT * n:
         last = int(steps[-1])
         share = float(order.ranks[last])
         rule = KeepRule.from_threshold(float(order.confidence[last]), tied_share=share, key=key)
-    a, b = (int(order.worse[last]), int(order.better[last])) if rule else (0, 0)
+    kept, worse, better = (
+        int(counts[last]) if rule else 0 for counts in (order.kept, order.worse, order.better)
+    )
     return CertifiedCascade(
         rule=rule,
         threshold=thresholds[-1] if thresholds else None,
         thresholds=thresholds,
-        share_small=float(order.kept[last] / n) if rule else 0.0,
-        loss=(a - b) / n,
-        epsilon=eps,
-        delta=level,
-        n=n,
-        only_large=a,
-        only_small=b,
+        share_small=kept / n,
+        only_large=worse,
+        only_small=better,
     )
 
 
-def kept_in_order(
-    worse: ArrayLike, better: ArrayLike, n: int, *, epsilon: float, delta: float, first_is_strict: bool
+def count_passes(
+    worse: ArrayLike,
+    better: ArrayLike,
+    n: int,
+    *,
+    epsilon: float,
+    delta: float,
+    first_is_strict: bool = False,
 ) -> int:
-    """Return how many policies of a fixed sequence pass before the first one fails.
+    """Return the number of policies of a fixed sequence that pass before the first one fails.
 
     Parameters
     ----------
@@ -184,8 +157,8 @@ def kept_in_order(
         All rows.
     epsilon, delta : float
         As for `certify_cascade`.
-    first_is_strict : bool
-        Whether policies without any such row came before the first one; they must pass as well.
+    first_is_strict : bool, default False
+        True where policies without any such row came before the first one; they must pass as well.
     """
     limit = critical_score(n, epsilon, delta)
     if first_is_strict and float(loss_score(0, 0, n, epsilon)) > limit:
@@ -195,29 +168,8 @@ def kept_in_order(
 
 
 def fewest_rows(epsilon: float, delta: float) -> int:
-    """Return how many rows that agree certify anything: ``log(delta) / log(1 - epsilon)``."""
+    """Return the number of agreeing rows that certify anything: ``log(delta) / log(1 - epsilon)``."""
     return math.ceil(math.log(delta) / math.log1p(-epsilon) - 1e-9)
-
-
-def check_risk(epsilon: object, delta: object) -> tuple[float, float]:
-    """Return both as floats strictly between 0 and 1.
-
-    Raises
-    ------
-    ConfigurationError
-        One is not.
-    """
-    found = []
-    for name, value, meaning in (
-        ("epsilon", epsilon, "accuracy that may be lost"),
-        ("delta", delta, "probability that the guarantee may fail"),
-    ):
-        if not is_number(value) or not 0.0 < value < 1.0:
-            raise ConfigurationError(
-                f"Expected {name}, the {meaning}, strictly between 0 and 1, got {value!r}."
-            )
-        found.append(float(value))
-    return found[0], found[1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -231,7 +183,7 @@ class _Order:
     confidence, ranks : ndarray of shape (m,)
         Of the answer that each rule keeps last.
     kept, worse, better : ndarray of int, shape (m,)
-        How many each keeps; of these, on how many only the large model is right, and only the small one.
+        Answers each keeps; of these, those that only the large model has right, and only the small one.
     whole : ndarray of bool, shape (m,)
         True where all answers of that confidence are kept.
     """
@@ -261,18 +213,18 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
     )
 
 
-def _rounded(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
-    """Return thresholds that keep what is kept up to these answers: round ones where no other answer lies between."""
+def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
+    """Return thresholds that keep the answers up to each end: round ones where no other answer lies between."""
     grid, below = candidate_thresholds(), np.append(confidence, -1.0)[ends + 1]
-    found = grid[np.searchsorted(-grid, -confidence[ends])]
-    return tuple(np.where(found > below, found, confidence[ends]).tolist())
+    rounded = grid[np.searchsorted(-grid, -confidence[ends])]
+    return tuple(np.where(rounded > below, rounded, confidence[ends]).tolist())
 
 
-def _passed(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
-    """Return which rules pass before the first one fails."""
+def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
+    """Return the places of the rules that pass before the first one fails."""
     # Shares of the surest block come after keeping nothing; the whole block at 1 need not.
-    provable = bool(kept_in_order([0], [0], n, epsilon=epsilon, delta=delta, first_is_strict=False))
+    provable = bool(count_passes([0], [0], n, epsilon=epsilon, delta=delta))
     steps = np.arange(len(order.kept)) if provable else np.flatnonzero(order.whole)
     strict = order.confidence[:1].tolist() != [1.0]
     counts = order.worse[steps], order.better[steps]
-    return steps[: kept_in_order(*counts, n, epsilon=epsilon, delta=delta, first_is_strict=strict)]
+    return steps[: count_passes(*counts, n, epsilon=epsilon, delta=delta, first_is_strict=strict)]

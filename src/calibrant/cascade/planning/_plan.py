@@ -1,14 +1,15 @@
-"""A plan: which model answers which row, what this costs, how good it is, and what is guaranteed."""
+"""Cascade plans: a policy, its price, its guarantee, and the models it was made for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import calibrator_from_record
@@ -28,6 +29,11 @@ _MAKE: Final = "plan"
 _FILE: Final = "plan.json"
 
 Goal = Literal["certified", "target_accuracy", "budget"]
+_StoredCalibrator = Annotated[
+    ConfidenceCalibrator,
+    PlainValidator(calibrator_from_record),
+    PlainSerializer(lambda calibrator: calibrator.to_record()),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +43,11 @@ class PlannedModel:
     Attributes
     ----------
     name : str
-        Of its run.
+        Name of its run.
     cost, verifier_cost : float
-        Of an answer, and of finding out how sure it is.
+        Cost of an answer, and of finding out how sure it is.
     calibration : str
-        How its confidence was calibrated: ``none``, or a method of `select_calibrator`.
+        Calibration of its confidence: ``none``, or a method of `select_calibrator`.
     calibrator : ConfidenceCalibrator or None
         Fitted on the planning half; None for the last model, and where nothing was gained.
     fingerprint : mapping or None
@@ -52,7 +58,7 @@ class PlannedModel:
     cost: float
     verifier_cost: float
     calibration: str = "none"
-    calibrator: ConfidenceCalibrator | None = field(default=None, compare=False)
+    calibrator: _StoredCalibrator | None = field(default=None, compare=False)
     fingerprint: Mapping[str, Any] | None = None
 
 
@@ -65,8 +71,8 @@ class PlanningRows:
     given, paired : int
         Rows of each run; those on which it is known of every model whether it is right.
     failed, unlabelled : int
-        Rows left out because a model failed for the server's reasons; others because it is not known whether
-        an answer is right.
+        Rows left out because a model failed with a transport error; others because it is not known whether an answer
+        is right.
     planning, reporting : int
         Paired rows of the half that policies were chosen on, and of the other.
     """
@@ -81,12 +87,12 @@ class PlanningRows:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCertificate:
-    """What is known about the loss against always using the last model.
+    """Certificate of a policy's loss against always using the last model.
 
     Attributes
     ----------
     holds : bool
-        Whether, with probability ``1 - delta``, the policy loses less than epsilon.
+        True where, with probability ``1 - delta``, the policy loses less than epsilon.
     epsilon, delta : float
         As above.
     p_value : float
@@ -96,10 +102,10 @@ class PlanCertificate:
     rows : int
         Rows of the test.
     method : {"sequence", "single test"}
-        Whether thresholds were tested one after the other, from "route everything", on these rows, or one
-        policy that was chosen on others.
+        Thresholds were tested one after the other, from "route everything", on these rows; or one policy that was
+        chosen on others.
     fewest_rows : int
-        So many rows are needed where both are right on the same ones; fewer do where the policy is right more often.
+        Rows needed where both are right on the same ones; fewer do where the policy is right more often.
     """
 
     holds: bool
@@ -119,7 +125,7 @@ class FrontierPoint:
     Attributes
     ----------
     policy : KeepPolicy
-        What it takes.
+        Policy of this cost and accuracy.
     planned_cost, planned_accuracy : float
         Per row, on the half it was found on: too good by chance.
     cost, accuracy : float
@@ -140,13 +146,13 @@ class CascadePlan:
     Attributes
     ----------
     goal : {"certified", "target_accuracy", "budget"}
-        What the policy was chosen for.
+        Goal the policy was chosen for.
     value : float or None
         The target or the budget.
     policy : KeepPolicy
-        What was chosen.
+        The chosen policy.
     certificate : PlanCertificate
-        What is known about its loss.
+        Certificate of its loss.
     report : PricedPolicy
         The policy on the reporting half, with intervals. ``held_out`` is False where it was certified on all rows.
     alone : tuple of PricedPolicy, one per model
@@ -156,11 +162,11 @@ class CascadePlan:
     models : tuple of PlannedModel
         In the order of escalation.
     rows : PlanningRows
-        How many there were.
+        Numbers of rows.
     method : str
         The confidence method the recorded confidences come from.
     key : str or None
-        Of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
+        Key of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
         first has a key derived from it. None in plans of earlier versions, which take or leave such answers whole.
     """
 
@@ -178,7 +184,7 @@ class CascadePlan:
 
     @property
     def certified(self) -> bool:
-        """Whether the guarantee holds for the policy, and it is more than the last model alone."""
+        """True where the guarantee holds for the policy, and it is more than the last model alone."""
         return self.certificate.holds and self.policy.members != (len(self.models) - 1,)
 
     @property
@@ -188,8 +194,7 @@ class CascadePlan:
         None where the first model is not asked, its answers are not looked at, or what is kept is no threshold; that
         includes a share of the answers at one, which `tied_share` tells.
         """
-        rule = self._first_rule
-        return None if rule is None else rule.threshold
+        return getattr(self._first_rule, "threshold", None)
 
     @property
     def tied_confidence(self) -> float | None:
@@ -197,12 +202,11 @@ class CascadePlan:
 
         None where no tied block is split.
         """
-        rule = self._first_rule
-        return None if rule is None else rule.tied_confidence
+        return getattr(self._first_rule, "tied_confidence", None)
 
     @property
     def tied_share(self) -> float | None:
-        """The share that is kept of the answers at `tied_confidence`; None where no tied block is split."""
+        """The kept share of the answers at `tied_confidence`; None where no tied block is split."""
         rule = self._first_rule
         return rule.tied_share if rule is not None and rule.splits else None
 
@@ -211,13 +215,18 @@ class CascadePlan:
         return self.policy.rules[0] if self.policy.members[0] == 0 and self.policy.rules else None
 
     @property
+    def names(self) -> list[str]:
+        """Short names of the models."""
+        return short_names([model.name for model in self.models])
+
+    @property
     def calibrators(self) -> tuple[ConfidenceCalibrator | None, ...]:
-        """Of each model, as the policy needs them; None where confidence counts as it is reported."""
+        """Calibrator of each model, if the policy needs it; None where confidence counts as it is reported."""
         return tuple(model.calibrator if self.policy.calibrated else None for model in self.models)
 
     @property
     def prices(self) -> Prices:
-        """What the plan reckons with."""
+        """Prices of answers and of their verification."""
         return Prices(
             models=tuple(model.cost for model in self.models),
             verifier=tuple(model.verifier_cost for model in self.models),
@@ -227,10 +236,47 @@ class CascadePlan:
         self, raw: NDArray[np.float64], labels: Sequence[Sequence[str] | None] | None = None
     ) -> NDArray[np.float64]:
         """Return the confidences that the policy is about, from those reported, both of shape (m, n)."""
-        given = [None] * len(raw) if labels is None else labels
-        return np.array(
-            [calibrated(p, found, own) for p, found, own in zip(raw, self.calibrators, given, strict=True)]
+        return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
+
+    def describe(self) -> list[str]:
+        """Return the plan in sentences: what is done, what is certified, and the rows behind the numbers."""
+        rows, names, policy = self.rows, self.names, self.policy
+        causes = ((rows.failed, "failed with a transport error in a run"), (rows.unlabelled, "unlabelled"))
+        left_out = ", ".join(f"{count:,} {cause}" for count, cause in causes if count)
+        seen = (
+            "the policy was not chosen on" if self.report.held_out else "were among those of the certificate"
         )
+        return [
+            f"{' -> '.join(names[member] for member in policy.members)}: {policy.name}.",
+            *(
+                f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are "
+                "kept, chosen by a keyed hash of their texts: the same text is always decided alike."
+                for member, rule in zip(policy.members, policy.rules, strict=False)
+                if rule.splits
+            ),
+            self.describe_certificate(),
+            f"The numbers, with {100 * self.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows "
+            f"that {seen}; {rows.planning:,} others were for planning"
+            + (f" (left out: {left_out})." if left_out else "."),
+        ]
+
+    def describe_certificate(self) -> str:
+        """Return the guarantee, or the lack of one, in a sentence."""
+        found, last = self.certificate, self.names[-1]
+        chance = f"{1 - found.delta:g}"
+        promise = (
+            f"its accuracy is within {found.epsilon:g} of always using {last}, with probability {chance}"
+        )
+        evidence = f"observed loss {found.loss:+.4f}{{}}, exact p = {found.p_value:.3g}"
+        if self.certified:
+            return f"Certified: {promise} ({evidence.format(f' on {found.rows:,} rows')})."
+        if not found.holds:
+            return f"Not certified: {found.rows:,} rows do not prove that {promise} ({evidence.format('')})."
+        few = ""
+        if found.rows < found.fewest_rows:
+            few = f"; where the models agree on every row, {found.fewest_rows:,} are needed"
+        proof = f"{found.rows:,} rows prove no cheaper policy within {found.epsilon:g}{few}"
+        return f"Nothing certified but {last} alone: {proof}."
 
     def check(self, fingerprints: Sequence[Fingerprint | None]) -> None:
         """Refuse models that the plan was not made for.
@@ -261,7 +307,7 @@ class CascadePlan:
                 )
 
     def cascade(self, classifiers: Sequence[Classifier], **options: object) -> Cascade | Classifier:
-        """Return what carries the plan out: a cascade, or the one classifier that answers every row.
+        """Return the cascade that carries the plan out, or the one classifier that answers every row.
 
         Parameters
         ----------
@@ -305,63 +351,14 @@ class CascadePlan:
 
     def to_record(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return {
-            "goal": self.goal,
-            "value": self.value,
-            "policy": self.policy.to_record(),
-            "threshold": self.threshold,
-            "tied_confidence": self.tied_confidence,
-            "tied_share": self.tied_share,
-            "key": self.key,
-            "certified": self.certified,
-            "certificate": asdict(self.certificate),
-            "report": self.report.to_record(),
-            "alone": [one.to_record() for one in self.alone],
-            "frontier": [{**asdict(point), "policy": point.policy.to_record()} for point in self.frontier],
-            "models": [
-                {
-                    "name": model.name,
-                    "cost": model.cost,
-                    "verifier_cost": model.verifier_cost,
-                    "calibration": model.calibration,
-                    "calibrator": None if model.calibrator is None else model.calibrator.to_record(),
-                    "fingerprint": None if model.fingerprint is None else dict(model.fingerprint),
-                }
-                for model in self.models
-            ],
-            "rows": asdict(self.rows),
-            "method": self.method,
-        }
+        derived = ("threshold", "tied_confidence", "tied_share", "certified")  # for readers of the file
+        record: dict[str, Any] = TypeAdapter(CascadePlan).dump_python(self, mode="json")
+        return {**record, **{name: getattr(self, name) for name in derived}}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
-        return cls(
-            goal=record["goal"],
-            value=record["value"],
-            policy=KeepPolicy.from_record(record["policy"]),
-            certificate=PlanCertificate(**record["certificate"]),
-            report=PricedPolicy.from_record(record["report"]),
-            alone=tuple(PricedPolicy.from_record(one) for one in record["alone"]),
-            frontier=tuple(
-                FrontierPoint(**{**point, "policy": KeepPolicy.from_record(point["policy"])})
-                for point in record["frontier"]
-            ),
-            models=tuple(
-                PlannedModel(
-                    **{
-                        **model,
-                        "calibrator": None
-                        if model["calibrator"] is None
-                        else calibrator_from_record(model["calibrator"]),
-                    }
-                )
-                for model in record["models"]
-            ),
-            rows=PlanningRows(**record["rows"]),
-            method=str(record["method"]),
-            key=None if record.get("key") is None else str(record["key"]),
-        )
+    def from_record(cls, record: Mapping[str, Any]) -> CascadePlan:
+        """Return the plan of `to_record`; KeyError, TypeError or ValueError where the record is damaged."""
+        return TypeAdapter(CascadePlan).validate_python(dict(record))
 
     def save(self, path: str | Path) -> None:
         """Write the plan as one JSON file, whole or not at all.
@@ -374,8 +371,8 @@ class CascadePlan:
         write_record(path, self.to_record(), kind=_KIND, version=_VERSION)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Return a plan that was saved; ``plan.json`` is understood where `path` is a directory.
+    def load(cls, path: str | Path) -> CascadePlan:
+        """Return a saved plan; ``plan.json`` is understood where `path` is a directory.
 
         Raises
         ------
@@ -390,14 +387,22 @@ class CascadePlan:
             raise damaged_record(file, error, make=_MAKE) from error
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return the last parts of paths, without ``.jsonl``, if they differ from one another; else the names."""
+    short = [Path(name.removesuffix(".jsonl")).name or name for name in names]
+    return short if len(set(short)) == len(short) else list(names)
+
+
 def calibrated(
-    confidence: NDArray[np.float64], calibrator: ConfidenceCalibrator | None, labels: Sequence[str] | None
+    raw: NDArray[np.float64],
+    calibrators: Sequence[ConfidenceCalibrator | None],
+    labels: Sequence[Sequence[str] | None],
 ) -> NDArray[np.float64]:
-    """Return calibrated confidence; where there is none (NaN) there still is none."""
-    sure = ~np.isnan(confidence)
-    if calibrator is None or not sure.any():
-        return confidence
-    own = None if labels is None else [labels[row] for row in np.flatnonzero(sure).tolist()]
-    result = np.full(len(confidence), np.nan)
-    result[sure] = calibrator.predict(confidence[sure], predicted=own)
+    """Return calibrated confidences, shape (m, n), NaN where the reported ones are."""
+    result = raw.copy()
+    for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):
+        sure = np.flatnonzero(~np.isnan(own))
+        if calibrator is not None and len(sure):
+            names = None if predicted is None else [predicted[row] for row in sure.tolist()]
+            own[sure] = calibrator.predict(own[sure], predicted=names)
     return result

@@ -1,29 +1,29 @@
-"""From recorded runs to a plan, without a single call."""
+"""Plans from recorded runs, and the price of policies on them, without a single call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calibrant.cascade._checks import check_real
+from calibrant.cascade._methods import METHOD_NAMES
 from calibrant.cascade._ties import DEFAULT_KEY, check_key
-from calibrant.cascade.planning._guarantee import certify_ranked, check_risk, fewest_rows, kept_in_order
-from calibrant.cascade.planning._loss_test import loss_p_value
+from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows
+from calibrant.cascade.planning._paired_loss import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
 from calibrant.cascade.planning._planning import Planning
-from calibrant.cascade.planning._priced import Prices
-from calibrant.cascade.planning._recorded import RunSource, pair_runs, recorded_costs, recorded_run
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, rule_policy
+from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, price_policy
+from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs, recorded_run
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, rule_policy, threshold_policy
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.metrics._validation import check_number
 
 CertifyOn = Literal["all", "half"]
-"""Which rows a certified plan is tested on."""
+"""Rows that a certified plan is tested on."""
 
-_Rows = NDArray[np.intp]
-
+_METHODS: Final = (*METHOD_NAMES, "learned")
 # Hundredths, and 1, 2 and 5 of the thousandths and less that are missing to 1.
 _COMMON: Final = sorted(
     {i / 100 for i in range(101)} | {1.0 - i * 10.0**-d for d in range(3, 10) for i in (1, 2, 5)},
@@ -48,24 +48,24 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     between_costs: Sequence[float | None] | None = None,
     certify_on: CertifyOn = "all",
     method: str = "label_probability",
-    level: float = 0.95,
     key: str = DEFAULT_KEY,
     rng: np.random.Generator | int | None = None,
 ) -> CascadePlan:
-    """Choose which model answers which row, from one recorded run of each, and say what this is worth.
+    """Choose the model that answers each row from one recorded run of each model, and state what this is worth.
 
     A random half of the rows (rows of equal text together) is for planning: calibrators are fitted and
-    policies found there. They are priced on the other half. Without a goal the policy is the cheapest that is
-    certified: with probability ``1 - delta`` its accuracy is within epsilon of always using the large model.
+    policies found there. They are priced on the other half, with 95 % intervals. Without a goal the policy is the
+    cheapest that is certified: with probability ``1 - delta`` its accuracy is within epsilon of always using the large
+    model.
 
     Parameters
     ----------
     small, large : RunSource
         Runs over the same rows: a `RecordedRun`, any object with ``confidence`` and ``correct``, a pair of these
         two, lines of ``predictions.jsonl``, such a file, or a run directory; see `recorded_run`. Paired by id, text
-        or place. Rows that failed for the server's reasons in any run are left out and counted.
+        or place. Rows that failed with a transport error in any run are left out and counted.
     small_cost, large_cost : float, optional
-        Of an answer, at least 0 and above 0, in one unit of any kind; by default the mean of the recorded costs.
+        Cost of an answer, at least 0 and above 0, in one unit of any kind; by default the mean of the recorded costs.
     epsilon, delta : float in (0, 1), default 0.02 and 0.1
         Accuracy that may be lost against the large model, and probability with which more may be lost.
     target_accuracy : float in [0, 1], optional
@@ -73,8 +73,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     budget : float, optional
         Choose the most accurate policy that costs no more per row on the planning half.
     verifier_cost : float or sequence of float, default 0
-        Of finding out how sure an answer is; one number, or one for each model (but the last). The confidence of a
-        recorded run came with its answers, so by default it costs nothing.
+        Cost of finding out how sure an answer is; one number, or one for each model (but the last). The confidence of
+        a recorded run came with its answers, so by default it costs nothing.
     between : sequence of RunSource, default none
         Runs of further models, from small to large.
     between_costs : sequence of (float or None), optional
@@ -85,8 +85,6 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         then among them. With ``"half"`` it is found on the planning half alone, at the price of keeping fewer rows.
     method : str, default "label_probability"
         The confidence method the recorded confidences come from; kept for `CascadePlan.cascade`.
-    level : float in (0, 1), default 0.95
-        Of the intervals.
     key : str, default "calibrant"
         Orders equally sure answers by a keyed hash of their texts (`RecordedRun.inputs`), so that a policy may keep a
         share of them; see `tie_ranks`. The same text is always decided alike. It is the key of a policy's first
@@ -124,171 +122,239 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     >>> plan.certified, 0.6 < plan.threshold < 0.9
     (True, True)
     """
-    eps, allowed = check_risk(epsilon, delta)
-    _check_goal(target_accuracy, budget, certify_on)
-    sources = [small, *between, large]
-    runs = pair_runs([recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)])
+    risk = check_number("epsilon", epsilon, "(0, 1)"), check_number("delta", delta, "(0, 1)")
+    _check_settings(target_accuracy, budget, certify_on, method)
+    middle = [None] * len(between) if between_costs is None else [*between_costs]
+    if len(middle) != len(between):
+        raise ConfigurationError(
+            "Expected one of between_costs (--between-cost) for each model between the first and the last, "
+            f"{len(between)}, got {len(middle)}."
+        )
+    runs = _paired([small, *between, large])
     if len(runs) < 2:
         raise DataError(f"Expected at least two rows that all models answered, got {len(runs)}: record more.")
-    given = [small_cost, *(between_costs or [None] * len(between)), large_cost]
-    prices = Prices.of(recorded_costs(runs, given), verifier_cost)
+    prices = Prices.of(runs, [small_cost, *middle, large_cost], verifier_cost)
     generator = np.random.default_rng(0 if rng is None else rng)
-    desk = Planning.open(runs, prices, generator, level=level, key=check_key(key))
+    planning = Planning(runs, prices, generator, key=check_key(key))
     if target_accuracy is None and budget is None:
-        found = _certified(desk, eps, allowed, certify_on)
-        return _plan(desk, "certified", None, found, method)
-    chosen = desk.choose(target=target_accuracy, budget=budget)
-    found = chosen, _single_test(desk, chosen, eps, allowed), True
+        policy, certificate, held_out = _certified(planning, *risk, certify_on=certify_on)
+        return _plan(planning, "certified", None, policy, certificate, held_out=held_out, method=method)
+    goal: Goal = "target_accuracy" if budget is None else "budget"
+    value = float(target_accuracy or 0.0) if budget is None else float(budget)
+    policy = planning.choose(goal, value)
+    certificate = _certificate(policy, planning.reporting, *risk, method="single test")
+    return _plan(planning, goal, value, policy, certificate, held_out=True, method=method)
+
+
+def replay(
+    policy: CascadePlan | KeepPolicy | float | Sequence[float],
+    *sources: RunSource,
+    costs: Sequence[float] | None = None,
+    verifier_cost: float | Sequence[float] | None = None,
+    rng: np.random.Generator | int | None = None,
+) -> PricedPolicy:
+    """Return cost and accuracy of a policy on recorded runs, with 95 % intervals; no model is called.
+
+    Parameters
+    ----------
+    policy : CascadePlan, KeepPolicy, float or sequence of float
+        A plan (its calibrators are applied, its prices are the default), a policy, or thresholds on confidence
+        as reported: one for each model but the last, or one for all. What splits ties does so by the texts of the
+        runs, or by the place of a row whose text is not known.
+    *sources : RunSource
+        A run of each model over the same rows, from small to large; see `plan_cascade`.
+    costs : sequence of float, optional
+        Cost of an answer of each model; by default the plan's, else the mean of the recorded costs.
+    verifier_cost : float or sequence of float, optional
+        Cost of finding out how sure an answer is; by default the plan's, else 0.
+    rng : numpy Generator, int or None, default None
+        Of the bootstrap; None is seed 0.
+
+    Raises
+    ------
+    ConfigurationError
+        A setting is out of range, or a policy needs calibrators that only its plan has.
+    DataError
+        The runs are not of the same rows.
+    StateError
+        The runs are of other models than the plan's, or recorded under other prompts.
+    """
+    if not sources:
+        raise ConfigurationError("Expected a recorded run of each model, got none.")
+    runs = _paired(sources)
+    confidence = runs.confidence
+    own_costs: Sequence[float | None] = [None] * len(sources)
+    own_checks: float | Sequence[float] = 0.0
+    if isinstance(policy, CascadePlan):
+        policy.check(runs.fingerprints)
+        confidence = policy.confidence(confidence, runs.labels)
+        own_costs, own_checks = policy.prices.models, policy.prices.verifier
+        policy = policy.policy
+    elif not isinstance(policy, KeepPolicy):
+        policy = threshold_policy(policy, len(sources))
+    elif policy.calibrated:
+        raise ConfigurationError(
+            f"The policy {policy.name!r} is about calibrated confidence: hand in its plan, which has the calibrators."
+        )
+    prices = Prices.of(runs, costs or own_costs, own_checks if verifier_cost is None else verifier_cost)
+    ranks = policy.ranks(runs.texts)
+    rows = Signals(
+        raw=confidence,
+        calibrated=confidence,
+        correct=runs.correct,
+        ranks=np.empty((len(policy.rules), len(runs))) if ranks is None else ranks,
+        keys=(),
+    )
+    return price_policy(policy, rows, prices, held_out=True, rng=rng)
+
+
+def _paired(sources: Sequence[RunSource]) -> PairedRuns:
+    return pair_runs([recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)])
+
+
+def _check_settings(
+    target_accuracy: float | None, budget: float | None, certify_on: str, method: str
+) -> None:
+    if target_accuracy is not None and budget is not None:
+        raise ConfigurationError(
+            f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
+        )
+    if target_accuracy is not None:
+        check_number("target_accuracy", target_accuracy, "[0, 1]")
     if budget is not None:
-        return _plan(desk, "budget", float(budget), found, method)
-    return _plan(desk, "target_accuracy", float(target_accuracy or 0.0), found, method)
+        check_number("budget", budget, "[0, inf)")
+    for name, value, allowed in (
+        ("certify_on", certify_on, get_args(CertifyOn)),
+        ("method", method, _METHODS),
+    ):
+        if value not in allowed:
+            raise ConfigurationError(f"Expected {name} to be one of {', '.join(allowed)}, got {value!r}.")
 
 
-def _plan(
-    desk: Planning,
+def _plan(  # noqa: PLR0913  (parts of a plan)
+    planning: Planning,
     goal: Goal,
     value: float | None,
-    found: tuple[KeepPolicy, PlanCertificate, bool],
+    policy: KeepPolicy,
+    certificate: PlanCertificate,
+    *,
+    held_out: bool,
     method: str,
 ) -> CascadePlan:
-    """Price what was chosen and everything beside it."""
-    chosen, certificate, held_out = found
-    runs, place = desk.runs, desk.reporting
+    """Price the chosen policy, and every model alone, on the reporting half."""
+    runs = planning.runs
     alone = [KeepPolicy.alone(model) for model in range(len(runs.names))]
     return CascadePlan(
         goal=goal,
         value=value,
-        policy=chosen,
+        policy=policy,
         certificate=certificate,
-        report=desk.price(chosen, place, held_out=held_out),
-        alone=tuple(desk.price(one, place, held_out=True) for one in alone),
-        frontier=desk.frontier(),
-        models=desk.models(),
+        report=planning.price(policy, held_out=held_out),
+        alone=tuple(planning.price(one, held_out=True) for one in alone),
+        frontier=planning.frontier(),
+        models=planning.models(),
         rows=PlanningRows(
             given=runs.given,
             paired=len(runs),
             failed=runs.failed,
             unlabelled=runs.unlabelled,
-            planning=len(desk.planning),
-            reporting=len(place),
+            planning=len(planning.halves[0]),
+            reporting=len(planning.halves[1]),
         ),
         method=method,
-        key=desk.signals.keys[0],
+        key=planning.rows.keys[0],
     )
 
 
 def _certified(
-    desk: Planning, epsilon: float, delta: float, certify_on: CertifyOn
+    planning: Planning, epsilon: float, delta: float, *, certify_on: CertifyOn
 ) -> tuple[KeepPolicy, PlanCertificate, bool]:
-    """Return the cheapest certified policy, and whether its report is on rows it was not found on."""
-    last = len(desk.runs.names) - 1
-    every = desk.planning if certify_on == "half" else np.arange(len(desk.runs))
-    found = [(KeepPolicy.alone(last), every)]
+    """Return the cheapest certified policy, and True where its report is on rows it was not certified on."""
+    last, texts = len(planning.runs.names) - 1, planning.runs.texts
+    rows = planning.rows
+    if certify_on == "half":
+        rows, texts = planning.drafting, tuple(texts[row] for row in planning.halves[0].tolist())
+    found = [(KeepPolicy.alone(last), rows)]
     if last == 1:
-        found += [(policy, every) for policy in _certified_thresholds(desk, every, epsilon, delta)]
+        sequences = 1
+        found += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, delta)]
     else:
-        # Two sequences, each at half of the allowed error.
-        found += [(policy, every) for policy in _certified_common(desk, every, epsilon, delta / 2.0)]
-        own = desk.reporting
-        found += [(policy, own) for policy in _certified_chains(desk, own, epsilon, delta / 2.0)]
-    costs = [desk.mean_cost(policy, desk.planning) for policy, _ in found]
-    chosen, rows = found[int(np.argmin(costs))]
-    worse, better = desk.losses(chosen, rows)
-    certificate = PlanCertificate(
-        holds=True,
-        epsilon=epsilon,
-        delta=delta,
-        p_value=0.0 if chosen.members == (last,) else loss_p_value(worse, better, len(rows), epsilon),
-        loss=(worse - better) / len(rows),
-        rows=len(rows),
-        method="sequence",
-        fewest_rows=fewest_rows(epsilon, delta if last == 1 else delta / 2.0),
-    )
-    return chosen, certificate, rows is desk.planning or chosen.members == (last,)
+        sequences = 2  # each tested at half of the allowed error
+        found += [(policy, rows) for policy in _certified_common(rows, epsilon, delta / 2.0)]
+        chains = _certified_chains(planning, epsilon, delta / 2.0)
+        found += [(policy, planning.reporting) for policy in chains]
+    costs = [planning.prices.mean_cost(policy, planning.drafting.route(policy)) for policy, _ in found]
+    policy, tested = found[int(np.argmin(costs))]
+    certificate = _certificate(policy, tested, epsilon, delta, method="sequence", sequences=sequences)
+    return policy, certificate, tested is planning.drafting or policy.members == (last,)
 
 
-def _certified_thresholds(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the certified rule of two models that keeps the most; and the small one alone, where that is certified."""
-    part = desk.signals.take(rows)
-    small, large = part.correct
-    (ranks,), (key,) = part.ranks, part.keys
-    found = certify_ranked(part.raw[0], ranks, small, large, epsilon=epsilon, delta=delta, key=key)
-    if found.rule is None:
-        return []
-    policies = [rule_policy([found.rule])]
-    if found.threshold is not None and found.threshold <= np.nanmin(part.raw[0]):
-        # All rules passed, so that the sequence goes on to keeping everything.
-        alone = KeepPolicy.alone(0)
-        worse, better = desk.losses(alone, rows)
-        passed = kept_in_order(
-            [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
-        )
-        policies += [alone] * passed
-    return policies
-
-
-def _certified_common(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the chain of all models with the lowest certified threshold that is the same for each."""
-    found: list[KeepPolicy] = []
-    part = desk.signals.take(rows)
-    for policy in _common_policies(desk):
-        worse, better = part.losses(policy)
-        if not kept_in_order(
-            [worse], [better], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
-        ):
-            break
-        found = [policy]
-    return found
-
-
-def _common_policies(desk: Planning) -> Iterator[KeepPolicy]:
-    """Yield the policies of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
-    confidence, keys = desk.signals.raw[:-1], desk.signals.keys
-    for threshold in _COMMON:
-        if (confidence == threshold).any():
-            for share in _COMMON_SHARES:
-                yield rule_policy(
-                    [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in keys]
-                )
-        yield rule_policy([KeepRule.from_threshold(threshold)] * len(keys))
-
-
-def _certified_chains(desk: Planning, rows: _Rows, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return those corners of the planning half's frontier that pass on other rows, the dearest first."""
-    ceiling = desk.prices.models[-1]
-    found = [point.policy for point in desk.frontier() if point.planned_cost < ceiling][::-1]
-    counts = np.array([desk.losses(policy, rows) for policy in found], dtype=np.intp).reshape(-1, 2)
-    passed = kept_in_order(
-        counts[:, 0], counts[:, 1], len(rows), epsilon=epsilon, delta=delta, first_is_strict=False
-    )
-    return found[:passed]
-
-
-def _single_test(desk: Planning, policy: KeepPolicy, epsilon: float, delta: float) -> PlanCertificate:
-    """Return what the reporting half says about a policy that was chosen without it."""
-    rows = len(desk.reporting)
-    worse, better = desk.losses(policy, desk.reporting)
-    always_large = policy.members == (len(desk.runs.names) - 1,)
-    p_value = 0.0 if always_large else loss_p_value(worse, better, rows, epsilon)
+def _certificate(
+    policy: KeepPolicy,
+    rows: Signals,
+    epsilon: float,
+    delta: float,
+    *,
+    method: Literal["sequence", "single test"],
+    sequences: int = 1,
+) -> PlanCertificate:
+    """Return the certificate of a policy that passed a sequence, or of the test of a single one."""
+    m, n = rows.correct.shape
+    worse, better = rows.losses(policy)
+    p_value = 0.0 if policy.members == (m - 1,) else loss_p_value(worse, better, n, epsilon)
     return PlanCertificate(
-        holds=p_value <= delta,
+        holds=method == "sequence" or p_value <= delta,
         epsilon=epsilon,
         delta=delta,
         p_value=p_value,
-        loss=(worse - better) / rows,
-        rows=rows,
-        method="single test",
-        fewest_rows=fewest_rows(epsilon, delta),
+        loss=(worse - better) / n,
+        rows=n,
+        method=method,
+        fewest_rows=fewest_rows(epsilon, delta / sequences),
     )
 
 
-def _check_goal(target_accuracy: float | None, budget: float | None, certify_on: str) -> None:
-    if target_accuracy is not None and budget is not None:
-        raise ConfigurationError(
-            f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
-        )
-    for name, value, most in (("target_accuracy", target_accuracy, 1.0), ("budget", budget, np.inf)):
-        if value is not None:
-            check_real(name, value, low=0.0, high=most)
-    if certify_on not in get_args(CertifyOn):
-        raise ConfigurationError(f"Expected certify_on as one of {get_args(CertifyOn)}, got {certify_on!r}.")
+def _certified_rules(
+    rows: Signals, texts: Sequence[str | int], epsilon: float, delta: float
+) -> list[KeepPolicy]:
+    """Return the certified rule of two models that keeps the most; and the small one alone, where that is certified."""
+    small, key = rows.raw[0], rows.keys[0]
+    found = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
+    if found.rule is None:
+        return []
+    policies = [rule_policy([found.rule])]
+    if found.threshold is not None and found.threshold <= np.nanmin(small):
+        # All rules passed, so that the sequence goes on to keeping everything.
+        policies += _passing(rows, [KeepPolicy.alone(0)], epsilon, delta)
+    return policies
+
+
+def _certified_common(rows: Signals, epsilon: float, delta: float) -> list[KeepPolicy]:
+    """Return the chain of all models with the lowest certified threshold that is the same for each."""
+    # One by one: the sequence is long, and most of it comes after the first failure.
+    passed = takewhile(lambda policy: _passing(rows, [policy], epsilon, delta), _common_policies(rows))
+    return list(passed)[-1:]
+
+
+def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
+    """Yield the policies of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
+    for threshold in _COMMON:
+        for share in _COMMON_SHARES if (rows.raw[:-1] == threshold).any() else ():
+            yield rule_policy(
+                [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in rows.keys]
+            )
+        yield rule_policy([KeepRule.from_threshold(threshold)] * len(rows.keys))
+
+
+def _certified_chains(planning: Planning, epsilon: float, delta: float) -> list[KeepPolicy]:
+    """Return those corners of the planning half's frontier that pass on the other half, the dearest first."""
+    ceiling = planning.prices.models[-1]
+    chains = [point.policy for point in planning.frontier() if point.planned_cost < ceiling][::-1]
+    return _passing(planning.reporting, chains, epsilon, delta)
+
+
+def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
+    """Return the policies of a fixed sequence that pass before the first one fails."""
+    counts = np.array([rows.losses(policy) for policy in policies], dtype=np.intp).reshape(-1, 2)
+    n = rows.correct.shape[1]
+    return policies[: count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)]

@@ -1,9 +1,8 @@
-"""The halves of the rows, and what is fitted, found and counted on them."""
+"""Halves of the rows, with the calibrators and candidates that are found on one and priced on the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,9 +12,9 @@ from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
 from calibrant.cascade._ties import tie_keys, tie_ranks
 from calibrant.cascade.automix._hull import rising_hull
-from calibrant.cascade.planning._candidates import Candidates, Signals, candidate_policies
-from calibrant.cascade.planning._plan import FrontierPoint, PlannedModel, calibrated
-from calibrant.cascade.planning._priced import PricedPolicy, Prices, price_policy
+from calibrant.cascade.planning._candidates import candidate_policies
+from calibrant.cascade.planning._plan import FrontierPoint, Goal, PlannedModel, calibrated
+from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, price_policy
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.cascade.planning._rules import KeepPolicy
 from calibrant.core._errors import ConfigurationError
@@ -25,145 +24,93 @@ _Rows = NDArray[np.intp]
 _ROUNDING: Final = 1e-12  # of sums of costs and accuracies
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Planning:
-    """Everything a plan is made from: rows, halves, calibrators, prices and candidates."""
+    """Everything a plan is made from: both halves of the rows, calibrators, prices and candidates.
 
-    runs: PairedRuns
-    signals: Signals
-    prices: Prices
-    planning: _Rows
-    reporting: _Rows
-    calibrators: tuple[tuple[str, ConfidenceCalibrator | None], ...]
-    candidates: tuple[Candidates, ...]
-    level: float
-    generator: np.random.Generator
+    Calibrators are fitted and candidates found on the planning half, which is `drafting`.
+    """
 
-    @classmethod
-    def open(
-        cls, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, level: float, key: str
-    ) -> Planning:
-        """Split the rows, fit calibrators and find candidates on the planning half."""
-        planning, reporting = _halves(runs.texts, generator)
+    def __init__(self, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, key: str) -> None:
+        self.runs, self.prices, self._generator = runs, prices, generator
+        self.halves = _halves(runs.texts, generator)
         keys = tie_keys(key, len(runs.names) - 1)
-        fitted = [_calibrator(runs.rows(planning), one, generator) for one in range(len(runs.names) - 1)]
-        calibrators = (*fitted, ("none", None))
-        signals = Signals(
+        fitted = [_calibrator(runs, self.halves[0], one, generator) for one in range(len(runs.names) - 1)]
+        self._calibrators = [*fitted, ("none", None)]
+        self.rows = Signals(
             raw=runs.confidence,
-            calibrated=np.array(
-                [
-                    calibrated(p, found, labels)
-                    for p, (_, found), labels in zip(runs.confidence, calibrators, runs.labels, strict=True)
-                ]
-            ),
+            calibrated=calibrated(runs.confidence, [found for _, found in self._calibrators], runs.labels),
             correct=runs.correct,
             ranks=np.array([tie_ranks(runs.texts, key=one) for one in keys]),
             keys=keys,
         )
-        return cls(
-            runs=runs,
-            signals=signals,
-            prices=prices,
-            planning=planning,
-            reporting=reporting,
-            calibrators=calibrators,
-            candidates=tuple(candidate_policies(signals.take(planning), prices)),
-            level=level,
-            generator=generator,
-        )
+        self.drafting, self.reporting = map(self.rows.take, self.halves)
+        self._candidates = candidate_policies(self.drafting, prices)
+        self._places = [(kind, place) for kind in self._candidates for place in range(len(kind))]
 
-    def curve(self, rows: _Rows) -> tuple[_Floats, _Floats, NDArray[np.intp], NDArray[np.intp]]:
-        """Return cost and accuracy of every candidate on rows, which kind it is of, and its place there."""
-        part = self.signals.take(rows)
-        curves = [kind.curve(part, self.prices) for kind in self.candidates]
-        sizes = [len(cost) for cost, _ in curves]
-        return (
-            np.concatenate([cost for cost, _ in curves]),
-            np.concatenate([accuracy for _, accuracy in curves]),
-            np.repeat(np.arange(len(sizes)), sizes),
-            np.concatenate([np.arange(size) for size in sizes]),
-        )
+    def _curve(self, rows: Signals) -> tuple[_Floats, _Floats]:
+        """Return cost and accuracy of every candidate on rows."""
+        costs, accuracies = zip(*(kind.curve(rows, self.prices) for kind in self._candidates), strict=True)
+        return np.concatenate(costs), np.concatenate(accuracies)
 
-    def choose(self, *, target: float | None, budget: float | None) -> KeepPolicy:
-        """Return the policy for a goal, by the planning half."""
-        cost, accuracy, kind, place = self.curve(self.planning)
-        if budget is not None:
-            possible = cost <= budget + _ROUNDING * max(1.0, budget)
-            if not possible.any():
-                raise ConfigurationError(
-                    f"Expected a budget of at least {cost.min():.6g} per row, what the cheapest policy costs, got "
-                    f"{budget:g}: raise it."
-                )
+    def choose(self, goal: Goal, value: float) -> KeepPolicy:
+        """Return the policy for a budget or a target, by the planning half."""
+        cost, accuracy = self._curve(self.drafting)
+        if goal == "budget":
+            possible = cost <= value + _ROUNDING * max(1.0, value)
+            problem = (
+                f"Expected a budget of at least {cost.min():.6g} per row, what the cheapest policy costs, got "
+                f"{value:g}: raise it."
+            )
             order = np.lexsort((cost, -np.where(possible, accuracy, -np.inf)))
         else:
-            possible = accuracy >= float(target or 0.0) - _ROUNDING
-            if not possible.any():
-                raise ConfigurationError(
-                    f"Expected a target that a policy reaches, got {target:g}: the most accurate has "
-                    f"{accuracy.max():.4f} on the planning rows. Lower the target, or add a better model."
-                )
+            possible = accuracy >= value - _ROUNDING
+            problem = (
+                f"Expected a target that a policy reaches, got {value:g}: the most accurate has "
+                f"{accuracy.max():.4f} on the planning rows. Lower the target, or add a better model."
+            )
             order = np.lexsort((-accuracy, np.where(possible, cost, np.inf)))
-        best = int(order[0])
-        return self._policy(int(kind[best]), int(place[best]))
+        if not possible.any():
+            raise ConfigurationError(problem)
+        return self._policy(int(order[0]))
 
-    def _policy(self, kind: int, place: int) -> KeepPolicy:
-        return self.candidates[kind].policy(place)
+    def _policy(self, place: int) -> KeepPolicy:
+        """Return the candidate at a place of the curves."""
+        kind, own = self._places[place]
+        return kind.policy(own)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
         """Return the corners of the best trade on the planning half, priced on the other, too."""
-        cost, accuracy, kind, place = self.curve(self.planning)
-        other_cost, other_accuracy, _, _ = self.curve(self.reporting)
+        cost, accuracy = self._curve(self.drafting)
+        other_cost, other_accuracy = self._curve(self.reporting)
         return tuple(
             FrontierPoint(
-                policy=self._policy(int(kind[one]), int(place[one])),
-                planned_cost=float(cost[one]),
-                planned_accuracy=float(accuracy[one]),
-                cost=float(other_cost[one]),
-                accuracy=float(other_accuracy[one]),
+                policy=self._policy(corner),
+                planned_cost=float(cost[corner]),
+                planned_accuracy=float(accuracy[corner]),
+                cost=float(other_cost[corner]),
+                accuracy=float(other_accuracy[corner]),
             )
-            for one in rising_hull(cost, accuracy).tolist()
+            for corner in rising_hull(cost, accuracy).tolist()
         )
 
-    def price(self, policy: KeepPolicy, rows: _Rows, *, held_out: bool) -> PricedPolicy:
-        """Return what a policy is worth on rows, with intervals."""
-        part = self.signals.take(rows)
-        return price_policy(
-            policy,
-            part.of(policy),
-            part.correct,
-            self.prices,
-            ranks=part.ranks_of(policy),
-            held_out=held_out,
-            level=self.level,
-            rng=self.generator,
-        )
-
-    def mean_cost(self, policy: KeepPolicy, rows: _Rows) -> float:
-        """Return what a policy costs per row."""
-        return self.prices.mean_of(self.signals.take(rows).route(policy))
-
-    def losses(self, policy: KeepPolicy, rows: _Rows) -> tuple[int, int]:
-        """Return on how many rows only the last model is right, and on how many only the policy."""
-        return self.signals.take(rows).losses(policy)
+    def price(self, policy: KeepPolicy, *, held_out: bool) -> PricedPolicy:
+        """Return cost and accuracy of a policy on the reporting half, with intervals."""
+        return price_policy(policy, self.reporting, self.prices, held_out=held_out, rng=self._generator)
 
     def models(self) -> tuple[PlannedModel, ...]:
         """Return the models as the plan keeps them."""
+        columns = (self.runs.names, self.prices.models, self.prices.verifier, self._calibrators)
         return tuple(
             PlannedModel(
                 name=name,
                 cost=cost,
                 verifier_cost=check,
                 calibration=kind,
-                calibrator=found,
+                calibrator=calibrator,
                 fingerprint=None if fingerprint is None else fingerprint.to_record(),
             )
-            for name, cost, check, (kind, found), fingerprint in zip(
-                self.runs.names,
-                self.prices.models,
-                self.prices.verifier,
-                self.calibrators,
-                self.runs.fingerprints,
-                strict=True,
+            for name, cost, check, (kind, calibrator), fingerprint in zip(
+                *columns, self.runs.fingerprints, strict=True
             )
         )
 
@@ -185,17 +132,17 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
 
 
 def _calibrator(
-    rows: PairedRuns, model: int, generator: np.random.Generator
+    runs: PairedRuns, rows: _Rows, model: int, generator: np.random.Generator
 ) -> tuple[str, ConfidenceCalibrator | None]:
-    """Return how a model's confidence is calibrated, if that helps."""
-    sure = ~np.isnan(rows.confidence[model])
-    if not sure.any():
+    """Return the calibrator of a model's confidence and its name, if one helps on these rows."""
+    sure = rows[~np.isnan(runs.confidence[model, rows])]
+    if not len(sure):
         return "none", None
-    labels = rows.labels[model]
+    labels = runs.labels[model]
     found = select_calibrator(
-        rows.confidence[model][sure],
-        rows.correct[model][sure],
-        predicted=None if labels is None else [labels[row] for row in np.flatnonzero(sure).tolist()],
+        runs.confidence[model, sure],
+        runs.correct[model, sure],
+        predicted=None if labels is None else [labels[row] for row in sure.tolist()],
         rng=generator,
     )
     return found.name, None if found.name == "none" else found.calibrator

@@ -1,15 +1,17 @@
-"""What a policy costs and how good it is on recorded rows, with intervals."""
+"""Cost and accuracy of a policy on recorded rows, with intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from calibrant.cascade._checks import check_real
+from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.cascade.planning._rules import KeepPolicy, Route
 from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
@@ -24,8 +26,50 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Signals:
+    """Rows to plan or to price on.
+
+    Attributes
+    ----------
+    raw, calibrated, correct : ndarray of shape (m, n)
+        Confidence as reported and as calibrated, NaN where there is none, and correctness of every model.
+    ranks : ndarray of shape (m - 1, n)
+        Ranks of the texts under each of `keys`.
+    keys : tuple of str, length m - 1
+        Keys of the first rule of a policy, the second one and so on; see `tie_keys`.
+    """
+
+    raw: _Floats
+    calibrated: _Floats
+    correct: _Floats
+    ranks: _Floats
+    keys: tuple[str, ...]
+
+    def route(self, policy: KeepPolicy) -> Route:
+        """Return the way of the rows under a policy, whose keys are the first of `keys`."""
+        confidence = self.calibrated if policy.calibrated else self.raw
+        return policy.follow(confidence, self.ranks[: len(policy.rules)])
+
+    def losses(self, policy: KeepPolicy) -> tuple[int, int]:
+        """Return the numbers of rows that only the last model has right, and that only the policy has."""
+        answered = self.route(policy).answered
+        difference = self.correct[-1] - self.correct[answered, np.arange(len(answered))]
+        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
+
+    def take(self, rows: NDArray[np.intp]) -> Signals:
+        """Return some of the rows."""
+        return Signals(
+            raw=self.raw[:, rows],
+            calibrated=self.calibrated[:, rows],
+            correct=self.correct[:, rows],
+            ranks=self.ranks[:, rows],
+            keys=self.keys,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What answers cost, in one unit of any kind.
+    """Costs of answers, in one unit of any kind.
 
     Attributes
     ----------
@@ -38,41 +82,57 @@ class Prices:
     models: tuple[float, ...]
     verifier: tuple[float, ...]
 
-    def mean_of(self, route: Route) -> float:
-        """Return what a route costs per row."""
-        # Shares first, so that one model alone costs what it costs to the last bit.
-        models, checks = route.asked.mean(axis=1), route.judged.mean(axis=1)
-        return float(models @ self.models + checks @ self.verifier)
-
     @classmethod
-    def of(cls, models: Sequence[object], verifier: object = 0.0) -> Self:
-        """Check prices; one price of the verifier stands for all models.
+    def of(
+        cls, runs: PairedRuns, costs: Sequence[float | None], verifier_cost: float | Sequence[float]
+    ) -> Self:
+        """Return the prices given; by default the mean of the recorded costs.
+
+        One price of the verifier stands for all models; the last model, which nobody verifies, may have none.
 
         Raises
         ------
         ConfigurationError
-            A price is negative or no number, all are 0, or their numbers do not fit.
+            A price is negative or no number, neither given nor recorded, or their numbers do not fit.
         """
-        n = len(models)
-        checks = list(verifier) if isinstance(verifier, Sequence) else [verifier] * n
-        if len(checks) == n - 1:
-            checks.append(0.0)
-        if len(checks) != n:
+        n = len(runs.names)
+        if len(costs) != n:
+            raise ConfigurationError(f"Expected a cost for each of {n} models, got {len(costs)}.")
+        checks = list(verifier_cost) if isinstance(verifier_cost, Sequence) else [verifier_cost]
+        if len(checks) == 1:
+            checks *= n
+        if len(checks) not in {n - 1, n}:
             raise ConfigurationError(
                 f"Expected one price of the verifier, or one for each of {n} models, got {len(checks)}."
             )
-        found = cls(
-            models=tuple(
-                check_real(f"the cost of model {place}", one, low=0.0) for place, one in enumerate(models, 1)
-            ),
-            verifier=tuple(check_real("the verifier's cost", one, low=0.0) for one in checks),
-        )
-        if not found.models[-1]:
+        models = []
+        for place, (name, cost, recorded) in enumerate(zip(runs.names, costs, runs.cost, strict=True), 1):
+            if cost is None and np.isnan(recorded).all():
+                raise ConfigurationError(
+                    f"Expected the cost of an answer of {name}: its rows do not say, so give one for each such model "
+                    "(small_cost, between_costs and large_cost of a plan, costs of a replay)."
+                )
+            known = np.nanmean(recorded) if cost is None else cost
+            models.append(check_real(f"the cost of model {place}", known, low=0.0))
+        if not models[-1]:
             raise ConfigurationError(
                 "Expected a large model that costs more than 0: one that costs nothing needs no cascade. Give its "
                 "price, its time per row, or 1 for equal costs."
             )
-        return found
+        checked = [check_real("the verifier's cost", one, low=0.0) for one in checks]
+        return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
+
+    def under(self, policy: KeepPolicy) -> _Floats:
+        """Return the price of calling each model under a policy, shape (m,): the last member is not verified."""
+        price = np.array(self.models)
+        for member in policy.members[:-1]:
+            price[member] += self.verifier[member]
+        return price
+
+    def mean_cost(self, policy: KeepPolicy, route: Route) -> float:
+        """Return the cost of a policy per row."""
+        # Shares first, so that one model alone costs its price to the last bit.
+        return float(route.asked.mean(axis=1) @ self.under(policy))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +142,7 @@ class PricedPolicy:
     Attributes
     ----------
     policy : KeepPolicy
-        What was priced.
+        The policy that was priced.
     n : int
         Rows.
     accuracy : Interval
@@ -93,9 +153,9 @@ class PricedPolicy:
     cost : Interval
         Per row, with its bootstrap interval.
     shares : tuple of Interval, one per model
-        Of the rows that each model answers (Wilson).
+        Share of the rows that each model answers (Wilson).
     held_out : bool
-        Whether nothing about the policy was chosen on these rows.
+        True where nothing about the policy was chosen on these rows.
     """
 
     policy: KeepPolicy
@@ -112,78 +172,51 @@ class PricedPolicy:
         return self.shares[0]
 
     def to_record(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        intervals = {name: asdict(getattr(self, name)) for name in ("accuracy", "difference", "cost")}
-        return {
-            "policy": self.policy.to_record(),
-            "n": self.n,
-            **intervals,
-            "shares": [asdict(share) for share in self.shares],
-            "held_out": self.held_out,
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
-        return cls(
-            policy=KeepPolicy.from_record(record["policy"]),
-            n=int(record["n"]),
-            accuracy=Interval(**record["accuracy"]),
-            difference=Interval(**record["difference"]),
-            cost=Interval(**record["cost"]),
-            shares=tuple(Interval(**share) for share in record["shares"]),
-            held_out=bool(record["held_out"]),
-        )
+        """Return policy and figures as JSON values."""
+        record: dict[str, Any] = TypeAdapter(PricedPolicy).dump_python(self, mode="json")
+        return record
 
 
-def price_policy(  # noqa: PLR0913  (keyword-only options)
+def price_policy(
     policy: KeepPolicy,
-    confidence: _Floats,
-    correct: _Floats,
+    rows: Signals,
     prices: Prices,
     *,
-    ranks: _Floats | None = None,
     held_out: bool,
-    level: float = 0.95,
-    rng: np.random.Generator | int | None = None,
+    rng: np.random.Generator | int | None,
 ) -> PricedPolicy:
-    """Return what a policy is worth on rows.
+    """Return cost and accuracy of a policy on rows, with 95 % intervals.
 
     Parameters
     ----------
     policy : KeepPolicy
-        What to price.
-    confidence, correct : ndarray of shape (m, n)
-        Of every model, the last one being the large one; confidence calibrated if the policy is.
+        The policy to price.
+    rows : Signals
+        Rows of all m models, the last one being the large one.
     prices : Prices
         Of the m models.
-    ranks : ndarray of shape (len(policy.rules), n), optional
-        Of the texts (`KeepPolicy.ranks`), where the policy splits ties.
     held_out : bool
-        Whether nothing about the policy was chosen on these rows.
-    level : float in (0, 1), default 0.95
-        Of the intervals.
+        True where nothing about the policy was chosen on these rows.
     rng : numpy Generator, int or None
         Of the bootstrap; None is seed 0.
     """
-    m, n = correct.shape
-    route = policy.follow(confidence, ranks)
-    right = correct[route.answered, np.arange(n)]
-    cost = np.array(prices.models) @ route.asked + np.array(prices.verifier) @ route.judged
+    m, n = rows.correct.shape
+    route = rows.route(policy)
+    right = rows.correct[route.answered, np.arange(n)]
+    cost = prices.under(policy) @ route.asked
     repeated = len(np.unique(cost)) * 16 < n
     resamples = _RESAMPLES[1] if repeated else int(np.clip(_DRAWS // n, *_RESAMPLES))
+    accuracy = wilson_interval(int(right.sum()), n)
+    always_last = Interval(lower=0.0, upper=0.0, level=accuracy.level, estimate=0.0)  # the same, on any rows
+    answered = np.bincount(route.answered, minlength=m)
     return PricedPolicy(
         policy=policy,
         n=n,
-        accuracy=wilson_interval(int(right.sum()), n, level),
-        difference=(
-            Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)  # it is the same, on any rows
-            if policy.members == (m - 1,)
-            else paired_comparison(correct[-1], right, level).interval
-        ),
-        cost=bootstrap_interval(cost, level, n_resamples=resamples, rng=rng),
-        shares=tuple(
-            wilson_interval(int(count), n, level) for count in np.bincount(route.answered, minlength=m)
-        ),
+        accuracy=accuracy,
+        difference=always_last
+        if policy.members == (m - 1,)
+        else paired_comparison(rows.correct[-1], right).interval,
+        cost=bootstrap_interval(cost, n_resamples=resamples, rng=rng),
+        shares=tuple(wilson_interval(int(count), n) for count in answered),
         held_out=held_out,
     )

@@ -1,11 +1,11 @@
-"""Who is asked, and whose answer is kept: policies over recorded or live confidences."""
+"""Keep rules and keep policies: the models a row is sent to, and the answers that are kept."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,32 +14,35 @@ from calibrant.cascade._checks import check_share
 from calibrant.cascade._ties import DEFAULT_KEY, check_key, tie_ranks
 from calibrant.core._errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepRule:
-    """Which answers of one model are kept, by their confidence. It is a meta-verifier: it has `route`.
+    """Rule that keeps answers of one model by their confidence. It has `route`, like a meta-verifier.
 
     Attributes
     ----------
     edges : tuple of float
         Ascending; confidences from one edge up to the next are treated alike.
     keeps : tuple of bool, one longer than `edges`
-        Whether answers below the first edge, from each edge, are kept.
+        True where answers below the first edge, and from each edge on, are kept.
     tied_share : float, default 1
-        Of the answers whose confidence is exactly the only edge, so many are kept, in [0, 1]: those whose text has a
-        rank up to this (`tie_ranks`). Below 1 only in a rule that keeps what lies above one edge.
+        Share of the answers with a confidence of exactly the only edge that are kept, in [0, 1]: those whose text has
+        a rank up to this (`tie_ranks`). Below 1 only in a rule that keeps what lies above one edge.
     key : str, default "calibrant"
-        Of these ranks. Rules of one policy should have different keys: under the same key, the texts that an earlier
-        rule passes on have the ranks above its share, and a later one keeps fewer of them than its own share.
+        Key of these ranks. Rules of one policy should have different keys: under the same key, the texts that an
+        earlier rule passes on have the ranks above its share, and a later one keeps fewer of them than its own share.
 
     Raises
     ------
     ConfigurationError
-        Edges do not ascend or are not finite, there is not one entry of `keeps` more, or a share is kept of something
-        else than the answers at the edge of a threshold.
+        Edges do not ascend or are not finite, `keeps` has not one entry more, or a share is kept of something else
+        than the answers at the edge of a threshold.
     """
 
     edges: tuple[float, ...]
@@ -63,7 +66,7 @@ class KeepRule:
 
     @classmethod
     def from_threshold(cls, threshold: float, *, tied_share: float = 1.0, key: str = DEFAULT_KEY) -> Self:
-        """Keep what is surer, and this share of what is exactly as sure."""
+        """Keep confidences above a threshold, and this share of those at it."""
         return cls(edges=(float(threshold),), keeps=(False, True), tied_share=tied_share, key=key)
 
     @classmethod
@@ -97,14 +100,14 @@ class KeepRule:
         return self.edges[0] if self.splits else None
 
     def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> _Bools:
-        """Return which answers are kept, shape (n,); one without a confidence (NaN) never is.
+        """Return the mask of kept answers, shape (n,); one without a confidence (NaN) is never kept.
 
         Parameters
         ----------
         confidence : array-like of shape (n,)
             In [0, 1], or NaN.
         ranks : array-like of shape (n,), optional
-            Of their texts under `key`; needed where the rule `splits`.
+            Ranks of their texts under `key`; needed where the rule `splits`.
 
         Raises
         ------
@@ -112,8 +115,7 @@ class KeepRule:
             Ranks are needed and missing.
         """
         p = np.asarray(confidence, dtype=np.float64)
-        found: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")]
-        kept: _Bools = found & ~np.isnan(p)
+        kept: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")] & ~np.isnan(p)
         if not self.splits:
             return kept
         if ranks is None:
@@ -122,12 +124,11 @@ class KeepRule:
                 f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks to accepts (tie_ranks) and to follow "
                 "(KeepPolicy.ranks)."
             )
-        chosen: _Bools = np.asarray(ranks, dtype=np.float64) <= self.tied_share
-        kept &= chosen | (p != self.edges[0])
+        kept &= (np.asarray(ranks, dtype=np.float64) <= self.tied_share) | (p != self.edges[0])
         return kept
 
     def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:
-        """Return which answers are passed on to the next model, shape (n,); see `accepts`.
+        """Return the mask of answers that go on to the next model, shape (n,).
 
         Parameters
         ----------
@@ -140,7 +141,7 @@ class KeepRule:
         return ~self.accepts(verifier_score, ranks)
 
     def describe(self) -> str:
-        """Return the threshold, and what is kept of the answers at it, in words."""
+        """Return the threshold, and the share that is kept of the answers at it, in words."""
         edge = f"{self.edges[0] if self.edges else 0.0:.6g}"
         return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
 
@@ -156,7 +157,7 @@ class KeepRule:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
+        """Return the rule of `to_record`; KeyError, TypeError or ValueError where the record is damaged."""
         if "tied_share" in record:
             return cls.from_threshold(
                 record["threshold"], tied_share=float(record["tied_share"]), key=record["key"]
@@ -165,39 +166,46 @@ class KeepRule:
             edges=tuple(float(edge) for edge in record["edges"]), keeps=tuple(map(bool, record["keeps"]))
         )
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        """Store rules inside of plans in their own two forms."""
+        from pydantic_core import core_schema  # noqa: PLC0415  (only to read and write plans)
+
+        written = core_schema.plain_serializer_function_ser_schema(cls.to_record)
+        return core_schema.no_info_plain_validator_function(cls.from_record, serialization=written)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """What became of n rows under a policy over m models.
+    """Way of n rows through m models under a policy.
 
     Attributes
     ----------
     answered : ndarray of int, shape (n,)
         The model whose answer is given.
-    asked, judged : ndarray of bool, shape (m, n)
-        Which models were asked, and whose answer was looked at before it was kept or passed on.
+    asked : ndarray of bool, shape (m, n)
+        The models that were called.
     """
 
     answered: NDArray[np.intp]
     asked: _Bools
-    judged: _Bools
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepPolicy:
-    """Which models are asked, in which order, and when an answer is kept.
+    """Models in the order in which they are called, and the rules under which their answers are kept.
 
     Attributes
     ----------
     name : str
-        What it is, for people.
+        Name for people.
     members : tuple of int
-        The models that take part, in the order in which they are asked; positions in the list of all models.
+        The models that take part, in the order in which they are called; positions in the list of all models.
         A single one answers every row, and nobody looks at its answers.
     rules : tuple of KeepRule
         One for each member but the last, whose answer is always taken.
     calibrated : bool
-        Whether the rules are about calibrated confidence, or about confidence as the models report it.
+        True where the rules are about calibrated confidence instead of confidence as the models report it.
 
     Raises
     ------
@@ -220,15 +228,14 @@ class KeepPolicy:
 
     @classmethod
     def alone(cls, model: int) -> Self:
-        """Ask one model, and take its answer."""
+        """Call one model, and take its answer."""
         return cls(name=f"model {model + 1} alone", members=(model,))
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
         """One per member but the last, where every rule is a threshold; None otherwise."""
-        found = [rule.threshold for rule in self.rules]
-        known = tuple(one for one in found if one is not None)
-        return known if len(known) == len(found) else None
+        thresholds = tuple(rule.threshold for rule in self.rules if rule.threshold is not None)
+        return thresholds if len(thresholds) == len(self.rules) else None
 
     @property
     def splits(self) -> bool:
@@ -243,14 +250,14 @@ class KeepPolicy:
         return np.array([ranks[rule.key] for rule in self.rules])
 
     def follow(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Route:
-        """Return what becomes of rows.
+        """Return the way of rows through the models.
 
         Parameters
         ----------
         confidence : array-like of shape (m, n)
-            Of every model's answers, calibrated if the policy is; NaN where there is none.
+            Confidence of every model's answers, calibrated if the policy is; NaN where there is none.
         ranks : array-like of shape (len(rules), n), optional
-            Of the rows' texts, as the method `ranks` returns them; needed where a rule splits ties.
+            Ranks of the rows' texts, from the method `ranks`; needed where a rule splits ties.
 
         Raises
         ------
@@ -263,70 +270,45 @@ class KeepPolicy:
                 f"Expected confidences of at least {max(self.members) + 1} models for the policy {self.name!r}, got "
                 f"shape {p.shape}."
             )
-        u = self._ranks_of_rules(ranks, p.shape[1])
-        asked, judged = np.zeros(p.shape, dtype=np.bool_), np.zeros(p.shape, dtype=np.bool_)
+        u = None if ranks is None or not self.splits else np.asarray(ranks, dtype=np.float64)
+        if u is not None and u.shape != (len(self.rules), p.shape[1]):
+            raise ConfigurationError(
+                f"Expected ranks of shape {(len(self.rules), p.shape[1])}, one row for each rule of the policy "
+                f"{self.name!r}, as KeepPolicy.ranks returns them, got {u.shape}."
+            )
+        asked = np.zeros(p.shape, dtype=np.bool_)
         answered = np.full(p.shape[1], self.members[-1], dtype=np.intp)
         reaching = np.ones(p.shape[1], dtype=np.bool_)
-        for member, rule, own in zip(self.members, self.rules, u, strict=False):
-            asked[member] = judged[member] = reaching
-            kept = reaching & rule.accepts(p[member], own)
+        for place, rule in enumerate(self.rules):
+            member = self.members[place]
+            asked[member] = reaching
+            kept = reaching & rule.accepts(p[member], None if u is None else u[place])
             answered[kept] = member
             reaching = reaching & ~kept
         asked[self.members[-1]] = reaching
-        return Route(answered=answered, asked=asked, judged=judged)
-
-    def _ranks_of_rules(self, ranks: ArrayLike | None, n: int) -> Sequence[_Floats | None]:
-        """Return the ranks for each rule; None for each where there are none or none are needed."""
-        if ranks is None or not self.splits:
-            return [None] * len(self.rules)
-        u = np.asarray(ranks, dtype=np.float64)
-        if u.shape != (len(self.rules), n):
-            raise ConfigurationError(
-                f"Expected ranks of shape {(len(self.rules), n)}, one row for each rule of the policy {self.name!r}, "
-                f"as KeepPolicy.ranks returns them, got {u.shape}."
-            )
-        return list(u)
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the policy as JSON values."""
-        return {
-            "name": self.name,
-            "members": list(self.members),
-            "rules": [rule.to_record() for rule in self.rules],
-            "calibrated": self.calibrated,
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return what `to_record` wrote; KeyError, TypeError or ValueError if it is something else."""
-        return cls(
-            name=str(record["name"]),
-            members=tuple(int(member) for member in record["members"]),
-            rules=tuple(KeepRule.from_record(rule) for rule in record["rules"]),
-            calibrated=bool(record["calibrated"]),
-        )
+        return Route(answered=answered, asked=asked)
 
 
 def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> KeepPolicy:
-    """Return the policy of asking all models in order, each keeping what reaches its threshold.
+    """Return the policy of calling all models in order, each keeping what reaches its threshold.
 
     Raises
     ------
     ConfigurationError
         A threshold outside [0, 1], or not one for each model but the last; one number stands for all.
     """
-    given = (
-        [thresholds] * (n_models - 1) if isinstance(thresholds, int | float | np.number) else list(thresholds)
-    )
-    if len(given) != n_models - 1:
+    levels = list(thresholds) if isinstance(thresholds, Sequence | np.ndarray) else [thresholds]
+    if len(levels) == 1:
+        levels *= n_models - 1
+    if len(levels) != n_models - 1:
         raise ConfigurationError(
-            f"Expected one threshold for each of {n_models} models but the last, got {len(given)}."
+            f"Expected one threshold for each of {n_models} models but the last, got {len(levels)}."
         )
-    return rule_policy([KeepRule.from_threshold(check_share("a threshold", one)) for one in given])
+    return rule_policy([KeepRule.from_threshold(check_share("a threshold", level)) for level in levels])
 
 
 def rule_policy(rules: Sequence[KeepRule]) -> KeepPolicy:
-    """Return the policy of asking all models in order, each but the last under its rule, a threshold."""
+    """Return the policy of calling all models in order, each but the last under its rule, a threshold."""
     shown = ", ".join(rule.describe() for rule in rules)
     return KeepPolicy(
         name=f"threshold {shown}" if rules else "the only model",

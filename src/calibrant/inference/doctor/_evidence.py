@@ -1,50 +1,64 @@
-"""Everything that is asked in an examination, and what came back; judged elsewhere."""
+"""The calls of an examination, and the evidence they bring; it is judged elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeVar
 
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core._completion import (
+    Client,
     CompletionRequest,
     ContinuingClient,
     LabelContinuation,
     Message,
-    NextTokens,
     Token,
 )
 from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
-from calibrant.inference.doctor._calls import Calls, Failed, Lacking
-from calibrant.inference.doctor._task import (
-    COUNTING,
-    LABELS,
-    LOTTERY,
-    OFF_TOPIC,
-    SCHEMA,
-    TEXTS,
-    Reading,
-    question,
-)
-from calibrant.inference.doctor._units import unit_fault
+from calibrant.inference.doctor import _readings as task
+from calibrant.inference.doctor._readings import TopicReading, read_topic, unit_fault
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import whole_label_distribution
+from calibrant.logprobs._distribution import OpeningMasses, whole_label_distribution
 from calibrant.logprobs._walk import LabelWalk
 
-_FIRST: Final = 5
-_MORE: Final = (20, 100, 1000)
+_T = TypeVar("_T")
+
+# Statuses below 500 that are about the account, the address or the moment, not about the request.
+_NOT_ABOUT_THE_REQUEST: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
+_FIRST_TOP: Final = 5
+_MORE_TOP: Final = (20, 100, 1000)
 # As many alternatives as the rest of the examination asks for at most.
-_ENOUGH: Final = 100
+_ENOUGH_TOP: Final = 100
 _REPEATS: Final = 3
 _SEED: Final = 11
+# More probability than this on texts that are no label, and the log-probabilities are not masked.
+_ILLEGAL_MASS: Final = 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alternatives:
-    """How many alternatives a token comes with.
+@dataclass(frozen=True)
+class FailedCall:
+    """A call without an answer.
+
+    Attributes
+    ----------
+    reason : str
+        The provider's message.
+    optional : bool
+        True if the server is not asked this way by default.
+    """
+
+    reason: str
+    optional: bool = False
+
+
+class Alternatives(NamedTuple):
+    """Number of alternatives that a token comes with.
 
     Attributes
     ----------
@@ -53,7 +67,7 @@ class Alternatives:
     came : int
         Most that came back.
     refused : tuple of (int, str) or None
-        A number that was refused, and why.
+        A number that was refused, and the reason.
     """
 
     asked: int = 0
@@ -61,74 +75,227 @@ class Alternatives:
     refused: tuple[int, str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """One text, scored on next-token probabilities, or on those of whole labels.
+class ScoredText(NamedTuple):
+    """One text, scored exactly.
 
     Attributes
     ----------
-    next_tokens : NextTokens or None
-        What was reported; None where it is about whole labels.
     distribution : LabelDistribution
         Over the labels, as far as one token tells them apart, or as a whole.
+    top : tuple of (bytes, float) or None
+        Reported next tokens; None where whole labels were scored.
     """
 
-    next_tokens: NextTokens | None
     distribution: LabelDistribution
+    top: tuple[tuple[bytes, float], ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Evidence:
-    """What came back from a model.
+    """Answers of a model, collected by `gather`.
 
     Attributes
     ----------
     claimed : LogprobSpace
-        What the setup takes its log-probabilities for.
-    answers : tuple of Reading or Failed
+        Space in which the setup reads its log-probabilities.
+    answers : sequence of TopicReading or FailedCall
         To the texts of the built-in task, in order; empty where the schema is refused.
-    repeats : tuple of Reading or Failed
+    repeats : sequence of TopicReading or FailedCall
         To the first of them, asked again and again.
-    off_topic : Reading or Failed
+    off_topic : TopicReading or FailedCall
         To a question that no label answers.
     refused_schema, refused_logprobs : str
         Why an enum, or log-probabilities together with one, were refused; empty where they were not.
     alternatives : Alternatives
-        How many come with a token.
-    scored : tuple of Scored, Failed or None
+        Number that comes with a token.
+    scored : sequence of ScoredText, FailedCall or None
         The texts scored exactly; None where the client cannot be asked that way.
-    continued : str or Failed
-        What followed an answer that was begun.
-    drawn : tuple of (str or Failed)
+    continued : str or FailedCall
+        Text that followed an answer that was begun.
+    drawn : sequence of (str or FailedCall)
         Answers to one question under one seed.
-    seconds : tuple of float
+    seconds : sequence of float
         Wall time of the calls that were answered.
     calls : int
         Calls made.
     """
 
     claimed: LogprobSpace
-    answers: tuple[Reading | Failed, ...]
-    repeats: tuple[Reading | Failed, ...]
-    off_topic: Reading | Failed
-    refused_schema: str
-    refused_logprobs: str
-    alternatives: Alternatives
-    scored: tuple[Scored, ...] | Failed | None
-    continued: str | Failed
-    drawn: tuple[str | Failed, ...]
-    seconds: tuple[float, ...]
-    calls: int
+    answers: Sequence[TopicReading | FailedCall] = ()
+    repeats: Sequence[TopicReading | FailedCall] = ()
+    off_topic: TopicReading | FailedCall = FailedCall("")
+    refused_schema: str = ""
+    refused_logprobs: str = ""
+    alternatives: Alternatives = Alternatives()
+    scored: Sequence[ScoredText] | FailedCall | None = None
+    continued: str | FailedCall = ""
+    drawn: Sequence[str | FailedCall] = ()
+    seconds: Sequence[float] = ()
+    calls: int = 0
 
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    @cached_property
+    def readings(self) -> tuple[TopicReading, ...]:
         """Every answer under the schema."""
-        return tuple(
-            found for found in (*self.answers, *self.repeats, self.off_topic) if isinstance(found, Reading)
+        answers = (*self.answers, *self.repeats, self.off_topic)
+        return tuple(answer for answer in answers if isinstance(answer, TopicReading))
+
+    @cached_property
+    def answered(self) -> tuple[TopicReading, ...]:
+        """Every answer to a text of the built-in task."""
+        return tuple(answer for answer in self.answers if isinstance(answer, TopicReading))
+
+    @cached_property
+    def openings(self) -> tuple[OpeningMasses, ...]:
+        """Probabilities listed where labels begin."""
+        return tuple(reading.opening for reading in self.readings if reading.opening is not None)
+
+    @cached_property
+    def fault(self) -> str:
+        """Fault in the units of the reported numbers; empty without one."""
+        return next(filter(None, (unit_fault(reading.tokens) for reading in self.readings)), "")
+
+    @cached_property
+    def distributions(self) -> list[tuple[str | None, LabelDistribution]]:
+        """Label and distribution of the answers to the texts whose log-probabilities can be read."""
+        if self.fault:
+            return []
+        predictions = [reading.prediction for reading in self.answered]
+        return [(one.label, one.distribution) for one in predictions if one.distribution is not None]
+
+    @cached_property
+    def shown_space(self) -> LogprobSpace | None:
+        """The space that the reported alternatives show; None where it cannot be told."""
+        listed = any(opening.listed > 1 for opening in self.openings)
+        if self.claimed is LogprobSpace.NONE or self.fault or not listed:
+            return None
+        if max(opening.illegal for opening in self.openings) > _ILLEGAL_MASS:
+            return LogprobSpace.RAW
+        # On texts with plain answers a sure model without a mask looks the same.
+        off_topic = isinstance(self.off_topic, TopicReading) and self.off_topic.opening is not None
+        return LogprobSpace.MASKED if off_topic else None
+
+    @cached_property
+    def exact_fault(self) -> str:
+        """Fault in the units of exact scores; empty without one."""
+        if self.scored is None or isinstance(self.scored, FailedCall):
+            return ""
+        listed = [Token(b"", 0.0, one.top) for one in self.scored if one.top is not None]
+        return next(filter(None, (unit_fault((token,)) for token in listed)), "")
+
+    @cached_property
+    def exact_scores(self) -> Sequence[ScoredText]:
+        """The texts that were scored exactly; empty where that does not work."""
+        if self.scored is None or isinstance(self.scored, FailedCall) or self.exact_fault:
+            return ()
+        return self.scored if all(one.distribution.emitted for one in self.scored) else ()
+
+    @cached_property
+    def label_mass(self) -> float | None:
+        """Mean probability on the labels, in [0, 1]; None where it cannot be seen."""
+        if self.exact_scores:
+            return statistics.fmean(one.distribution.label_mass for one in self.exact_scores)
+        if self.shown_space is not LogprobSpace.RAW:
+            return None
+        masses = [reading.opening.legal for reading in self.answered if reading.opening is not None]
+        return statistics.fmean(masses) if masses else None
+
+
+class ExaminationCalls:
+    """Makes the calls of an examination one after the other, counted and timed, never retried.
+
+    Parameters
+    ----------
+    client : Client
+        The model under examination.
+    options : mapping
+        Sent with every call.
+    on_call : callable, optional
+        Called with the number of every call, from 1, before it is made.
+
+    Attributes
+    ----------
+    made : int
+        Calls made so far.
+    seconds : list of float
+        Wall time of those that were answered, in seconds.
+    first_error : ProviderError or None
+        The first failure.
+    """
+
+    def __init__(
+        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None = None
+    ) -> None:
+        self.client = client
+        self.made = 0
+        self.seconds: list[float] = []
+        self.first_error: ProviderError | None = None
+        # Greedy, whatever the user's own temperature; None says that the model takes none.
+        temperature = {} if options.get("temperature", 0) is None else {"temperature": 0}
+        self._options = {**options, **temperature}
+        self._on_call = on_call
+
+    async def classify(self, messages: tuple[Message, ...], *, top: int) -> TopicReading | FailedCall:
+        """Ask a question of the built-in task under its schema."""
+        answer = await self._complete(messages, response_format=task.SCHEMA, top_logprobs=top)
+        return answer if isinstance(answer, FailedCall) else read_topic(answer)
+
+    async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
+        """Return the text of an answer without a schema."""
+        answer = await self._complete(messages, extra=options)
+        if isinstance(answer, FailedCall):
+            return answer
+        try:
+            completion = read_completion(answer)
+        except CalibrantError as error:
+            return FailedCall(str(error))
+        return completion.text if completion.text.strip() else FailedCall("the answer is empty")
+
+    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
+        """Make one call.
+
+        Raises
+        ------
+        ProviderError
+            Nothing was answered so far, and the failure is not about what this request asks for: other
+            requests would meet it too.
+        """
+        self.made += 1
+        if self._on_call is not None:
+            self._on_call(self.made)
+        start = time.perf_counter()
+        try:
+            answer = await call()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Either would end the event loop, and every later call would wait for ever.
+            raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
+        except ProviderError as error:
+            status = error.status or 0
+            about_request = 400 <= status < 500 and status not in _NOT_ABOUT_THE_REQUEST
+            if not self.seconds and not about_request:
+                raise
+            self.first_error = self.first_error or error
+            return FailedCall(str(error).removeprefix(f"{error.provider}: "))
+        self.seconds.append(time.perf_counter() - start)
+        return answer
+
+    async def _complete(
+        self,
+        messages: tuple[Message, ...],
+        *,
+        response_format: Mapping[str, Any] | None = None,
+        top_logprobs: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> object | FailedCall:
+        request = CompletionRequest(
+            messages=messages,
+            response_format=response_format,
+            top_logprobs=top_logprobs,
+            options={**self._options, **(extra or {})},
         )
+        return await self.make(lambda: self.client.complete(request))
 
 
-async def gather(calls: Calls, claimed: LogprobSpace) -> Evidence:
+async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     """Ask everything: at most 17 calls.
 
     Raises
@@ -137,130 +304,102 @@ async def gather(calls: Calls, claimed: LogprobSpace) -> Evidence:
         No call was answered.
     """
     first, refused = await _begin(calls)
-    refused_logprobs, refused_schema = (*refused, "", "")[:2]
-    top = 0 if refused else _FIRST
-    repeats: list[Reading | Failed] = [first]
-    answers: list[Reading | Failed] = []
-    alternatives = Alternatives()
-    off_topic: Reading | Failed = Failed(refused_schema)
-    if isinstance(first, Reading):
-        repeats += [await _classify(calls, 0, top) for _ in range(_REPEATS - 1)]
-        alternatives = await _alternatives(calls, first) if top else alternatives
-        top = min(max(top, alternatives.asked), _ENOUGH) if top else 0
-        answers = [first, *[await _classify(calls, number, top) for number in range(1, len(TEXTS))]]
-        off_topic = await calls.classify(OFF_TOPIC, top_logprobs=top)
-    scored = await _score(calls)
-    continued = await _text(calls, COUNTING, {"max_tokens": 8})
-    drawn = [await _draw(calls)]
-    if not isinstance(drawn[0], Failed):
-        drawn.append(await _draw(calls))
+    evidence = Evidence(claimed=claimed, repeats=[first])
+    evidence.refused_logprobs, evidence.refused_schema = (*refused, "", "")[:2]
+    top = 0 if refused else _FIRST_TOP
+    if isinstance(first, TopicReading):
+        evidence.repeats = [first, *[await _classify(calls, 0, top) for _ in range(_REPEATS - 1)]]
+        if top:
+            evidence.alternatives = await _alternatives(calls, first)
+            top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
+        others = [await _classify(calls, number, top) for number in range(1, len(task.TEXTS))]
+        evidence.answers = [first, *others]
+        evidence.off_topic = await calls.classify(task.OFF_TOPIC, top=top)
+    evidence.scored = await _score(calls)
+    evidence.continued = await calls.text(task.COUNTING, {"max_tokens": 8})
+    sampling = {"temperature": 1, "seed": _SEED, "max_tokens": 32}
+    evidence.drawn = [await calls.text(task.LOTTERY, sampling)]
+    if not isinstance(evidence.drawn[0], FailedCall):
+        evidence.drawn = [*evidence.drawn, await calls.text(task.LOTTERY, sampling)]
     if not calls.seconds and calls.first_error is not None:
         raise calls.first_error
-    return Evidence(
-        claimed=claimed,
-        answers=tuple(answers),
-        repeats=tuple(repeats),
-        off_topic=off_topic,
-        refused_schema=refused_schema,
-        refused_logprobs=refused_logprobs,
-        alternatives=alternatives,
-        scored=scored,
-        continued=continued,
-        drawn=tuple(drawn),
-        seconds=tuple(calls.seconds),
-        calls=calls.made,
-    )
+    evidence.seconds, evidence.calls = calls.seconds, calls.made
+    return evidence
 
 
-async def _begin(calls: Calls) -> tuple[Reading | Failed, list[str]]:
-    """Return the first answer, and why it had to be asked for with less."""
+async def _begin(calls: ExaminationCalls) -> tuple[TopicReading | FailedCall, list[str]]:
+    """Return the first answer, and the reasons why it had to be asked for with less."""
     refused: list[str] = []
-    found: Reading | Failed = Failed("")
-    for top in (_FIRST, 0):
-        found = await _classify(calls, 0, top)
-        if isinstance(found, Reading):
+    answer: TopicReading | FailedCall = FailedCall("")
+    for top in (_FIRST_TOP, 0):
+        answer = await _classify(calls, 0, top)
+        if isinstance(answer, TopicReading):
             break
-        refused.append(found.reason)
-    return found, refused
+        refused.append(answer.reason)
+    return answer, refused
 
 
-async def _classify(calls: Calls, number: int, top: int) -> Reading | Failed:
-    return await calls.classify(question(TEXTS[number][0]), top_logprobs=top)
+async def _classify(calls: ExaminationCalls, number: int, top: int) -> TopicReading | FailedCall:
+    return await calls.classify(task.question(task.TEXTS[number][0]), top=top)
 
 
-async def _alternatives(calls: Calls, first: Reading) -> Alternatives:
-    found = Alternatives(asked=_FIRST, came=_listed(first))
-    if not found.came:
+async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:
+    best = Alternatives(asked=_FIRST_TOP, came=_listed(first))
+    if not best.came:
         return Alternatives()
-    for wanted in _MORE:
-        if wanted <= found.came:
+    for wanted in _MORE_TOP:
+        if wanted <= best.came:
             continue
         more = await _classify(calls, 0, wanted)
-        if isinstance(more, Failed):
-            return Alternatives(asked=found.asked, came=found.came, refused=(wanted, more.reason))
+        if isinstance(more, FailedCall):
+            return best._replace(refused=(wanted, more.reason))
         came = _listed(more)
         if came:
-            found = Alternatives(asked=wanted, came=max(came, found.came))
+            best = Alternatives(asked=wanted, came=max(came, best.came))
         if came < wanted:
             break
-    return found
+    return best
 
 
-def _listed(reading: Reading) -> int:
+def _listed(reading: TopicReading) -> int:
     return max((len(token.top) for token in reading.tokens), default=0)
 
 
-async def _score(calls: Calls) -> tuple[Scored, ...] | Failed | None:
-    client, constraint = calls.client, constraint_for(SCHEMA)
+async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | None:
+    client, constraint = calls.client, constraint_for(task.SCHEMA)
     if not isinstance(client, ContinuingClient) or constraint is None:
         return None
     # Names of servers are decoded by default.
-    failed = Lacking if isinstance(client, OpenAICompatibleClient) else Failed
-    found: list[Scored] = []
+    optional = isinstance(client, OpenAICompatibleClient)
+    scored: list[ScoredText] = []
     try:
         await client.check_labels(constraint.values)
-        for text, _ in TEXTS:
-            scored = await _score_one(calls, client, constraint, text)
-            if isinstance(scored, Failed):
-                return failed(scored.reason)
-            found.append(scored)
+        for text, _ in task.TEXTS:
+            one = await _score_text(calls, client, constraint, text)
+            if isinstance(one, FailedCall):
+                return FailedCall(one.reason, optional)
+            scored.append(one)
     except (ProviderError, ConfigurationError) as error:
-        return failed(str(error))
-    return tuple(found)
+        return FailedCall(str(error), optional)
+    return scored
 
 
-async def _score_one(
-    calls: Calls, client: ContinuingClient, constraint: Constraint, text: str
-) -> Scored | Failed:
-    async with client.continuing(CompletionRequest(messages=question(text), top_logprobs=0)) as row:
+async def _score_text(
+    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, text: str
+) -> ScoredText | FailedCall:
+    async with client.continuing(CompletionRequest(messages=task.question(text), top_logprobs=0)) as row:
         if isinstance(row, LabelContinuation):
-            whole = await calls.label_logprobs(row, constraint.prefix, constraint.values)
-            if isinstance(whole, Failed):
+            whole = await calls.make(lambda: row.label_logprobs(constraint.prefix, constraint.values))
+            if isinstance(whole, FailedCall):
                 return whole
-            distribution = whole_label_distribution(LABELS, whole.logprobs)
-            return Scored(next_tokens=None, distribution=distribution)
-        found = await calls.next_tokens(row, constraint.prefix)
-    if isinstance(found, Failed):
-        return found
-    walk = LabelWalk(LABELS, tolerance=1.0)  # one token tells the labels apart
+            return ScoredText(whole_label_distribution(task.LABELS, whole.logprobs))
+        reported = await calls.make(lambda: row.next_tokens(constraint.prefix))
+    if isinstance(reported, FailedCall):
+        return reported
+    walk = LabelWalk(task.LABELS, tolerance=1.0)  # one token tells the labels apart
     try:
-        walk.visit("", found.top)
+        walk.visit("", reported.top)
     except LogprobsUnavailableError as error:
-        fault = unit_fault((Token(b"", 0.0, found.top),))
-        return Failed(f"{error} ({fault})" if fault else str(error))
-    return Scored(next_tokens=found, distribution=walk.distribution())
-
-
-async def _text(calls: Calls, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | Failed:
-    answer = await calls.ask(messages, extra=options)
-    if isinstance(answer, Failed):
-        return answer
-    try:
-        completion = read_completion(answer)
-    except CalibrantError as error:
-        return Failed(str(error))
-    return completion.text if completion.text.strip() else Failed("the answer is empty")
-
-
-async def _draw(calls: Calls) -> str | Failed:
-    return await _text(calls, LOTTERY, {"temperature": 1, "seed": _SEED, "max_tokens": 32})
+        fault = unit_fault((Token(b"", 0.0, reported.top),))
+        return FailedCall(f"{error} ({fault})" if fault else str(error))
+    return ScoredText(walk.distribution(), reported.top)

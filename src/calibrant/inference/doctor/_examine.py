@@ -1,35 +1,44 @@
-"""`examine`: ask a model a few cheap questions, and say what its log-probabilities mean."""
+"""`examine`: ask a model a few cheap questions, and judge its log-probabilities by the answers."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from calibrant.core._completion import Client
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._completion import Client, Token
+from calibrant.core._distribution import LOW_LABEL_MASS, LogprobSpace
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Outcome
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference.doctor._calls import Calls
-from calibrant.inference.doctor._evidence import Evidence, gather
-from calibrant.inference.doctor._probes import (
-    PROBES,
-    exact_scores,
-    found_space,
-    label_mass,
-    usable_distributions,
+from calibrant.inference.doctor._evidence import Evidence, ExaminationCalls, FailedCall, gather
+from calibrant.inference.doctor._readings import SENTINEL, TEXTS, TopicReading
+from calibrant.inference.doctor._records import (
+    Examination,
+    Finding,
+    RecommendedScoring,
+    Thresholds,
+    Verdict,
+    identity,
 )
-from calibrant.inference.doctor._records import identity
-from calibrant.inference.doctor._report import Examination, RecommendedScoring, Thresholds
 
 _FAMILIES: Final = (
     Thresholds(high=0.99, low=0.90),
     Thresholds(high=0.95, low=0.80),
     Thresholds(high=0.85, low=0.60),
 )
+# Log-probabilities that move by more than this between equal calls are worth a warning (1 % of a probability).
+_JITTER: Final = 0.01
+# Alternatives less probable than this differ in any engine; they are compared as if they were this.
+_NOISE: Final = math.log(1e-3)
+_SAMPLED: Final = 'scoring = "sampled" under [model], which needs none'
+
+_Judgement: TypeAlias = tuple[Verdict, str, str]
+"""Verdict, detail and remedy of a probe."""
 
 
 def examine(
@@ -41,7 +50,7 @@ def examine(
     now: datetime | None = None,
     on_call: Callable[[int], None] | None = None,
 ) -> Examination:
-    """Ask a model a few cheap questions, and say what its log-probabilities mean.
+    """Ask a model a few cheap questions, and judge its log-probabilities by the answers.
 
     At most 17 calls, one after the other, none of them repeated when it fails. Nothing is stored:
     see `save_examination`.
@@ -56,7 +65,7 @@ def examine(
         Handed to the provider with every call, as `Classifier` does. Temperature is 0 where a probe
         does not need another; ``{"temperature": None}`` sends none.
     space : {"masked", "raw"}, optional
-        What the setup takes the log-probabilities for, where it is not what the client says.
+        Space in which the setup reads the log-probabilities, where it is not the one the client names.
     now : datetime, optional
         Date of the examination; it is not read from a clock.
     on_call : callable, optional
@@ -105,14 +114,34 @@ async def aexamine(
     # A server that is named with its address may be able to score labels; it answers other calls as ever.
     client = open_client(model, space=claimed, options=options, scoring="exact")
     try:
-        calls = Calls(client, call_options(options), on_call=on_call)
+        calls = ExaminationCalls(client, call_options(options), on_call=on_call)
         evidence = await gather(calls, claimed or client.space)
     finally:
         if not isinstance(model, Client):
             client.close()
-    found = _conclude(evidence)
+    scoring = _scoring(evidence)
+    space = evidence.shown_space or (evidence.claimed if evidence.distributions else LogprobSpace.NONE)
+    confidences = _confidences(evidence, scoring, space)
     name, address, parameters = identity(model if isinstance(model, str) else client.name, options)
-    return replace(found, model=name, api_base=address, parameters=parameters, examined=now)
+    return Examination(
+        model=name,
+        api_base=address,
+        parameters=parameters,
+        examined=now,
+        findings=tuple(
+            Finding(feature=feature, verdict=verdict, detail=detail, remedy=remedy)
+            for feature, probe in _PROBES.items()
+            for verdict, detail, remedy in (probe(evidence),)
+        ),
+        space=space,
+        scoring=scoring,
+        thresholds=recommended_thresholds(
+            confidences, space if scoring == "decode" else LogprobSpace(scoring)
+        ),
+        calls=evidence.calls,
+        top_logprobs=evidence.alternatives.came,
+        label_mass=evidence.label_mass,
+    )
 
 
 def _with_api_base(options: Mapping[str, Any], api_base: str | None) -> dict[str, Any]:
@@ -126,45 +155,18 @@ def _with_api_base(options: Mapping[str, Any], api_base: str | None) -> dict[str
     return {**options, "api_base": api_base}
 
 
-def _conclude(evidence: Evidence) -> Examination:
-    """Return what the evidence says, of a model without a name."""
-    findings = tuple(probe(evidence) for probe in PROBES)
-    space = found_space(evidence) or (
-        evidence.claimed if usable_distributions(evidence) else LogprobSpace.NONE
-    )
-    scoring = _scoring(evidence)
-    return Examination(
-        model="",
-        api_base=None,
-        parameters={},
-        examined=None,
-        findings=findings,
-        space=space,
-        scoring=scoring,
-        thresholds=recommended_thresholds(
-            _confidences(evidence, scoring, space), LogprobSpace(scoring) if scoring != "decode" else space
-        ),
-        calls=evidence.calls,
-        top_logprobs=evidence.alternatives.came,
-        label_mass=label_mass(evidence),
-    )
-
-
 def _scoring(evidence: Evidence) -> RecommendedScoring:
-    if exact_scores(evidence):
+    if evidence.exact_scores:
         return "exact"
-    usable = evidence.claimed is not LogprobSpace.NONE and usable_distributions(evidence)
+    usable = evidence.claimed is not LogprobSpace.NONE and evidence.distributions
     return "decode" if usable else "sampled"
 
 
 def _confidences(evidence: Evidence, scoring: RecommendedScoring, space: LogprobSpace) -> list[float]:
     if scoring == "exact":
-        pairs = [(found.distribution.emitted, found.distribution) for found in exact_scores(evidence)]
+        pairs = [(one.distribution.emitted, one.distribution) for one in evidence.exact_scores]
     else:
-        pairs = [
-            (found.prediction.label, replace(distribution, space=space))
-            for found, distribution in usable_distributions(evidence)
-        ]
+        pairs = [(label, replace(found, space=space)) for label, found in evidence.distributions]
     return [distribution.confidence(label) for label, distribution in pairs if label]
 
 
@@ -188,3 +190,272 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
     first = {LogprobSpace.MASKED: 0, LogprobSpace.RAW: 1, LogprobSpace.EXACT: 1}.get(space, len(_FAMILIES))
     usual = statistics.median(confidences) if confidences else 0.0
     return next((family for family in _FAMILIES[first:] if usual >= family.high), _FAMILIES[-1])
+
+
+# --- the probes, all of them pure ----------------------------------------------------------------
+
+
+def _enum(evidence: Evidence) -> _Judgement:
+    if evidence.refused_schema:
+        return _problem(
+            f"The schema is refused: {evidence.refused_schema}",
+            "Use a model or server with JSON schemas, or mend what the message names (--option).",
+        )
+    readings = evidence.answered
+    wrong = [reading.prediction for reading in readings if reading.prediction.outcome is not Outcome.OK]
+    if wrong:
+        return _problem(
+            f"{len(wrong)} of {len(readings)} answers were no label: {wrong[0].reason}",
+            "Use a model or server that enforces JSON schemas, or name the labels and the JSON in the prompt.",
+        )
+    right = sum(
+        isinstance(answer, TopicReading) and answer.prediction.label == label
+        for answer, (_, label) in zip(evidence.answers, TEXTS, strict=True)
+    )
+    detail = f"{len(readings)} of {len(readings)} answers were a label, {right} the expected one"
+    free = evidence.off_topic
+    if isinstance(free, TopicReading) and free.prediction.outcome is Outcome.UNPARSED:
+        return _warning(
+            f"{detail}; but the schema is not enforced: off the topic, {free.prediction.reason}",
+            "Name the labels and the JSON in the prompt: other answers count as unparsed.",
+        )
+    failed = [answer.reason for answer in evidence.answers if isinstance(answer, FailedCall)]
+    if failed:
+        return _warning(f"{detail}; {len(failed)} calls failed: {failed[0]}", "Examine again.")
+    return _ok(f"{detail}.")
+
+
+def _logprobs(evidence: Evidence) -> _Judgement:
+    remedy = f"Use {_SAMPLED}; or another model."
+    verdict = _warning if evidence.exact_scores else _problem
+    if evidence.refused_schema:
+        return _unknown("There is no enum output that they could come with.")
+    if evidence.refused_logprobs:
+        return verdict(f"Refused together with enum output: {evidence.refused_logprobs}", remedy)
+    readings = evidence.readings
+    reported = [reading for reading in readings if reading.tokens]
+    if not reported:
+        return verdict("None came with the answers: predictions carry no confidence.", remedy)
+    if not evidence.fault and not any(reading.prediction.distribution for reading in reported):
+        return verdict("They came, but their tokens do not spell the label: there is no confidence.", remedy)
+    detail = f"They came with {len(reported)} of {len(readings)} answers"
+    if len(reported) < len(readings):
+        return _warning(f"{detail}.", "Rows without them carry no confidence: classify those again.")
+    return _ok(f"{detail}.")
+
+
+def _space(evidence: Evidence) -> _Judgement:
+    claimed, space = evidence.claimed, evidence.shown_space
+    if space is None:
+        return _unknown(f"{_unknown_space(evidence)}; they are read as {claimed.value}.")
+    illegal = max(opening.illegal for opening in evidence.openings)
+    if space is LogprobSpace.RAW:
+        detail = f"Raw: up to {illegal:.2f} of the probability is on texts that are no label"
+    else:
+        share = "no" if illegal == 0.0 else f"only {illegal:.2g} of the"
+        detail = f"Masked: {share} probability is on texts that are no label, even off the topic"
+    if space is claimed:
+        return _ok(f"{detail}.")
+    setting = f'Set space = "{space.value}" under [model] (space="{space.value}" in Python)'
+    if space is LogprobSpace.MASKED:
+        detail = f"{detail}. They are read as {claimed.value}, which gives nearly the same confidence."
+        return _warning(detail, f"{setting}.")
+    exact = ', or scoring = "exact"' if evidence.exact_scores else ""
+    detail = f"{detail}. Read as {claimed.value}, confidence would be far too low on some rows."
+    return _problem(detail, f"{setting}{exact}.")
+
+
+def _unknown_space(evidence: Evidence) -> str:
+    """Return the reason why the space cannot be told."""
+    if evidence.claimed is LogprobSpace.NONE:
+        return "The client says that it has no log-probabilities"
+    if evidence.fault:
+        return "The numbers reported cannot be used"
+    if not evidence.openings:
+        return "No log-probabilities were reported where a label begins"
+    if not any(opening.listed > 1 for opening in evidence.openings):
+        return "Only one alternative is reported, so what else the model may write cannot be seen"
+    return "No text that is no label had any probability, but a question off the topic could not be read"
+
+
+def _top_logprobs(evidence: Evidence) -> _Judgement:
+    alternatives = evidence.alternatives
+    if not alternatives.came:
+        return _unknown("No alternatives were reported.")
+    detail = f"{alternatives.asked} asked for, {alternatives.came} came back"
+    if alternatives.refused is not None:
+        detail += "; {} were refused ({})".format(*alternatives.refused)
+    if alternatives.came == 1:
+        return _warning(
+            f"{detail}.",
+            "The probabilities of labels that are not answered are bounds only; prefer another endpoint.",
+        )
+    return _ok(f"{detail}.")
+
+
+def _determinism(evidence: Evidence) -> _Judgement:
+    readings = [one for one in evidence.repeats if isinstance(one, TopicReading) and one.prediction.text]
+    if len(readings) < 2:
+        return _unknown("The same call could not be repeated.")
+    texts = {reading.prediction.text for reading in readings}
+    if len(texts) > 1:
+        return _warning(
+            f"{len(texts)} different answers to {len(readings)} equal calls at temperature 0.",
+            "Expect answers to change between runs; an embedded engine repeats itself with n_parallel = 1.",
+        )
+    if not readings[0].tokens or evidence.fault:
+        return _ok(f"The same answer to {len(readings)} equal calls at temperature 0.")
+    gap = max(_gap(readings[0].tokens, other.tokens) for other in readings[1:])
+    detail = f"The same answer to {len(readings)} equal calls; log-probabilities differ by up to {gap:.2g}."
+    if gap > _JITTER:
+        return _warning(detail, "Confidence moves by that much between runs: keep thresholds off the edge.")
+    return _ok(detail)
+
+
+def _gap(first: Sequence[Token], second: Sequence[Token]) -> float:
+    """Return the largest difference between two reports of the same tokens, in nats."""
+    gaps = [0.0]
+    for one, other in zip(first, second, strict=False):
+        gaps.append(abs(max(one.logprob, SENTINEL) - max(other.logprob, SENTINEL)))
+        values = dict(other.top)
+        gaps += [
+            abs(max(value, _NOISE) - max(values[data], _NOISE)) for data, value in one.top if data in values
+        ]
+    return max(gaps)
+
+
+def _label_mass(evidence: Evidence) -> _Judgement:
+    mass = evidence.label_mass
+    if mass is None:
+        if evidence.shown_space is LogprobSpace.MASKED:
+            return _unknown("A mask hides what the model would rather have written.")
+        return _unknown("There are no log-probabilities that show it.")
+    detail = f"Mean {mass:.3f} over {len(TEXTS)} texts"
+    if mass < LOW_LABEL_MASS:
+        return _warning(
+            f"{detail}, below {LOW_LABEL_MASS}: the prompt does not make the model answer with labels.",
+            "Name the labels in the prompt and show the form of the answer with a placeholder; or use another model.",
+        )
+    return _ok(f"{detail}.")
+
+
+def _units(evidence: Evidence) -> _Judgement:
+    tokens = [token for reading in evidence.readings for token in reading.tokens]
+    if not tokens:
+        return _unknown("No log-probabilities were reported.")
+    if evidence.fault:
+        return _problem(
+            f"Not natural log-probabilities: {evidence.fault}.", f"Use {_SAMPLED}; or another endpoint."
+        )
+    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    impossible = sum(value <= SENTINEL for value in values)
+    remark = f"; {impossible} of {len(values)} at or below {SENTINEL:.0f}, read as impossible"
+    remark = remark if impossible else ""
+    if all(value == 0.0 or value <= SENTINEL for value in values):
+        return _warning(
+            f"Every value is 0 or impossible{remark}: they do not tell a sure answer from a doubtful one.",
+            f"Where your own texts show the same, use {_SAMPLED}.",
+        )
+    return _ok(f"Natural logarithms, none above 0{remark}.")
+
+
+def _alignment(evidence: Evidence) -> _Judgement:
+    """Compare where our reader and the library that gepa's adapter is built on see the label."""
+    compared = [reading.disagreement for reading in evidence.readings if reading.disagreement is not None]
+    if not compared:
+        return _unknown("No log-probabilities were reported that can be read.")
+    differences = list(filter(None, compared))
+    count = len(compared)
+    if not differences:
+        return _ok(
+            "llm-structured-confidence reads the same label, tokens and joint log-probability in "
+            f"{count} of {count} answers."
+        )
+    return _warning(
+        f"llm-structured-confidence reads {len(differences)} of {count} answers otherwise: {differences[0]}",
+        "Do not compare figures with programs that read this model through that library, gepa's own adapter among "
+        "them.",
+    )
+
+
+def _exact(evidence: Evidence) -> _Judgement:
+    scored = evidence.scored
+    if scored is None:
+        return _warning(
+            "Not possible: no next-token probabilities after a beginning of an answer are to be had."
+        )
+    if isinstance(scored, FailedCall):
+        if scored.optional:
+            return _warning(f"Not possible: {scored.reason}")
+        return _problem(f"It fails: {scored.reason}", 'Use scoring = "decode".')
+    if evidence.exact_fault:
+        return _problem(
+            f"Not natural log-probabilities: {evidence.exact_fault}.",
+            'Use scoring = "decode", or another engine.',
+        )
+    if not evidence.exact_scores:
+        return _problem(
+            "No label is among the tokens the model would write next.",
+            'Use scoring = "decode": the model does not take the text before a label for a beginning.',
+        )
+    basis = "next-token probabilities" if scored[0].top is not None else "the probabilities of whole labels"
+    return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
+
+
+def _prefill(evidence: Evidence) -> _Judgement:
+    continued = evidence.continued
+    if isinstance(continued, FailedCall):
+        return _warning(f"An answer that is begun is refused: {continued.reason}")
+    text = " ".join(continued.casefold().split())
+    text = text.removeprefix("one, two, three, four, five,").lstrip(" ,.")
+    if text.startswith(("six", "6")):
+        return _ok("An answer that is begun is continued.")
+    if text.startswith(("one", "1")):
+        return _warning("An answer that is begun is not continued but given anew.")
+    return _unknown(f"After a beginning came {continued.strip()[:40]!r}, neither its end nor a new one.")
+
+
+def _seed(evidence: Evidence) -> _Judgement:
+    failed = [draw.reason for draw in evidence.drawn if isinstance(draw, FailedCall)]
+    if failed:
+        return _unknown(f"Temperature 1 with a seed brought no answer: {failed[0]}")
+    if len(set(evidence.drawn)) == 1:
+        return _ok("The same answer twice at temperature 1.")
+    return _warning("Two answers at temperature 1, in spite of one seed: samples cannot be repeated.")
+
+
+def _latency(evidence: Evidence) -> _Judgement:
+    seconds = statistics.median(evidence.seconds)
+    return _ok(f"{seconds:.3g} s, median of {len(evidence.seconds)} calls.")
+
+
+def _ok(detail: str) -> _Judgement:
+    return Verdict.OK, detail, ""
+
+
+def _unknown(detail: str) -> _Judgement:
+    return Verdict.UNKNOWN, detail, ""
+
+
+def _warning(detail: str, remedy: str = "") -> _Judgement:
+    return Verdict.WARNING, detail, remedy
+
+
+def _problem(detail: str, remedy: str) -> _Judgement:
+    return Verdict.PROBLEM, detail, remedy
+
+
+_PROBES: Final[Mapping[str, Callable[[Evidence], _Judgement]]] = {
+    "enum": _enum,
+    "logprobs": _logprobs,
+    "space": _space,
+    "top_logprobs": _top_logprobs,
+    "determinism": _determinism,
+    "label_mass": _label_mass,
+    "units": _units,
+    "alignment": _alignment,
+    "exact": _exact,
+    "prefill": _prefill,
+    "seed": _seed,
+    "latency": _latency,
+}

@@ -1,4 +1,4 @@
-"""Examinations on disk, one file per model and setup, and what they forbid."""
+"""Examinations as data and on disk, one file per model and setup, and the setups they forbid."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal, TypeAlias
+
+import pydantic
 
 from calibrant.clients._redact import (
     digest_of,
@@ -26,9 +31,6 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.inference._methods import Decoding, Method
 
-if TYPE_CHECKING:
-    from calibrant.inference.doctor._report import Examination, Finding
-
 _ADDRESS: Final = ("api_base", "base_url")
 # Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
 _SECRET_WORDS: Final = frozenset(
@@ -38,14 +40,165 @@ _SECRET_WORDS: Final = frozenset(
 )
 # Parts of a description that are no settings of a model: a label may be called "options".
 _NOT_OPTIONS: Final = frozenset({"response_format", "method", "label_set", "data"})
+_VERSION: Final = 1
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
-Identity = tuple[str, str | None, dict[str, Any]]
+Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
 """Model, endpoint and the other options that matter, free of credentials."""
 
 
+RecommendedScoring: TypeAlias = Literal["exact", "decode", "sampled"]
+
+
+class Verdict(StrEnum):
+    """Verdict of one probe.
+
+    ``ok``
+        As it should be.
+    ``warning``
+        Absent or weak, but nothing misleads.
+    ``problem``
+        Confidence would mislead, or there would be none.
+    ``unknown``
+        It could not be found out.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of one probe.
+
+    Attributes
+    ----------
+    feature : str
+        Name of the probe: ``enum``, ``logprobs``, ``space``, ``top_logprobs``, ``determinism``,
+        ``label_mass``, ``units``, ``alignment``, ``exact``, ``prefill``, ``seed`` or ``latency``.
+    verdict : Verdict
+        Its verdict.
+    detail : str
+        The observation.
+    remedy : str
+        Advice; empty where nothing needs doing.
+    """
+
+    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+
+    feature: str
+    verdict: Verdict
+    detail: pydantic.SkipValidation[str]  # may hold half a surrogate pair from a model's answer
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Confidence thresholds of feedback, as ``[scoring]`` takes them.
+
+    Attributes
+    ----------
+    high, low : float
+        In (0, 1], `low` below `high`.
+    """
+
+    high: float
+    low: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """Findings about a model's log-probabilities, and the settings that follow from them.
+
+    Attributes
+    ----------
+    model : str
+        The model's name.
+    api_base : str or None
+        The endpoint, without credentials; None where the name alone decides.
+    parameters : mapping
+        The other options that matter, as JSON values: neither credentials nor timeouts.
+    examined : datetime or None
+        When, as the caller said; None where they did not.
+    findings : tuple of Finding
+        One per probe, in order.
+    space : LogprobSpace
+        How a decoded answer's log-probabilities are to be read: as they were found to be, or else as
+        the client says; ``none`` where they cannot be used.
+    scoring : {"exact", "decode", "sampled"}
+        The method recommended.
+    thresholds : Thresholds
+        The family recommended for feedback.
+    calls : int
+        Calls made.
+    top_logprobs : int
+        Most alternatives a token came with; 0 where none were reported.
+    label_mass : float or None
+        Mean probability on the labels, in [0, 1]; None where it cannot be seen.
+    """
+
+    model: str
+    api_base: str | None
+    parameters: Mapping[str, Any]
+    examined: datetime | None
+    findings: tuple[Finding, ...]
+    space: LogprobSpace
+    scoring: RecommendedScoring
+    thresholds: Thresholds
+    calls: int
+    top_logprobs: int
+    label_mass: float | None
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that make confidence misleading or absent."""
+        return tuple(finding for finding in self.findings if finding.verdict is Verdict.PROBLEM)
+
+    def finding(self, feature: str) -> Finding:
+        """Return the finding of one probe.
+
+        Raises
+        ------
+        KeyError
+            There is none of that name.
+        """
+        for finding in self.findings:
+            if finding.feature == feature:
+                return finding
+        raise KeyError(feature)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the examination as JSON values."""
+        record = asdict(self)
+        record["parameters"] = dict(self.parameters)
+        record["examined"] = None if self.examined is None else self.examined.isoformat()
+        return {"version": _VERSION, **record, "findings": [asdict(finding) for finding in self.findings]}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Examination:
+        """Return the examination written by `to_record`.
+
+        Raises
+        ------
+        StateError
+            The record is not one, or of another version.
+        """
+        version = record.get("version") if isinstance(record, Mapping) else None
+        if version != _VERSION:
+            raise StateError(
+                f"Expected the record of an examination of version {_VERSION}, got {version!r:.80}. Examine again."
+            )
+        try:
+            return pydantic.TypeAdapter(cls).validate_python(dict(record))
+        except pydantic.ValidationError as error:
+            msg = f"Expected the record of an examination, got one that does not fit ({error!r}). Examine again."
+            raise StateError(msg) from error
+
+
 def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | None = None) -> Identity:
-    """Return what tells one examined setup from another.
+    """Return the identity of an examined setup.
 
     Credentials and timeouts are left out: neither changes what log-probabilities mean. What is no
     JSON value counts by its type.
@@ -53,7 +206,7 @@ def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | N
     options = dict(options or {})
     addresses = [options.pop(name, None) for name in _ADDRESS]
     address = next((found for found in (api_base, *addresses) if found is not None), None)
-    return model, None if address is None else public_endpoint(str(address)), public_options(options)
+    return model, None if address is None else identifying_address(str(address)), public_options(options)
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +239,7 @@ def holds_digest(value: object) -> bool:
 
 
 def public_description(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `Classifier.describe` said, perhaps in an earlier version, as it is written down today."""
+    """Return a description by `Classifier.describe`, perhaps of an earlier version, as it is written down today."""
     return {
         name: value if name in _NOT_OPTIONS else _described(name, value) for name, value in record.items()
     }
@@ -96,7 +249,7 @@ def _described(name: str, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     if name == "options" and isinstance(value, Mapping):
         return public_options(value)
     if name == "endpoint" and isinstance(value, str):
-        return public_endpoint(value)
+        return identifying_address(value)
     if isinstance(value, Mapping):
         return public_description(value)
     return [_described("", found) for found in value] if isinstance(value, list) else value
@@ -121,13 +274,8 @@ def _counts(name: str) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether an option's name says that it holds a credential."""
+    """Return True if an option's name says that it holds a credential."""
     return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
-
-
-def public_endpoint(address: str) -> str:
-    """Return an endpoint without credentials, and with digests of what else may be secret in its parameters."""
-    return identifying_address(address)
 
 
 def _directory() -> Path:
@@ -194,12 +342,10 @@ def load_examination(
     """
     with contextlib.suppress(OSError, RuntimeError, StateError, TypeError, ValueError):
         wanted = identity(model, options, api_base=api_base)
-        stored = json.loads(record_path(wanted).read_text(encoding="utf-8"))
-        from calibrant.inference.doctor._report import Examination  # noqa: PLC0415 (few models have one)
-
-        found = Examination.from_record(stored)
-        if (found.model, found.api_base, found.parameters) == wanted:
-            return found
+        stored = Examination.from_record(json.loads(record_path(wanted).read_text(encoding="utf-8")))
+        # A copied file must not speak for another model.
+        if (stored.model, stored.api_base, stored.parameters) == wanted:
+            return stored
     return None
 
 
@@ -213,11 +359,11 @@ def refuse_misleading(
     Parameters
     ----------
     model : object
-        Who is asked.
+        The model.
     options : mapping or None
-        What the model is asked with.
+        Options of its calls.
     method : Method
-        How it is asked.
+        How it is asked and read.
     space : LogprobSpace, optional
         How its log-probabilities would be read; by default as the method says, which one of several models may not
         go by.
@@ -247,9 +393,7 @@ def refuse_misleading(
 
 
 def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
-    """Return what to do about a finding, or an empty text where the setup may stay."""
-    from calibrant.inference.doctor._report import Verdict  # noqa: PLC0415 (as above)
-
+    """Return the remedy for a finding, or an empty text where the setup may stay."""
     if finding.feature == "units" and finding.verdict is Verdict.PROBLEM:
         return finding.remedy
     known = finding.feature == "space" and finding.verdict is not Verdict.UNKNOWN

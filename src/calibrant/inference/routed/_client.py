@@ -1,4 +1,4 @@
-"""A client whose calls go through a strategy: which provider is asked first, and who steps in for it."""
+"""Client of several providers, ordered by a strategy, with fallbacks."""
 
 from __future__ import annotations
 
@@ -6,27 +6,42 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from calibrant.core._completion import Client, CompletionRequest, Message
+from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.inference._calls import total_usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
+from calibrant.inference._methods import total_usage
 from calibrant.inference.routed._assess import (
     Assessor,
-    CascadeAssessor,
-    GateAssessor,
-    PlainAssessor,
+    DriftWatch,
+    Helper,
+    HelperStats,
     Quality,
     guarded,
+    has_tools,
     heuristic,
+    text_of,
+    tokens_of,
 )
-from calibrant.inference.routed._checks import (
+from calibrant.inference.routed._health import COOLDOWN_SECONDS, Breaker, is_rate_limit
+from calibrant.inference.routed._members import (
+    Course,
+    ProviderAnswer,
+    ProviderFailure,
+    RoutedProvider,
+    all_failed,
+    all_limited,
+)
+from calibrant.inference.routed._provider import (
+    Provider,
+    ProviderStats,
     check_helper,
     check_parts,
     check_seconds,
@@ -34,22 +49,12 @@ from calibrant.inference.routed._checks import (
     common_space,
     identity_of,
 )
-from calibrant.inference.routed._course import Course
-from calibrant.inference.routed._drift import DriftWatch
-from calibrant.inference.routed._failures import all_failed, all_limited
-from calibrant.inference.routed._health import COOLDOWN_SECONDS, LONGEST_COOLDOWN, Breaker, is_rate_limit
-from calibrant.inference.routed._helper import Helper, HelperStats
-from calibrant.inference.routed._member import Answer, Failure, Member
-from calibrant.inference.routed._provider import Provider, ProviderStats
-from calibrant.inference.routed._question import has_tools, text_of, tokens_of
-from calibrant.inference.routed._rewards import Pending
 from calibrant.routing._cascade import CascadeRouter
-from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._ema import unexplored
-from calibrant.routing._gate import QualityGate
-from calibrant.routing._ladder import Ladder
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
-from calibrant.routing._triage import TRIAGE_FORMAT, TriageRouter, read_tier, triage_messages
+from calibrant.routing._replies import TRIAGE_FORMAT, read_tier, triage_messages
+from calibrant.routing._triage import TriageRouter
 
 # Their order is the user's word, or the triage model's; others have learnt theirs.
 _DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})
@@ -110,10 +115,8 @@ class RoutedClient:
         Watches answers in the background; its penalty is part of the provider's next observation. Not for
         ``cascade`` and ``bandit``.
     quality : callable, optional
-        Takes a `Completion` and returns what it is worth, in [0, 1], or None. A bandit learns from it, by
+        Takes a `Completion` and returns its quality, in [0, 1], or None. A bandit learns from it, by
         default from `calibrant.routing.answer_quality`; a cascade without a judge decides by it.
-    delayed : bool, default False
-        Whether a bandit is told later what its answers are worth: see `reward`.
     task : str, optional
         Name of the task, for the strategy ``task``.
     cooldown_seconds : float, default 5
@@ -178,7 +181,6 @@ class RoutedClient:
         triage: Client | None = None,
         coherence: CoherenceMonitor | None = None,
         quality: Quality | None = None,
-        delayed: bool = False,
         task: str | None = None,
         cooldown_seconds: float = COOLDOWN_SECONDS,
         allowed_failures: int = 3,
@@ -187,47 +189,55 @@ class RoutedClient:
         owned: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
         self.providers = checked_providers(providers, router)
         self.router = router
         self.space = common_space(self.providers)
-        self.name = f"routed:{router.strategy}({', '.join(found.name for found in self.providers)})"
+        self.name = f"routed:{router.strategy}({', '.join(provider.name for provider in self.providers)})"
         self.endpoint = identity_of(self.providers)
-        self.in_process = all(is_in_process(found.client) for found in self.providers)
+        self.in_process = all(is_in_process(provider.client) for provider in self.providers)
         self._strategy = router.strategy
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
-        check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
-        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
-        check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
-        check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
-        check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence, delayed=delayed)
-        prices = {id(found.client): found.cost for found in self.providers}
-        self._judge = _helper("judge", judge, helper_seconds, clock, prices)
-        self._triage = _helper("triage", triage, helper_seconds, clock, prices)
-        self._assessor = self._assessed_by(gate, quality and guarded(quality), delayed=delayed)
+        check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence)
+        self._judge, self._triage = self._helpers(judge, triage, seconds=helper_seconds, clock=clock)
+        if self._strategy == "bandit":
+            quality = quality or heuristic
+        self._assessor = Assessor(
+            cascade=self._policy if isinstance(self._policy, CascadeRouter) else None,
+            judge=self._judge,
+            gate=gate,
+            embedder=self._embedder,
+            quality=quality and guarded(quality),
+        )
         self._drift = None
         if coherence is not None and self._embedder is not None:
             self._drift = DriftWatch(coherence, self._embedder)
-        self._pending = Pending() if delayed else None
         self._task = task
         self._owned = owned
         self._lock = threading.Lock()  # around the router, which one thread may use at a time
         self._untried = deque(unexplored(router))
-        self._members = {
-            provider.name: Member(
-                provider,
-                breaker=Breaker(
-                    allowed_failures=allowed_failures,
-                    cooldown_seconds=cooldown_seconds,
-                    longest_seconds=max(cooldown_seconds, LONGEST_COOLDOWN),
-                    clock=clock,
-                ),
-                clock=clock,
-                call_seconds=call_seconds,
-                mixed=self.space is LogprobSpace.MIXED,
-            )
-            for provider in self.providers
-        }
+        breaker = partial(
+            Breaker, allowed_failures=allowed_failures, cooldown_seconds=cooldown_seconds, clock=clock
+        )
+        live = partial(
+            RoutedProvider, clock=clock, call_seconds=call_seconds, mixed=self.space is LogprobSpace.MIXED
+        )
+        self._members = {one.name: live(one, breaker=breaker()) for one in self.providers}
+
+    def _helpers(
+        self, judge: Client | None, triage: Client | None, *, seconds: float, clock: Callable[[], float]
+    ) -> list[Helper | None]:
+        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
+        check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
+        check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
+        prices = {id(provider.client): provider.cost for provider in self.providers}
+        return [
+            None
+            if client is None
+            else Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
+            for role, client in (("judge", judge), ("triage", triage))
+        ]
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return the answer of the first provider that has a good one.
@@ -244,28 +254,31 @@ class RoutedClient:
         routing = await self._routing(request, tools=tools, paid=paid)
         course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
         ladder = self._assessor.ladder()
-        answers: list[Answer] = []
-        failures: list[Failure] = []
+        answers: list[ProviderAnswer] = []
+        failures: list[ProviderFailure] = []
         empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
         while (place := await course.next()) is not None:
-            came = await place.member.ask(request, place, empty_is_failure=empty_is_failure)
-            if isinstance(came, Failure):
-                failures.append(came)
-                self._learn_failure(came, routing)
+            outcome = await place.member.ask(request, place, empty_is_failure=empty_is_failure)
+            if isinstance(outcome, ProviderFailure):
+                failures.append(outcome)
+                if not isinstance(outcome.error, ContextLengthError):  # which says nothing about the provider
+                    limited = is_rate_limit(outcome.error)
+                    self._learn(outcome, routing, success=False, rate_limited=limited)
                 continue
-            alone = course.is_over and not answers
             worth = None
             if not tools:
-                worth = await self._assessor.worth(request, came.completion, alone=alone, paid=paid)
-            answers.append(came)
-            self._learn_answer(came, request, routing, worth)
-            if ladder is None or ladder.settles(worth, tokens=_tokens(came, routing)):
+                alone = course.is_over and not answers
+                worth = await self._assessor.worth(request, outcome.completion, alone=alone, paid=paid)
+            answers.append(outcome)
+            self._learn_answer(outcome, routing, worth)
+            if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
                 break
             if not course.is_over:
-                came.member.escalated()
+                outcome.member.escalated()
         if not answers:
             raise self._failure(failures, course)
-        return _handed_over(_best(answers, ladder), answers, paid, tools=tools)
+        best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
+        return _returned(best, answers, paid, tools=tools)
 
     def hidden(self, text: str) -> str:
         """Return a text of a provider's without what any of them was given to keep secret."""
@@ -274,44 +287,12 @@ class RoutedClient:
             text = text if hide is None else hide(text)
         return text
 
-    def reward(self, messages: Sequence[Message] | str, quality: float) -> int:
-        """Tell what the answers to a request were worth, with ``delayed=True``.
-
-        The latest 10,000 texts wait for their reward. A text that was asked several times, as when it is sampled,
-        gives the reward to its answers since the last one, the latest 32 of them.
-
-        Parameters
-        ----------
-        messages : sequence of messages, or str
-            The request's messages, or its last user message alone.
-        quality : float
-            In [0, 1].
-
-        Returns
-        -------
-        int
-            Answers that were learnt from; 0 where none is remembered.
-
-        Raises
-        ------
-        ConfigurationError
-            Rewards are not delayed, or the quality is out of its range.
-        """
-        if self._pending is None:
-            raise ConfigurationError(
-                "Expected rewards only with delayed=True, got one: set it, or leave this out."
-            )
-        observations = self._pending.take(text_of(messages), quality)
-        for observation in observations:
-            self._learn(observation)
-        return len(observations)
-
     def stats(self) -> dict[str, ProviderStats]:
-        """Return what became of every provider's calls, in the order of declaration."""
+        """Return the counts of every provider's calls, in the order of declaration."""
         return {name: member.stats() for name, member in self._members.items()}
 
     def helper_stats(self) -> dict[str, HelperStats]:
-        """Return what became of the calls of ``judge`` and ``triage``, as far as there are such."""
+        """Return the counts of the calls of ``judge`` and ``triage``, as far as there are such."""
         helpers = {"judge": self._judge, "triage": self._triage}
         return {name: helper.stats() for name, helper in helpers.items() if helper is not None}
 
@@ -350,7 +331,7 @@ class RoutedClient:
             tokens=tokens_of(request.messages),
         )
 
-    def _ordered(self, routing: RoutingRequest) -> list[Member]:
+    def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
         with self._lock:
             order = self.router.order(routing)
         try:
@@ -369,76 +350,42 @@ class RoutedClient:
             raise ConfigurationError(f"Expected the router to order {', '.join(self._members)}, got none.")
         return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
 
-    def _learn(self, observation: Observation) -> None:
+    def _learn(
+        self,
+        call: ProviderAnswer | ProviderFailure,
+        routing: RoutingRequest,
+        **outcome: Any,  # noqa: ANN401 (fields of Observation)
+    ) -> None:
+        """Have the router learn the outcome of a call."""
+        name = call.member.name
+        observation = Observation(
+            provider=name,
+            latency_seconds=call.latency_seconds,
+            context=routing.embedding,
+            penalty=0.0 if self._drift is None else self._drift.penalty(name),
+            request=routing,
+            **outcome,
+        )
         with self._lock:
             self.router.record(observation)
 
-    def _learn_failure(self, failure: Failure, routing: RoutingRequest) -> None:
-        if isinstance(failure.error, ContextLengthError):
-            return  # says nothing about the provider
-        name = failure.member.name
+    def _learn_answer(self, answer: ProviderAnswer, routing: RoutingRequest, worth: float | None) -> None:
         self._learn(
-            Observation(
-                provider=name,
-                success=False,
-                latency_seconds=failure.latency_seconds,
-                rate_limited=is_rate_limit(failure.error),
-                context=routing.embedding,
-                penalty=self._penalty(name),
-                request=routing,
-            )
-        )
-
-    def _learn_answer(
-        self, answer: Answer, request: CompletionRequest, routing: RoutingRequest, worth: float | None
-    ) -> None:
-        name = answer.member.name
-        observation = Observation(
-            provider=name,
+            answer,
+            routing,
             success=True,
-            latency_seconds=answer.latency_seconds,
             quality=None if worth is None else min(1.0, max(0.0, worth)),
             cost=answer.completion.usage.cost,
-            context=routing.embedding,
-            penalty=self._penalty(name),
             recovered=answer.recovered,
-            request=routing,
         )
-        self._learn(observation)
-        if self._pending is not None and observation.context is not None:
-            self._pending.put(text_of(request.messages), observation)
         if self._drift is not None:
-            self._drift.look_at(name, answer.completion.text)
+            self._drift.look_at(answer.member.name, answer.completion.text)
 
-    def _penalty(self, provider: str) -> float:
-        return 0.0 if self._drift is None else self._drift.penalty(provider)
-
-    def _failure(self, failures: Sequence[Failure], course: Course) -> ProviderError:
+    def _failure(self, failures: Sequence[ProviderFailure], course: Course) -> ProviderError:
         if failures:
             return all_failed(failures, course.passed, provider=self.name)
         seconds = min(member.breaker.remaining for member in course.passed)
         return all_limited(course.passed, seconds, provider=self.name)
-
-    def _assessed_by(self, gate: QualityGate | None, quality: Quality | None, *, delayed: bool) -> Assessor:
-        if isinstance(self._policy, CascadeRouter):
-            return CascadeAssessor(self._policy, self._judge, quality)
-        if gate is not None and self._embedder is not None:
-            return GateAssessor(gate, self._embedder)
-        if self._strategy == "bandit" and quality is None and not delayed:
-            quality = heuristic
-        return PlainAssessor(quality)
-
-
-def _helper(
-    role: str,
-    client: Client | None,
-    seconds: float,
-    clock: Callable[[], float],
-    prices: Mapping[int, float | None],
-) -> Helper | None:
-    if client is None:
-        return None
-    return Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
 
 
 def _fits(provider: Provider, routing: RoutingRequest) -> bool:
@@ -446,19 +393,17 @@ def _fits(provider: Provider, routing: RoutingRequest) -> bool:
     return window is None or tokens is None or tokens <= window
 
 
-def _tokens(answer: Answer, routing: RoutingRequest) -> int:
+def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
     """Return the tokens a call took; estimated where the provider does not say."""
     usage = answer.completion.usage
     counted = usage.prompt_tokens + usage.completion_tokens
     return counted or (routing.tokens or 0) + len(answer.completion.text) // 4
 
 
-def _best(answers: Sequence[Answer], ladder: Ladder | None) -> Answer:
-    return answers[-1 if ladder is None or ladder.best is None else ladder.best]
-
-
-def _handed_over(best: Answer, answers: Sequence[Answer], paid: Sequence[Usage], *, tools: bool) -> object:
-    """Return the provider's response, or the truth about what was paid where the response does not tell."""
+def _returned(
+    best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, tools: bool
+) -> object:
+    """Return the provider's response, or a completion with all that was paid, where the response lacks it."""
     others = [answer.completion.usage for answer in answers if answer is not best]
     if tools or not (others or paid or best.added or best.allowance_spent):
         return best.response

@@ -1,18 +1,18 @@
-"""Whether a provider may be asked: one that fails is left out for a while, then tried with a single call."""
+"""Circuit breaker of a provider: after failures it is left out for a cooldown, then tried with a single call."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from calibrant.core._errors import ConfigurationError, ProviderError, RateLimitError
+from calibrant.core._errors import ProviderError, RateLimitError
 from calibrant.inference._limits import LONGEST_PAUSE
+from calibrant.inference.routed._provider import check_seconds, check_whole_number
 
 COOLDOWN_SECONDS: Final = 5.0
-LONGEST_COOLDOWN: Final = 300.0
+_LONGEST_COOLDOWN: Final = 300.0
 # A server's own Retry-After counts in full, but for nonsense.
 _LONGEST_RETRY_AFTER: Final = 3600.0
 _MOST_DOUBLINGS: Final = 30  # beyond every longest cooldown, and no overflow
@@ -37,10 +37,10 @@ class Breaker:
     """Leaves a provider out while it fails.
 
     It is left out after `allowed_failures` failures in a row, after a rate limit, or after a fault that
-    every call would meet (a wrong key, an unknown model, no credit). How long: the time a rate limit names,
-    at most an hour; `longest_seconds` for a fault that every call would meet; else `cooldown_seconds`, doubled every
-    time in a row, up to `longest_seconds`. Then a single call is let through. If it succeeds the provider is
-    back, if it fails it is left out again.
+    every call would meet (a wrong key, an unknown model, no credit). The cooldown is the time a rate limit names,
+    at most an hour; 5 minutes for a fault that every call would meet; else `cooldown_seconds`, doubled every
+    time in a row, up to 5 minutes (or `cooldown_seconds`, if that is longer). Then a single call is let through.
+    If it succeeds the provider is back, if it fails it is left out again.
 
     Calls that were under way when the provider was left out neither bring it back nor prolong the time,
     unless the server names a longer one; nor do calls that were forced meanwhile prolong it, though their answers
@@ -52,8 +52,6 @@ class Breaker:
         Failures in a row after which the provider is left out, at least 1.
     cooldown_seconds : float, default 5
         How long at first, above 0.
-    longest_seconds : float, default 300
-        How long at most, at least `cooldown_seconds`.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
 
@@ -68,13 +66,13 @@ class Breaker:
         *,
         allowed_failures: int = 3,
         cooldown_seconds: float = COOLDOWN_SECONDS,
-        longest_seconds: float = LONGEST_COOLDOWN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check(allowed_failures, cooldown_seconds, longest_seconds)
+        check_whole_number("allowed_failures", allowed_failures)
+        check_seconds(cooldown_seconds=cooldown_seconds)
         self._allowed = allowed_failures
         self._seconds = cooldown_seconds
-        self._longest = longest_seconds
+        self._longest = max(cooldown_seconds, _LONGEST_COOLDOWN)
         self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0  # in a row
@@ -104,19 +102,19 @@ class Breaker:
 
     @property
     def admits(self) -> bool:
-        """Whether a call may begin."""
+        """True if a call may begin."""
         with self._lock:
             return self._admits()
 
     @property
     def due(self) -> bool:
-        """Whether the provider was left out long enough, and nobody is finding out yet whether it is back."""
+        """True if the cooldown is over and no call is finding out yet whether the provider is back."""
         with self._lock:
             return self._open and self._admits()
 
     @property
     def last_failure(self) -> ProviderError | None:
-        """What it failed with last, since it answered last."""
+        """The last failure since the last answer."""
         with self._lock:
             return self._last
 
@@ -192,25 +190,9 @@ class Breaker:
 
 
 def is_rate_limit(error: ProviderError) -> bool:
-    """Return whether the provider wants fewer calls; an account without credit wants none."""
+    """Return True if the provider wants fewer calls; an account without credit wants none."""
     return isinstance(error, RateLimitError) and error.retryable
 
 
 def _is_lasting(error: ProviderError) -> bool:
     return error.systemic or (isinstance(error, RateLimitError) and not error.retryable)
-
-
-def _check(allowed_failures: object, cooldown_seconds: float, longest_seconds: float) -> None:
-    if isinstance(allowed_failures, bool) or not isinstance(allowed_failures, int) or allowed_failures < 1:
-        raise ConfigurationError(
-            f"Expected allowed_failures to be a whole number of at least 1, got {allowed_failures!r}."
-        )
-    if isinstance(cooldown_seconds, bool) or not 0.0 < cooldown_seconds < math.inf:
-        raise ConfigurationError(
-            f"Expected cooldown_seconds to be a finite number above 0, got {cooldown_seconds!r}."
-        )
-    if not cooldown_seconds <= longest_seconds < math.inf:
-        raise ConfigurationError(
-            f"Expected longest_seconds to be a finite number of at least cooldown_seconds "
-            f"({cooldown_seconds:g}), got {longest_seconds!r}."
-        )

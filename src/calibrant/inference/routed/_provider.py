@@ -1,16 +1,24 @@
-"""A provider as it is declared, and as it turned out."""
+"""Declared providers of a routed client, and the checks of its other parts."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from calibrant.core._completion import Client
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Usage
+from calibrant.inference._embeddings import CachedEmbedder
+from calibrant.inference.doctor._records import identity
+from calibrant.routing._coherence import CoherenceMonitor, QualityGate
+from calibrant.routing._protocol import Router
+
+# These strategies judge answers themselves.
+_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,7 @@ class Provider:
                 "calibrant.inference.open_client."
             )
         for name in ("concurrency", "context_window"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigurationError(
-                    f"Expected {name} of {self.name!r} to be a whole number of at least 1, or None, got {value!r}."
-                )
+            check_whole_number(f"{name} of {self.name!r}", getattr(self, name))
         if self.cost is not None and (isinstance(self.cost, bool) or not 0.0 <= self.cost < math.inf):
             raise ConfigurationError(
                 f"Expected cost of {self.name!r} to be US dollars of at least 0, or None, got {self.cost!r}."
@@ -77,7 +81,7 @@ class Provider:
 
     @property
     def logprob_space(self) -> LogprobSpace:
-        """What its log-probabilities are probabilities of."""
+        """Space of its log-probabilities."""
         return self.client.space if self.space is None else LogprobSpace(self.space)
 
     @property
@@ -92,7 +96,7 @@ class Provider:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderStats:
-    """What became of one provider's calls.
+    """Counts of one provider's calls.
 
     Attributes
     ----------
@@ -135,7 +139,119 @@ class ProviderStats:
 
 
 def priced(usage: Usage, cost: float | None) -> Usage:
-    """Return what a call took, at the declared price where it names none that can be true."""
+    """Return the usage of a call, at the declared price where it names none that can be true."""
     if usage.cost is not None and 0.0 <= usage.cost < math.inf:
         return usage
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
+
+
+def check_parts(
+    strategy: str,
+    embedder: CachedEmbedder | None,
+    *,
+    gate: QualityGate | None,
+    coherence: CoherenceMonitor | None,
+) -> None:
+    """Refuse a missing part of a strategy, and a part without effect.
+
+    Raises
+    ------
+    ConfigurationError
+        Something is missing, or too much.
+    """
+    for name, part in (("gate", gate), ("coherence", coherence)):
+        if part is not None and strategy in _OWN_SIGNAL:
+            raise ConfigurationError(
+                f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
+            )
+        if part is not None and embedder is None:
+            raise ConfigurationError(f"Expected an embedder for {name}, got none: hand one in.")
+    if strategy == "bandit" and embedder is None:
+        raise ConfigurationError("Expected an embedder for the strategy 'bandit', got none: hand one in.")
+
+
+def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
+    """Refuse a helper model that is missing, or that would never be asked.
+
+    Raises
+    ------
+    ConfigurationError
+        It is one of both, or no client.
+    """
+    if wanted and client is None:
+        raise ConfigurationError(f"Expected a client as {name} for {why}, got none: hand one in.")
+    if client is not None and not wanted:
+        raise ConfigurationError(f"Expected no {name} but for {why}: leave it out.")
+    if client is not None and not isinstance(client, Client):
+        raise ConfigurationError(f"Expected a client as {name}, got {client!r:.80}.")
+
+
+def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Provider, ...]:
+    """Return the providers.
+
+    Raises
+    ------
+    ConfigurationError
+        There is none, one is no `Provider` or there twice, or the router knows others.
+    """
+    declared = tuple(providers)
+    for provider in declared:
+        if not isinstance(provider, Provider):
+            raise ConfigurationError(f"Expected a Provider, got {provider!r:.80}.")
+    names = [provider.name for provider in declared]
+    if not names:
+        raise ConfigurationError("Expected at least one provider, got none: name those to choose from.")
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(
+            f"Expected every provider once, got {', '.join(doubled)} more than once: give them names of their own."
+        )
+    if set(names) != set(router.providers):
+        raise ConfigurationError(
+            f"Expected a router of the providers {', '.join(names)}, got one of {', '.join(router.providers)}."
+        )
+    return declared
+
+
+def common_space(providers: Sequence[Provider]) -> LogprobSpace:
+    """Return the space of all providers; ``mixed`` where they differ."""
+    spaces = {provider.logprob_space for provider in providers}
+    return spaces.pop() if len(spaces) == 1 else LogprobSpace.MIXED
+
+
+def identity_of(providers: Sequence[Provider]) -> str:
+    """Return the providers' models, addresses and options as JSON, free of credentials."""
+    mixed = common_space(providers) is LogprobSpace.MIXED
+    identities = []
+    for provider in providers:
+        client = provider.client
+        who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
+        identities.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
+    return json.dumps(identities, sort_keys=True)
+
+
+def check_whole_number(name: str, value: object) -> None:
+    """Refuse a count below 1, or of another type; None is no limit.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not a whole number of at least 1.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigurationError(
+            f"Expected {name} to be a whole number of at least 1, or None, got {value!r}."
+        )
+
+
+def check_seconds(**seconds: float | None) -> None:
+    """Refuse times that are not finite and above 0.
+
+    Raises
+    ------
+    ConfigurationError
+        One is out of its range.
+    """
+    for name, value in seconds.items():
+        if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
+            raise ConfigurationError(f"Expected {name} to be a finite number above 0, got {value!r}.")

@@ -1,0 +1,169 @@
+"""Confidence methods by name, and the models that each of them can judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
+
+from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._settings import ROUTED
+from calibrant.cascade.methods._entailment import AutoMixEntailment
+from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._self_verify import SelfVerify
+from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
+from calibrant.core._completion import Client
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
+from calibrant.core._prediction import Prediction
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._methods import Decoding
+from calibrant.inference.routed._client import RoutedClient
+
+METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
+    kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)
+}
+
+METHOD_NAMES: Final = tuple(METHODS)
+"""Names that `method_named` knows."""
+
+
+def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
+    """Return the confidence method of a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `METHOD_NAMES`.
+    **options
+        Of the method's class.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is unknown, or the method does not take these options or needs others.
+    """
+    if name not in METHODS:
+        fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
+        raise ConfigurationError(
+            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
+        )
+    kind = METHODS[name]
+    try:
+        signature(kind).bind(**options)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"The options of the confidence method {name!r} do not fit: {error}. {kind.__name__} says what it takes."
+        ) from error
+    return kind(**options)
+
+
+def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse models that cannot stand for one another, or whose answers have no tokens for a method that reads them.
+
+    Raises
+    ------
+    ConfigurationError
+        As said, or the method is none.
+    """
+    if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
+        hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
+        raise ConfigurationError(f"Expected a ConfidenceMethod or the name of one, got {method!r}{hint}.")
+    labels = models[0].classifier.labels
+    for model in models:
+        own = model.classifier.labels
+        if own != labels:
+            raise ConfigurationError(
+                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
+                f"{list(own.labels)} for {model.label!r}."
+            )
+        if method.needs_tokens:
+            _check_tokens(model, method)
+
+
+def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
+    classifier = model.classifier
+    if not isinstance(classifier.method, Decoding):
+        raise ConfigurationError(
+            f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
+            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
+            "codes), or take the method label_probability."
+        )
+    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
+        raise ConfigurationError(
+            f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
+            "reads the tokens of one: set it, or take the method label_probability."
+        )
+    changed = "prior_correction" if classifier.prior_correction is not None else "head"
+    if classifier.prior_correction is not None or classifier.head is not None:
+        raise ConfigurationError(
+            f"Expected no {changed} of {model.label!r} with {method.name}, which reads the tokens of the "
+            "uncorrected answer: leave it out, or take the method label_probability."
+        )
+
+
+def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
+    """Refuse a model whose answers the method can never judge: every row would ask it in vain.
+
+    Raises
+    ------
+    ConfigurationError
+        As said.
+    """
+    for model in judged:
+        classifier = model.classifier
+        if (
+            _reads_logprobs(method)
+            and isinstance(classifier.method, Decoding)
+            and classifier.space is LogprobSpace.NONE
+        ):
+            raise ConfigurationError(
+                f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
+                "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
+            )
+        asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
+        if asks_for_arguments and '"arguments"' not in json.dumps(classifier.response_format):
+            raise ConfigurationError(
+                f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
+                f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
+            )
+
+
+def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Prediction) -> None:
+    """Refuse a model that has never given log-probabilities, at its first answer without those that `method` reads.
+
+    Where only some answers come without them, nothing is refused.
+
+    Raises
+    ------
+    LogprobsUnsupportedError
+        As said.
+    """
+    asked = classifier.method
+    if answer.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
+        return
+    client = classifier.client
+    providers = len(client.providers) if isinstance(client, RoutedClient) else 1
+    if asked.silent_models >= providers:
+        raise LogprobsUnsupportedError(
+            "Its answers come without token log-probabilities.", provider=client.name
+        )
+
+
+def task_section(client: Client, method: ConfidenceMethod) -> str:
+    """Return the lines of a task file that the scoring of a cascade's model belongs under.
+
+    Sampled answers have no tokens for a method that reads them, so that the section then names another method.
+    """
+    name = ROUTED if isinstance(client, RoutedClient) else client.name
+    model = f"[[cascade.models]]\nname = {json.dumps(name, ensure_ascii=False)}"
+    if not method.needs_tokens:
+        return model
+    return f'[cascade]\nconfidence_method = "{LabelProbability.name}"\n\n{model}'
+
+
+def _reads_logprobs(method: ConfidenceMethod) -> bool:
+    return method.needs_tokens or isinstance(method, LabelProbability)

@@ -1,0 +1,449 @@
+"""Providers at work: free places, health and calls; the way of a request through them; the error where all fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from calibrant.clients._rates import rate_state
+from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import (
+    CalibrantError,
+    ContextLengthError,
+    LogprobsUnsupportedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Usage
+from calibrant.inference._limits import Gate
+from calibrant.inference._methods import call_deadline
+from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
+from calibrant.inference.routed._provider import Provider, ProviderStats, priced
+from calibrant.logprobs._completion import read_completion
+
+_KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
+# Routed providers take how they are scored from a cascade, of which they may be the only model.
+_SECTION: Final = '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]\nname = "routed"'
+# An answer without text that ended so is the model's doing, not the server's.
+_EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", "function_call"})
+
+
+class Place(NamedTuple):
+    """A provider's leave to be asked now; `RoutedProvider.ask` gives it back.
+
+    Attributes
+    ----------
+    member : RoutedProvider
+        The provider.
+    epoch : int or None
+        Epoch of its gate when the call began.
+    turn : Turn
+        Turn of its breaker.
+    """
+
+    member: RoutedProvider
+    epoch: int | None
+    turn: Turn
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProviderAnswer:
+    """A whole answer.
+
+    Attributes
+    ----------
+    member : RoutedProvider
+        Who answered.
+    response : object
+        As it came.
+    completion : Completion
+        The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
+        of log-probabilities.
+    added : bool
+        Whether it adds anything to the response.
+    latency_seconds : float
+        What the call took.
+    recovered : bool
+        Whether the provider is back with it.
+    allowance_spent : bool
+        Whether the provider says that its rate limit is used up for a while.
+    """
+
+    member: RoutedProvider
+    response: object
+    completion: Completion
+    added: bool
+    latency_seconds: float
+    recovered: bool
+    allowance_spent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProviderFailure:
+    """A call that brought no answer.
+
+    Attributes
+    ----------
+    member : RoutedProvider
+        Who was asked.
+    error : ProviderError
+        Why.
+    latency_seconds : float
+        What the call took.
+    """
+
+    member: RoutedProvider
+    error: ProviderError
+    latency_seconds: float = 0.0
+
+
+class RoutedProvider:
+    """One provider of a routed client.
+
+    Parameters
+    ----------
+    provider : Provider
+        As it is declared.
+    breaker : Breaker
+        Leaves it out while it fails.
+    clock : function
+        Returns seconds.
+    call_seconds : float, optional
+        How long a call may take.
+    mixed : bool, default False
+        Whether its answers are to say what their log-probabilities are probabilities of.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        breaker: Breaker,
+        clock: Callable[[], float],
+        call_seconds: float | None = None,
+        mixed: bool = False,
+    ) -> None:
+        self.provider = provider
+        self.name = provider.name
+        self.breaker = breaker
+        self._clock = clock
+        self._call_seconds = call_seconds
+        self._mixed = mixed
+        limit = provider.places
+        self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=clock)
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()  # by the names of `ProviderStats`
+        self._paid = Usage()
+        self._seconds = 0.0
+
+    def try_enter(self) -> Place | None:
+        """Return a place if one is free and the provider may be asked."""
+        turn = self.breaker.begin()
+        if turn is None:
+            return None
+        epoch = None
+        if self._gate is not None:
+            epoch = self._gate.try_enter()
+            if epoch is None:
+                self.breaker.released(turn)
+                return None
+        return self._placed(epoch, turn)
+
+    async def enter(self, *, forced: bool = False) -> Place | None:
+        """Wait for a place; None where the provider may not be asked any more and it is not `forced`."""
+        epoch = None if self._gate is None else await self._gate.enter()
+        turn = self.breaker.begin(forced=forced)
+        if turn is not None:
+            return self._placed(epoch, turn)
+        if self._gate is not None and epoch is not None:
+            # There was no call, so no sign that the provider would welcome more of them.
+            self._gate.leave(epoch, asyncio.CancelledError())
+        return None
+
+    def _placed(self, epoch: int | None, turn: Turn) -> Place:
+        self._count("in_flight")
+        return Place(member=self, epoch=epoch, turn=turn)
+
+    async def ask(
+        self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
+    ) -> ProviderAnswer | ProviderFailure:
+        """Make one call and give the place back.
+
+        Exceptions that are no `ProviderError`, cancellation among them, pass; nothing is learnt from them.
+        """
+        options = self.provider.options
+        if options:
+            request = replace(request, options={**options, **request.options})
+        start = self._clock()
+        failure: BaseException | None = None
+        try:
+            response = await self._call(request)
+            completion = self._read(response, empty_is_failure=empty_is_failure)
+        except ProviderError as error:
+            failure = error
+            return self._failed(place.turn, error, self._since(start))
+        except BaseException as error:
+            failure = error
+            self.breaker.released(place.turn)
+            raise
+        else:
+            return self._answered(place.turn, response, completion, self._since(start))
+        finally:
+            if self._gate is not None and place.epoch is not None:
+                self._gate.leave(place.epoch, failure)
+            self._count("in_flight", by=-1)
+
+    def escalated(self) -> None:
+        """Note that an answer was turned down."""
+        self._count("escalations")
+
+    def stats(self) -> ProviderStats:
+        """Return the counts of its calls."""
+        with self._lock:
+            counts, paid, seconds = dict(self._counts), self._paid, self._seconds
+        answers = counts.pop("answers", 0)
+        return ProviderStats(
+            provider=self.name,
+            mean_latency_seconds=seconds / answers if answers else None,
+            prompt_tokens=paid.prompt_tokens,
+            completion_tokens=paid.completion_tokens,
+            cost=paid.cost,
+            cooling_seconds=self.breaker.remaining,
+            **counts,
+        )
+
+    async def _call(self, request: CompletionRequest) -> object:
+        client = self.provider.client
+        async with call_deadline(self._call_seconds, client.name):
+            return await client.complete(request)
+
+    def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
+        name = self.provider.client.name
+        try:
+            completion = read_completion(response)
+        except CalibrantError as error:
+            raise ProviderError(f"broken response: {error}", provider=name, retryable=True) from error
+        if empty_is_failure and _is_empty(completion):
+            raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
+        return completion
+
+    def _completed(self, completion: Completion) -> Completion:
+        """Return an answer with what the provider's declaration adds."""
+        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        if usage is completion.usage and space is completion.space:
+            return completion
+        return replace(completion, usage=usage, space=space)
+
+    def _answered(
+        self, turn: Turn, response: object, completion: Completion, seconds: float
+    ) -> ProviderAnswer:
+        recovered = self.breaker.succeeded(turn)
+        state = rate_state(response)
+        spent = None if state is None else state.spent_seconds
+        if spent:
+            self.breaker.pause(spent)
+        whole = self._completed(completion)
+        answer = ProviderAnswer(
+            member=self,
+            response=response,
+            completion=whole,
+            added=whole is not completion,
+            latency_seconds=seconds,
+            recovered=recovered,
+            allowance_spent=bool(spent),
+        )
+        with self._lock:
+            self._counts["calls"] += 1
+            self._counts["answers"] += 1
+            self._paid += whole.usage
+            self._seconds += seconds
+        return answer
+
+    def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> ProviderFailure:
+        if isinstance(error, ContextLengthError):
+            self.breaker.released(turn)
+            self._count("calls", "too_long")
+        else:
+            self.breaker.failed(turn, error)
+            self._count("calls", "failures", *(["rate_limits"] if is_rate_limit(error) else []))
+        return ProviderFailure(member=self, error=error, latency_seconds=seconds)
+
+    def _since(self, start: float) -> float:
+        return max(0.0, self._clock() - start)
+
+    def _count(self, *names: str, by: int = 1) -> None:
+        with self._lock:
+            for name in names:
+                self._counts[name] += by
+
+
+def _is_empty(completion: Completion) -> bool:
+    return (
+        not completion.text.strip()
+        and not completion.refusal
+        and completion.finish_reason not in _EMPTY_ON_PURPOSE
+    )
+
+
+class Course:
+    """Way of one request from provider to provider.
+
+    Parameters
+    ----------
+    members : iterable of RoutedProvider
+        All providers, in the order in which they are to be asked.
+    learning : bool
+        True if the order is learnt, not declared by the user. Then a provider that
+        was left out long enough comes first, once, to find out whether it is back; and one whose places
+        are all taken is passed over while others have a free one. Otherwise it is waited for.
+
+    Attributes
+    ----------
+    passed : list of RoutedProvider
+        Those that were not asked because they are left out.
+    """
+
+    def __init__(self, members: Iterable[RoutedProvider], *, learning: bool) -> None:
+        waiting = list(members)
+        due = next((member for member in waiting if member.breaker.due), None) if learning else None
+        if due is not None:
+            waiting.sort(key=lambda member: member is not due)  # stable
+        self._waiting = deque(waiting)
+        self._full: deque[RoutedProvider] = deque()
+        self._learning = learning
+        self._has_place = False
+        self.passed: list[RoutedProvider] = []
+
+    @property
+    def is_over(self) -> bool:
+        """True if no provider is left to ask."""
+        return not self._waiting and not self._full
+
+    async def next(self) -> Place | None:
+        """Return the next provider's place; None where none is left.
+
+        Where all are left out, the one whose time ends first is asked all the same, unless it has itself
+        named the time.
+        """
+        place = await self._next_admitted()
+        if place is None and not self._has_place and self.passed:
+            first = min(self.passed, key=lambda member: member.breaker.remaining)
+            if first.breaker.named_seconds is None:
+                place = await first.enter(forced=True)
+                if place is not None:
+                    self.passed.remove(first)
+        self._has_place = self._has_place or place is not None
+        return place
+
+    async def _next_admitted(self) -> Place | None:
+        while self._waiting:
+            member = self._waiting.popleft()
+            if not member.breaker.admits:
+                self.passed.append(member)
+                continue
+            place = member.try_enter()
+            if place is None and self._learning:
+                self._full.append(member)
+            elif (place := place or await self._wait(member)) is not None:
+                return place
+        while self._full:
+            place = await self._wait(self._full.popleft())
+            if place is not None:
+                return place
+        return None
+
+    async def _wait(self, member: RoutedProvider) -> Place | None:
+        place = await member.enter()
+        if place is None:
+            self.passed.append(member)
+        return place
+
+
+def all_failed(
+    failures: Sequence[ProviderFailure], passed: Sequence[RoutedProvider], *, provider: str
+) -> ProviderError:
+    """Return the error for a request that no provider answered.
+
+    It may be retried if any provider may succeed a moment later, and every call would meet it only if
+    that is so of every provider. A kind of failure that all share is kept.
+
+    Parameters
+    ----------
+    failures : sequence of ProviderFailure
+        Of those that were asked, at least one.
+    passed : sequence of RoutedProvider
+        Those that were not asked because they are left out; what left them out counts for them.
+    provider : str
+        Who raises, for the message.
+    """
+    errors = [(failure.member.name, failure.error) for failure in failures]
+    parts = [_named_words(name, error) for name, error in errors]
+    for member in passed:
+        last = member.breaker.last_failure
+        if last is not None:
+            errors.append((member.name, last))
+        parts.append(_left_out(member))
+    causes = [error for _, error in errors]
+    unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
+    if len(parts) == 1:
+        return unsupported[0].under(_SECTION) if unsupported else causes[0]
+    message = f"no provider answered: {'; '.join(sorted(parts))}."
+    if len(unsupported) == len(parts):
+        return LogprobsUnsupportedError(message, provider=provider, section=_SECTION)
+    kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in causes)), ProviderError)
+    paused = len(errors) < len(parts)  # somebody is left out who has not failed
+    if paused and kind is ContextLengthError:
+        kind = ProviderError
+    statuses = {error.status for error in causes}
+    systemic = not paused and all(error.systemic for error in causes)
+    return kind(
+        message,
+        provider=provider,
+        status=statuses.pop() if len(statuses) == 1 and not paused else None,
+        retryable=paused or any(error.retryable for error in causes),
+        retry_after=_soonest(causes),
+        hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
+        systemic=systemic,
+    )
+
+
+def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
+    """Return the error where every provider is left out until a time that it named."""
+    return RateLimitError(
+        f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
+        provider=provider,
+        retryable=True,
+        retry_after=seconds,
+    )
+
+
+def _soonest(errors: Sequence[ProviderError]) -> float | None:
+    """Return the least wait of those worth asking again; None where one of them named none."""
+    waits = [error.retry_after for error in errors if error.retryable]
+    named = [wait for wait in waits if wait is not None]
+    return min(named) if named and len(named) == len(waits) else None
+
+
+def _named_words(name: str, error: ProviderError) -> str:
+    words = _words(error)
+    return words if name == error.provider else f"{name}: {words}"
+
+
+def _left_out(member: RoutedProvider) -> str:
+    last = member.breaker.last_failure
+    why = "its allowance is used up" if last is None else _words(last)
+    return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"
+
+
+def _words(error: ProviderError) -> str:
+    """Return the words of an error in a list of several: the lines for the task file stand once, behind the list."""
+    words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
+    return words.removesuffix(".")

@@ -1,0 +1,123 @@
+"""Parts of both services: refusals, request bodies of bounded size, work cancelled when its client disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
+
+from calibrant.serving._settings import ConnectionLimits
+
+_CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
+_T = TypeVar("_T")
+
+
+def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> threading.Event:
+    """Give an application the state that `serve_app` needs, and refusals as ``{"error": ...}``.
+
+    Parameters
+    ----------
+    app : FastAPI
+        The application.
+    connections : ConnectionLimits
+        Timeouts for clients, and the number of connections.
+    routes : str
+        Its routes, for the message of 404 and 405.
+
+    Returns
+    -------
+    threading.Event
+        Set by `serve_app` when the service ends; one application may be served in several event loops.
+    """
+
+    async def refuse(_: Request, error: Exception) -> JSONResponse:
+        status = getattr(error, "status_code", 500)
+        message = f"There is only {routes}." if status in {404, 405} else getattr(error, "detail", "")
+        return JSONResponse({"error": message}, status, getattr(error, "headers", None))
+
+    app.add_exception_handler(AnyHTTPException, refuse)
+    app.state.connections = connections
+    app.state.stopping = stopping = threading.Event()
+    return stopping
+
+
+async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> bytes:
+    """Return the body of a request, bounded in size and time.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+    most_bytes : int
+        The longest body that is read.
+    seconds : float
+        Deadline for the whole body.
+
+    Raises
+    ------
+    HTTPException
+        413 if the body is longer, 408 if it is late, 499 (never delivered) if the client disconnects.
+    """
+    too_long = HTTPException(
+        413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
+    )
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > most_bytes:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most_bytes:
+                    raise too_long
+    except TimeoutError:
+        message = f"Expected the whole body within {seconds:g} seconds, got {len(body):,} bytes."
+        raise HTTPException(408, message, _CLOSE) from None
+    except ClientDisconnect:
+        raise _disconnect() from None
+    return bytes(body)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """Await `work`; cancel it if the client disconnects.
+
+    Clients that time out ask again, so abandoned work must not be computed.
+
+    Parameters
+    ----------
+    request : Request
+        The request; its body has been read.
+    work : coroutine
+        Coroutine to await.
+
+    Raises
+    ------
+    HTTPException
+        499 (never delivered) if the client disconnects.
+    """
+    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise _disconnect()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def _disconnect() -> HTTPException:
+    return HTTPException(499, "The client has closed the connection.")
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

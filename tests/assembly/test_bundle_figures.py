@@ -1,0 +1,245 @@
+"""The figures of a bundle are those that were measured, on the rows they were measured on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant.assembly import export, read_bundle
+from calibrant.assembly._bundle import Figure
+from calibrant.assembly._bundle_export import _history
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
+from calibrant.assembly._task_record import record_run
+from calibrant.calibration._saved import read_predictions
+from calibrant.cli._app import app
+from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
+from calibrant.evaluation import BatchEvaluator, SavedPredictions
+from calibrant.inference import Classifier
+from calibrant.metrics import wilson_interval
+from calibrant.testing import FakeClient
+from packed import packed
+
+WriteTask = Callable[..., Path]
+ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
+LABELS = LabelSet(["cat", "dog"])
+LETTERS = tuple(Example(input=f"{n} {label}", answer=label) for n in range(2) for label in "abcdefgh")
+NOTHING = {"suggested": None, "no_suggestion": "", "certified": None, "certification": None}
+
+
+def suggested(high: float) -> dict[str, Any]:
+    """Return thresholds without a certificate."""
+    return {**NOTHING, "suggested": {"high": high, "low": 0.1, "n": 9, "warnings": []}}
+
+
+def predictions(*rows: tuple[float | None, bool | None]) -> SavedPredictions:
+    """Return saved predictions of these confidences, and whether they are right."""
+    return read_predictions(
+        [{"confidence": confidence, "correct": correct} for confidence, correct in rows], name="x"
+    )
+
+
+def accepted(saved: SavedPredictions, thresholds: dict[str, Any]) -> list[Figure]:
+    """Return the figures about accepted answers."""
+    figures = figures_of(saved, LABELS, thresholds=thresholds)
+    return [figure for figure in figures if figure.name.startswith("accepted")]
+
+
+def test_accepted_rows_are_counted() -> None:
+    """Rows without a confidence are not accepted, unlabelled ones have no say in the accuracy."""
+    saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
+    share, accuracy = accepted(saved, suggested(0.8))
+    assert (share.estimate, share.rows) == (3 / 5, 5)
+    assert (accuracy.estimate, accuracy.rows) == (1 / 2, 2)
+    interval = wilson_interval(1, 2)
+    assert (accuracy.lower, accuracy.upper, accuracy.level) == (interval.lower, interval.upper, 0.95)
+    (nothing,) = accepted(saved, suggested(0.95))
+    assert nothing.estimate == 0.0
+    certified = {**suggested(0.95), "certification": {"n": 5}, "certified": {"threshold": 0.9}}
+    assert accepted(saved, certified)[0].estimate == 1 / 5
+    assert accepted(saved, {**certified, "certified": None}) == []
+    assert accepted(saved, NOTHING) == []
+
+
+def test_a_run_without_metrics_is_counted_from_its_rows() -> None:
+    """A row that failed for the server's reasons counts among all rows, and not among the answered ones."""
+    rows = [
+        {"label": "a", "answer": "a"},
+        {"label": "a", "answer": "b"},
+        {"label": None, "answer": "b", "outcome": "error"},
+        {"label": "a", "answer": None},
+    ]
+    labels = LabelSet(["a", "b"])
+    figures = figures_of(read_predictions(rows, name="x"), labels)
+    assert [(figure.name, figure.estimate, figure.rows) for figure in figures] == [
+        ("accuracy, all rows", 1 / 3, 3),
+        ("accuracy, answered rows", 1 / 2, 2),
+        (LABELS_ANSWERED, 1 / 2, 2),
+    ]
+    assert figures_of(read_predictions(rows[3:], name="x"), labels) == ()
+
+
+def searched(**changes: Any) -> dict[str, Any]:
+    """Return the ``result.json`` of a search on ten test rows, of which two failed."""
+    interval = {"estimate": 0.5, "lower": 0.2, "upper": 0.8, "level": 0.95}
+    score = {"accuracy": interval, "rows": 10, "outcomes": {"ok": 8, "error": 2}}
+    comparison = {"interval": {**interval, "estimate": 0.1}, "n": 7}
+    return {"best_prompt": score, "seed_prompt": score, "improved": True, "comparison": comparison, **changes}
+
+
+def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
+    """Return the figures of a search."""
+    return figures_of(predictions((0.9, True)), LABELS, search=record)
+
+
+def test_figures_of_a_search_are_about_answered_rows() -> None:
+    """They compare with the first prompt only where another one was found."""
+    best, first, difference = of_search(searched())
+    assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
+    assert len(of_search(searched(improved=False))) == 2
+    assert len(of_search(searched(comparison=None))) == 2
+
+
+def test_a_search_of_today_adds_macro_f1() -> None:
+    """A choice that the test rows refute is compared all the same."""
+    record = searched(improved=False, chosen=1)
+    record["best_prompt"] = record["seed_prompt"] = {**record["seed_prompt"], "macro_f1": 0.25}
+    assert [figure.name for figure in of_search(record)] == [
+        "test accuracy, this prompt",
+        "test macro F1, this prompt",
+        "test accuracy, first prompt",
+        "test macro F1, first prompt",
+        "test accuracy, this minus first prompt",
+    ]
+
+
+def test_figures_of_an_evaluation_have_its_baselines(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Accuracy and macro F1 of both, and the difference to words alone."""
+    answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.8)}
+    use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["evaluate", str(write_task()), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    bundle = export(out, tmp_path / "bundle")
+    beside = json.loads((out / "metrics.json").read_text())["baselines"]
+    found = {figure.name: figure for figure in bundle.figures}
+    difference = found["accuracy, the model minus TF-IDF"]
+    interval = beside["against_text"]["interval"]
+    assert (difference.estimate, difference.lower) == (interval["estimate"], interval["lower"])
+    for one in beside["scores"][1:]:
+        name = one["name"]
+        assert found[f"accuracy, {name}"].estimate == one["accuracy"]["estimate"]
+        assert found[f"macro F1, {name}"].estimate == one["macro_f1"]
+        assert found[f"{LABELS_ANSWERED}, {name}"].estimate == one["answered_labels"]["share"]
+    assert found["macro F1, majority"].rows == 4
+
+
+def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> None:
+    """In the figures and when it is exported."""
+    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
+    with contextlib.closing(
+        Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
+    ) as one:
+        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
+    record_run(tmp_path / "run", [(task, "fake")])
+    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
+    assert (share.estimate, share.rows) == (1 / 8, 16)
+    warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
+    assert figure_warnings(bundle.figures) == [warning]
+    assert f"warning: {warning}" in said(tmp_path)
+
+
+def test_a_bundle_repeats_that_its_model_wanted_to_write_something_else(tmp_path: Path) -> None:
+    """When it is exported, with the rows it was so on; those that failed do not count."""
+    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
+    fake = FakeClient(
+        task.labels,
+        lambda text: text[-1],
+        field="x",
+        illegal_mass=0.9,
+        space="raw",
+        failures={0: ProviderError("down", provider="fake", retryable=False)},
+    )
+    with contextlib.closing(Classifier.from_task(task, model=fake)) as one:
+        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
+    record_run(tmp_path / "run", [(task, "fake")])
+    warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
+    assert f"warning: {warning}" in said(tmp_path)
+
+
+def said(folder: Path) -> str:
+    """Return what `calibrant export` prints of the run in a folder."""
+    done = CliRunner().invoke(app, ["export", str(folder / "run"), "--out", str(folder / "again")])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
+    """The least and the greatest among them; of fewer rows, all."""
+    values = [n / 4000 for n in range(4001)]
+    history = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
+    kept = history.confidence
+    assert history.rows == 4002
+    assert (len(kept), kept[0], kept[-1]) == (1000, 0.0, 1.0)
+    assert list(kept) == sorted(kept)
+    assert max(after - before for before, after in itertools.pairwise(kept)) < 0.0015
+    few = predictions(*((value, True) for value in values[:1000]))
+    assert len(_history(few, LABELS).confidence) == 1000
+
+
+def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
+    """Nothing would say what it is from, and how good."""
+    packed(tmp_path, ROWS[:6])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "calibrator.json").write_text("{}")
+    with pytest.raises(StateError, match=r"expected calibration\.json beside calibrator\.json"):
+        export(
+            tmp_path / "run", tmp_path / "new", task=tmp_path / "task.toml", calibration=tmp_path / "other"
+        )
+
+
+def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> None:
+    """The same rows, by the figures and by `decide`."""
+    packed(
+        tmp_path,
+        [
+            {"input": f"{n} {'cat' if n % 3 else 'dog'}", "answer": "cat" if n % 3 else "dog"}
+            for n in range(60)
+        ],
+    )
+    runner = CliRunner()
+    args = ["calibrate", str(tmp_path / "run"), "--out", str(tmp_path / "run"), "--target-accuracy", "0.5"]
+    assert runner.invoke(app, args).exit_code == 0
+    bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    accepted = [
+        row
+        for row in rows
+        if bundle.decide(Prediction(label=row["label"], confidence=row["confidence"])).accepted
+    ]
+    figures = {figure.name: figure for figure in bundle.figures}
+    assert figures["accepted answers, share of the rows"].estimate == len(accepted) / len(rows)
+    right = sum(row["correct"] for row in accepted)
+    assert figures["accepted answers, accuracy"].estimate == pytest.approx(right / len(accepted))
+    assert read_bundle(tmp_path / "calibrated").figures == bundle.figures
+
+
+def test_exporting_says_what_it_made(tmp_path: Path) -> None:
+    """For people and for programs."""
+    digest = packed(tmp_path, ROWS[:6]).digest
+    args = ["export", str(tmp_path / "run"), "--task", str(tmp_path / "task.toml"), "--out"]
+    runner = CliRunner()
+    assert f"SHA-256 of the bundle: {digest}" in runner.invoke(app, [*args, str(tmp_path / "one")]).stdout
+    record = json.loads(runner.invoke(app, [*args, str(tmp_path / "two"), "--json"]).stdout)
+    assert record == {"bundle": str(tmp_path / "two"), "name": "animals", "sha256": digest}
+    taken = runner.invoke(app, [*args, str(tmp_path / "two")])
+    assert (taken.exit_code, "got one that is taken" in taken.stderr) == (2, True)
