@@ -17,6 +17,10 @@ _T = TypeVar("_T")
 # Time that other calls wait for the first one. A missing key or an unsupported parameter is noticed in milliseconds; 64
 # calls at once would all fail, and litellm leaves unawaited coroutines behind when they are cancelled.
 _HEAD_START_SECONDS: Final = 1.0
+_LOG = logging.getLogger("calibrant")
+# Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
+# modules imported late (2).
+_RESERVED: Final = 16
 
 
 class FirstCall:
@@ -71,12 +75,6 @@ def _like(error: ProviderError) -> ProviderError:
     copy = type(error).__new__(type(error), *error.args)
     vars(copy).update(vars(error), attempts=1)
     return copy
-
-
-_LOG = logging.getLogger("calibrant")
-# Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
-# modules imported late (2).
-_RESERVED: Final = 16
 
 
 def calls_that_fit(wanted: int, *, clients: int = 1) -> int:

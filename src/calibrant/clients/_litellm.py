@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Default for concurrent calls per event loop; each has a socket.
 _CALLS: Final = 256
+_OPENAI: Final = "openai/"
 
 
 class LiteLLMClient:
@@ -161,9 +162,6 @@ def _litellm() -> ModuleType:
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm
     return module
-
-
-_OPENAI: Final = "openai/"
 
 
 class LiteLLMEmbedder:

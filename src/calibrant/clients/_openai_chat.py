@@ -26,6 +26,17 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 
 _HIDDEN: Final = "_hidden_params"
 _STATUS: Final = re.compile("[0-9]{3}")
+# Settings of a client, under calibrant's and litellm's names.
+_SETTINGS: Final = frozenset(
+    {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
+    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
+    | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
+)
+_NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
+_BUILT: Final = frozenset({"messages", "response_format"})
+_EXTRAS: Final = ("headers", "extra_headers", "extra_body")
+# Cached drafts at most. A run has one or a few, one for each set of options and schema.
+_MOST_KEPT: Final = 32
 
 
 class OpenAIChatClient:
@@ -184,19 +195,6 @@ def _hidden(
     if headers is not None:
         hidden["additional_headers"] = headers
     return hidden
-
-
-# Settings of a client, under calibrant's and litellm's names.
-_SETTINGS: Final = frozenset(
-    {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
-    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
-    | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
-)
-_NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
-_BUILT: Final = frozenset({"messages", "response_format"})
-_EXTRAS: Final = ("headers", "extra_headers", "extra_body")
-# Cached drafts at most. A run has one or a few, one for each set of options and schema.
-_MOST_KEPT: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,6 +30,26 @@ _HINTS = {
     403: "Check what the API key may use.",
     404: "Check the model's name and the address.",
 }
+_REFUSALS = frozenset(
+    {
+        "ContentPolicyViolationError",
+        "RejectedRequestError",
+        "GuardrailRaisedException",
+        "BlockedPiiEntityError",
+    }
+)
+_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
+# Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
+_NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
+# litellm's own messages for a missing key or library, often with status 500.
+_NO_ACCESS = re.compile(
+    r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
+    r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
+    r"|(?:incorrect|invalid|no) (?:x-)?api[ _-]key|api key not valid",
+    re.IGNORECASE,
+)
+_CHECK_ACCESS = "Set the provider's key, or install the library that the message names."
+_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
 def translate(error: BaseException, *, provider: str, secrets: Iterable[object] = ()) -> ProviderError:
@@ -149,28 +169,6 @@ def _message(error: BaseException, secrets: Iterable[object]) -> str:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__
     return f"{name}: {text}" if text else name
-
-
-_REFUSALS = frozenset(
-    {
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
-    }
-)
-_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-# Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
-_NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
-# litellm's own messages for a missing key or library, often with status 500.
-_NO_ACCESS = re.compile(
-    r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
-    r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
-    r"|(?:incorrect|invalid|no) (?:x-)?api[ _-]key|api key not valid",
-    re.IGNORECASE,
-)
-_CHECK_ACCESS = "Set the provider's key, or install the library that the message names."
-_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
 def declined(error: Exception, found: ProviderError) -> bool:
