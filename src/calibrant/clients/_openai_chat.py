@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
-from calibrant.clients._gates import FirstCall
+from calibrant.clients._gates import FirstCall, check_concurrency, check_seconds
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.clients._rates import rate_headers
@@ -94,8 +93,7 @@ class OpenAIChatClient:
         **options: Any,  # noqa: ANN401 (the server's own parameters)
     ) -> None:
         check_seconds(timeout)
-        if max_concurrency is not None and max_concurrency < 1:
-            raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
+        check_concurrency(max_concurrency)
         self.name = model
         self.space = LogprobSpace(space)
         endpoint = resolve_endpoint(model, api_base=api_base, api_key=api_key)
@@ -308,18 +306,6 @@ class Drafts:
             if "role" in message:
                 _keep(self._messages, key, text)
         return text
-
-
-def check_seconds(value: object) -> None:
-    """Check that a timeout is a number of seconds above 0.
-
-    Raises
-    ------
-    ConfigurationError
-        It is no number, or not above 0.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")
 
 
 def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
