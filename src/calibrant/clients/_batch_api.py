@@ -18,7 +18,7 @@ from calibrant.clients._redact import redact, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._reported import bounded_count, clean_line
+from calibrant.core._reported import bounded_count, clean_line, reported_mapping
 
 if TYPE_CHECKING:
     import aiohttp
@@ -344,12 +344,8 @@ class BatchApi:
         return data.replace(self._key.encode(), b"[redacted]")
 
     def _batch(self, record: object) -> RemoteBatch:
-        if not isinstance(record, Mapping):
-            record = {}
-        counts = record.get("request_counts")
-        counts = counts if isinstance(counts, Mapping) else {}
-        metadata = record.get("metadata")
-        created = record.get("created_at")
+        record = reported_mapping(record)
+        counts, created = reported_mapping(record.get("request_counts")), record.get("created_at")
         return RemoteBatch(
             id=self._text(record, "id"),
             status=self._text(record, "status"),
@@ -363,7 +359,7 @@ class BatchApi:
                 for text in _messages(record.get("errors"))
             ),
             created=float(created) if isinstance(created, int | float) and abs(created) < _LATEST else None,
-            metadata=metadata if isinstance(metadata, Mapping) else {},
+            metadata=reported_mapping(record.get("metadata")),
         )
 
     def _text(self, record: Mapping[str, Any], name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import reported_mapping
 from calibrant.core._schema import SchemaNode
 
 # 50,000 labels with 5,000,000 bytes were obeyed; larger enums were not measured.
@@ -190,21 +191,12 @@ def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
 def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if response_format is None or response_format.get("type") != "json_schema":
         return None
-    body = response_format.get("json_schema")
-    schema = body.get("schema") if isinstance(body, Mapping) else None
+    schema = reported_mapping(response_format.get("json_schema")).get("schema")
     return schema if isinstance(schema, Mapping) else None
 
 
-@dataclass(frozen=True)
-class _OpenText:
-    """Text that a schema leaves open: the keys that lead to it, and its legal values."""
-
-    path: tuple[str, ...]
-    values: tuple[str, ...]
-
-
 # The pieces of an answer: literal JSON, an open text, the element of an array of any length.
-_Parts: TypeAlias = list[str | _OpenText | Constraint]
+_Parts: TypeAlias = list[str | SchemaChoice | Constraint]
 
 
 def _fixed_json(parts: _Parts) -> str | None:
@@ -213,7 +205,7 @@ def _fixed_json(parts: _Parts) -> str | None:
     for part in parts:
         if isinstance(part, str):
             text += part
-        elif isinstance(part, _OpenText) and len(part.values) == 1:
+        elif isinstance(part, SchemaChoice) and len(part.values) == 1:
             text += part.values[0]
         else:
             return None
@@ -232,7 +224,7 @@ def _choices(parts: _Parts | None) -> SchemaChoices | None:
     """Return the choices among the pieces of an answer; None if one of the pieces is an array."""
     if parts is None:
         return None
-    most = max((len(part.values) for part in parts if isinstance(part, _OpenText)), default=0)
+    most = max((len(part.values) for part in parts if isinstance(part, SchemaChoice)), default=0)
     choices: list[SchemaChoice] = []
     text = ""
     for part in parts:
@@ -243,7 +235,7 @@ def _choices(parts: _Parts | None) -> SchemaChoices | None:
         elif most > 1 and len(part.values) == 1:
             text += part.values[0]  # beside real choices, an enum of one value is literal JSON
         else:
-            choices.append(SchemaChoice(path=part.path, before=text, values=part.values))
+            choices.append(replace(part, before=text))
             text = ""
     return SchemaChoices(choices=tuple(choices), behind=text) if choices else None
 
@@ -263,7 +255,8 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
     if node.is_closed:
         values = node.values
         if values and all(isinstance(value, str) for value in values):
-            return ['"', _OpenText(path, tuple(dict.fromkeys(map(_inside, values)))), '"']
+            choice = SchemaChoice(path=path, before="", values=tuple(dict.fromkeys(map(_inside, values))))
+            return ['"', choice, '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
         element = _element(node, path)

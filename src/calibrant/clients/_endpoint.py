@@ -71,16 +71,16 @@ class Endpoint:
         True for OpenAI's own server.
     """
 
-    model: str
     root: str
-    query: str
-    chat: tuple[str, ...]
     shown: str
-    identity: str
-    key: str | None
-    authorization: str | None
     secrets: tuple[str, ...]
-    is_openai: bool
+    model: str = ""
+    query: str = ""
+    chat: tuple[str, ...] = ()
+    identity: str = ""
+    key: str | None = None
+    authorization: str | None = None
+    is_openai: bool = False
 
 
 def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None = None) -> Endpoint:

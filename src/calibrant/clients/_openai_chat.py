@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +17,13 @@ from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.clients._rates import rate_headers
 from calibrant.clients._redact import secret_texts
-from calibrant.clients._translate import advised, declined, refusal
+from calibrant.clients._translate import advised, as_status, declined, refusal
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._reported import reported_mapping
 
 _HIDDEN: Final = "_hidden_params"
-_STATUS: Final = re.compile("[0-9]{3}")
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
     {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
@@ -155,7 +154,9 @@ class OpenAIChatClient:
 
     def _refused(self, reply: Reply) -> dict[str, Any]:
         """Return a content-policy block as a refusal, and raise every other failure."""
-        status = reply.status if not reply.fine else _status_in_body(reply)
+        status: int | None = reply.status
+        if reply.fine:  # some gateways send the status in the body, with 200 around it
+            status = as_status(reported_mapping((reply.data or {}).get("error")).get("code"))
         if status is None:
             raise self._empty(reply)
         error = HTTPStatusError(reply, status=status)
@@ -171,15 +172,6 @@ class OpenAIChatClient:
         if "error" in reply.data:
             content = f"the error {self._http.redacted(reply.words)[:200]!r}"
         return ProviderError(f"Expected an answer, got {content}.", provider=self.name, retryable=True)
-
-
-def _status_in_body(reply: Reply) -> int | None:
-    """Return the error status in the body of an answer with HTTP status 200, as some gateways send."""
-    error = (reply.data or {}).get("error")
-    code = error.get("code") if isinstance(error, Mapping) else None
-    status = int(code) if isinstance(code, str) and _STATUS.fullmatch(code) else code
-    is_error = isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600
-    return status if is_error else None
 
 
 def _hidden(

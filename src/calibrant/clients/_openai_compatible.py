@@ -32,6 +32,7 @@ from calibrant.core._completion import (
 )
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import reported_mapping
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000
@@ -185,8 +186,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         ProviderError
             The call failed.
         """
-        variables = request.options.get("chat_template_kwargs")
-        options = variables if isinstance(variables, Mapping) else {}
+        options = reported_mapping(request.options.get("chat_template_kwargs"))
         if self._template is not None:
             return self._template.render(request.messages, options)
         server = await self._detected_server()

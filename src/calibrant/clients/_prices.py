@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from calibrant.clients._endpoint import KNOWN_PREFIXES
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._reported import bounded_count
+from calibrant.core._reported import bounded_count, reported_mapping
 
 PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 """Options for the price of a token, in US dollars, under litellm's names."""
@@ -64,14 +64,13 @@ class Price:
 
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from the ``usage`` of an OpenAI answer; None without a count of prompt tokens."""
-        if not isinstance(usage, Mapping):
-            return None
-        asked, answered = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+        counts = reported_mapping(usage)
+        asked, answered = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
         if asked is None:
             return None
         cost = asked * self.prompt + (answered or 0) * self.answer
-        details = usage.get("prompt_tokens_details")
-        if self.cached is not None and isinstance(details, Mapping):
+        if self.cached is not None:
+            details = reported_mapping(counts.get("prompt_tokens_details"))
             cached_tokens = min(asked, _count(details.get("cached_tokens")) or 0)
             cost -= cached_tokens * (self.prompt - self.cached)
         return cost

@@ -13,7 +13,7 @@ from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core._completion import LabelLogprobs, Message, NextTokens
 from calibrant.core._errors import ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.core._reported import bounded_count
+from calibrant.core._reported import bounded_count, reported_mapping
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
 
@@ -77,8 +77,7 @@ class LlamaCppServer:
         data = props.data or {}
         if not props.fine or not data.keys() & {"default_generation_settings", "total_slots"}:
             return None
-        settings = data.get("default_generation_settings")
-        context = settings.get("n_ctx") if isinstance(settings, Mapping) else None
+        context = reported_mapping(data.get("default_generation_settings")).get("n_ctx")
         return cls(
             http=http, slots=_positive_int(data.get("total_slots")) or 1, context=_positive_int(context)
         )
@@ -257,8 +256,7 @@ class CompletionsServer:
 
     def usage(self, answer: Mapping[str, Any]) -> Usage:
         """Return the tokens used by an answer."""
-        usage = answer.get("usage")
-        usage = usage if isinstance(usage, Mapping) else {}
+        usage = reported_mapping(answer.get("usage"))
         return Usage(
             prompt_tokens=bounded_count(usage.get("prompt_tokens")),
             completion_tokens=bounded_count(usage.get("completion_tokens")),
@@ -439,8 +437,7 @@ def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
 
 
 def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
-    reported = choice.get("logprobs")
-    reported = reported if isinstance(reported, Mapping) else {}
+    reported = reported_mapping(choice.get("logprobs"))
     tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
         raise NoEchoError("none")
@@ -454,8 +451,7 @@ def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Ma
 
     It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.
     """
-    usage = answer.get("usage")
-    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    counted = reported_mapping(answer.get("usage")).get("prompt_tokens")
     total = sum(map(len, lists))
     for added in (1, 0):
         if isinstance(counted, int):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from calibrant.clients._endpoint import Endpoint, is_http_address
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
-from calibrant.clients._redact import identifying_address, public_address, secret_texts
+from calibrant.clients._redact import public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._translate import retry_after_seconds
 from calibrant.core._errors import ConfigurationError, ProviderError
@@ -54,8 +54,10 @@ class JsonService:
         self.url = _checked(url, name)
         self._name = name
         self._retry = retry or RetryPolicy()
+        secrets = tuple(secret_texts({"api_base": self.url}))
+        endpoint = Endpoint(root=self.url, shown=public_address(self.url), secrets=secrets)
         self._http = JsonHttp(
-            provider=name, endpoint=_endpoint(self.url), timeout=timeout_seconds, most_bytes=most_bytes
+            provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=most_bytes
         )
 
     async def post(
@@ -133,18 +135,3 @@ def _checked(url: object, name: str) -> str:
     if not is_http_address(url):
         raise ConfigurationError(f"{expected} (http or https, a host, a port from 1 to 65535), got {url!r}.")
     return url
-
-
-def _endpoint(url: str) -> Endpoint:
-    return Endpoint(
-        model="",
-        root=url,
-        query="",
-        chat=(),
-        shown=public_address(url),
-        identity=identifying_address(url),
-        key=None,
-        authorization=None,
-        secrets=tuple(secret_texts({"api_base": url})),
-        is_openai=False,
-    )

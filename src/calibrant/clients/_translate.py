@@ -17,6 +17,7 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.core._reported import reported_mapping
 
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
@@ -95,7 +96,7 @@ def status_of(error: BaseException) -> int | None:
     response = getattr(error, "response", None)
     for holder in (error, response):
         for attribute in ("status_code", "status", "http_status", "code"):
-            value = _as_status(getattr(holder, attribute, None))
+            value = as_status(getattr(holder, attribute, None))
             if value is not None:
                 return value
     return None
@@ -114,12 +115,12 @@ def retry_after_seconds(error: BaseException) -> float | None:
 
 def message_and_code(error: BaseException) -> str:
     """Return the message and the server's error code in lower case, as some libraries keep the code apart."""
-    body = getattr(error, "body", None)
-    code = body.get("code") if isinstance(body, Mapping) else None
+    code = reported_mapping(getattr(error, "body", None)).get("code")
     return f"{error} {code or ''}".lower()
 
 
-def _as_status(value: object) -> int | None:
+def as_status(value: object) -> int | None:
+    """Return an error's HTTP status given as a number or as text; None for anything else."""
     if isinstance(value, str) and _STATUS.fullmatch(value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:

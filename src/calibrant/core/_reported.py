@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 MOST_TOKENS: Final = 2**53
 """The largest count that is believed: every whole number up to it is exact as a float."""
@@ -33,6 +34,17 @@ def bounded_count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         return 0
     return min(max(value, 0), MOST_TOKENS)
+
+
+def reported_mapping(value: object) -> Mapping[str, Any]:
+    """Return a reported JSON object, empty where it is something else.
+
+    Parameters
+    ----------
+    value : object
+        A part of a server's answer.
+    """
+    return value if isinstance(value, Mapping) else {}
 
 
 def clean_line(text: str, *, limit: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import reported_mapping
 
 _Node = dict[str, Any]
 _MAX_DEPTH: Final = 64
@@ -158,8 +159,7 @@ def _merge(left: _Node, right: _Node) -> _Node:
 
 
 def _properties(node: _Node) -> Mapping[str, Any]:
-    found = node.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    return reported_mapping(node.get("properties"))
 
 
 def _children(node: _Node, part: str | int) -> list[Mapping[str, Any]]:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -112,15 +112,6 @@ class _VisitedNode:
     bound: float
 
 
-@dataclass(slots=True)
-class _VisitedMasses:
-    """Masses of labels read to their end, and bounds for the others, by label."""
-
-    complete: dict[int, float] = field(default_factory=dict)
-    bounds: dict[int, float] = field(default_factory=dict)
-    unlisted: float = 0.0
-
-
 def check_tolerance(tolerance: float) -> None:
     """Check that a tolerance is a total variation.
 
@@ -168,7 +159,10 @@ class LabelWalk:
         self._trie = trie or LabelTrie(self._labels)
         self._open = {b"": _OpenNode(START, tuple(range(len(self._labels))), 1.0)}
         self._visited: dict[bytes, _VisitedNode] = {}
-        self._masses = _VisitedMasses()
+        # Masses of labels read to their end, bounds for the others, and the largest mass of unlisted tokens.
+        self._complete: dict[int, float] = {}
+        self._bounds: dict[int, float] = {}
+        self._unlisted = 0.0
 
     @property
     def nodes(self) -> int:
@@ -198,7 +192,7 @@ class LabelWalk:
             except UnicodeDecodeError:
                 left += node.mass
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
-        complete, survival = math.fsum(self._masses.complete.values()), self._survival()
+        complete, survival = math.fsum(self._complete.values()), self._survival()
         rest = left + math.fsum(masses.values())
         texts = [
             text
@@ -280,14 +274,14 @@ class LabelWalk:
         while waiting:
             text, mass = waiting.pop()
             node = self._visited[text]
-            self._masses.unlisted += mass * node.unlisted
+            self._unlisted += mass * node.unlisted
             for label in node.unseen:
-                self._masses.bounds[label] = self._masses.bounds.get(label, 0.0) + mass * node.bound
+                self._bounds[label] = self._bounds.get(label, 0.0) + mass * node.bound
             for branch in node.branches:
                 share = mass * branch.probability
                 if branch.state.closed:
                     label = branch.fit[0]
-                    self._masses.complete[label] = self._masses.complete.get(label, 0.0) + share
+                    self._complete[label] = self._complete.get(label, 0.0) + share
                 elif branch.text in self._visited:
                     waiting.append((branch.text, share))
                 else:
@@ -297,7 +291,7 @@ class LabelWalk:
     def _survival(self) -> float:
         """Return the share of the mass that entered the label set and reached the end of a label, in [0, 1]."""
         root = self._visited.get(b"")
-        complete = math.fsum(self._masses.complete.values())
+        complete = math.fsum(self._complete.values())
         if root is None or complete <= 0.0:
             return 1.0
         entered = math.fsum(branch.probability for branch in root.branches)
@@ -318,7 +312,7 @@ class LabelWalk:
         """
         weights = [0.0] * len(self._labels)
         measured = [False] * len(self._labels)
-        for label, mass in self._masses.complete.items():
+        for label, mass in self._complete.items():
             weights[label] = mass
             measured[label] = True
         survival = self._survival()
@@ -333,17 +327,17 @@ class LabelWalk:
         label_mass = math.fsum(weights)
         best = max(range(len(weights)), key=weights.__getitem__)
         top = weights[best]
-        for label, bound in self._masses.bounds.items():
+        for label, bound in self._bounds.items():
             weights[label] = weights[label] or bound
-        open_mass = math.fsum(node.mass for node in self._open.values()) + self._masses.unlisted
-        reachable = math.fsum(self._masses.complete.values()) + open_mass
+        open_mass = math.fsum(node.mass for node in self._open.values()) + self._unlisted
+        reachable = math.fsum(self._complete.values()) + open_mass
         return LabelDistribution(
             labels=self._labels,
             logprobs=log_normalise(weights),
             measured=np.array(measured, dtype=np.bool_),
             joint_logprob=math.log(top) if top > 0 else None,
             label_mass=min(1.0, label_mass),
-            unresolved_mass=min(1.0, undivided + self._masses.unlisted),
+            unresolved_mass=min(1.0, undivided + self._unlisted),
             space=LogprobSpace.EXACT,
             emitted=self._labels[best] if top > 0 else "",
             error_bound=open_mass / reachable if label_mass > 0 else 1.0,
