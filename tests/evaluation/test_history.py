@@ -13,7 +13,6 @@ from scipy import stats
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.evaluation import EvaluationHistory
-from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import measure_drift
 from calibrant.evaluation._history import SCORE_TYPES, default_history
 from calibrant.store._scores import Scope

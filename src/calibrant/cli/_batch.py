@@ -14,7 +14,6 @@ from calibrant.cli._errors import reports_errors
 if TYPE_CHECKING:
     from calibrant.core._rows import Example
     from calibrant.core._task import Split, Task
-    from calibrant.core._task_file import Split
     from calibrant.evaluation._provider_batch_state import BatchReport
 
 batch = typer.Typer(
