@@ -23,6 +23,7 @@ from calibrant.core._reported import bounded_count, clean_line
 if TYPE_CHECKING:
     import aiohttp
 
+
 _ROUTE: Final = "/v1/chat/completions"
 _WINDOW: Final = "24h"
 _OPENAI: Final = "openai/"

@@ -18,6 +18,7 @@ from calibrant.core._tokens import TokenContinuation, Vocabulary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 SAMPLING_OPTIONS: Final = frozenset({"temperature", "top_p", "seed"})
 """Options of `Sampler`."""
 

@@ -24,6 +24,7 @@ from calibrant.core._reported import clean_line
 if TYPE_CHECKING:
     import aiohttp
 
+
 # Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
 # socket, of which a process may usually have 1,024.
 _CALLS: Final = 256

@@ -55,7 +55,10 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):
-        return f"answer {answer!r:.80} is not one of the {_shown(labels)}: {_REMEDY}."
+        n, names = len(labels), _names(labels)
+        return (
+            f"answer {answer!r:.80} is not one of the {n} labels ({names}): correct the row or add the label."
+        )
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
@@ -66,9 +69,12 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
     return f"answer {answer!r:.80} {'; '.join(problems) or 'does not fit the label set'}."
 
 
+def _names(labels: LabelSet) -> str:
+    return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+
+
 def _shown(labels: LabelSet) -> str:
-    more = ", ..." if len(labels) > _SHOWN else ""
-    return f"{len(labels)} labels ({', '.join(labels.labels[:_SHOWN])}{more})"
+    return f"{len(labels)} labels ({_names(labels)})"
 
 
 def _set_problems(value: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)

@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
 

@@ -25,6 +25,7 @@ from calibrant.core._reported import clean_line
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 _SYSTEMIC_STATUS = frozenset({401, 403, 404})
 _LONGEST_MESSAGE: Final = 2000
 

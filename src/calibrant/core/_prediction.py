@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrant.core._completion import Token
     from calibrant.core._distribution import LabelDistribution
 
+
 LONGEST_NAME: Final = 200
 """Characters kept of the name a server gives a model."""
 

@@ -17,6 +17,7 @@ from calibrant.core._prediction import Prediction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
 Structure: TypeAlias = Literal["flat", "ordinal", "hierarchical"]
 
 SEPARATOR: Final = "/"
