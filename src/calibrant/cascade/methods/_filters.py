@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 from calibrant.cascade.methods._tool_calls import argument_spans
 from calibrant.core._completion import Completion, Token
 from calibrant.core._errors import LogprobsUnavailableError
-from calibrant.logprobs._align import align
+from calibrant.logprobs._fields import align
 
 TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
 """``all``: every token. ``label``: those that hold content of the label field's value. ``stop``: all
