@@ -29,6 +29,8 @@ from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._folder import write_json
 from calibrant.runs._row_file import RowFile
 from calibrant.store._scores import Scope
+from calibrant.runs._records import RowFile
+from calibrant.store._score_records import Scope
 
 _FILE: Final = "history.json"
 _CONFIDENCE: Final = "/confidence"
