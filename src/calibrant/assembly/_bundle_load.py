@@ -21,9 +21,8 @@ from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier, as_classifier
-from calibrant.inference._models import ModelLike, open_client
+from calibrant.inference._models import ModelLike, may_be_withheld, open_client
 from calibrant.inference._predictor import BasePredictor
-from calibrant.inference._withheld import may_be_withheld
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")

@@ -17,8 +17,7 @@ from calibrant.core._label_records import labels_from_record, labels_to_record
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
-from calibrant.inference._models import may_be_withheld, without_secrets
-from calibrant.inference._withheld import without_secrets
+from calibrant.inference._models import without_secrets
 
 if TYPE_CHECKING:
     from calibrant.routing._settings import RoutingProviderSettings
