@@ -11,8 +11,8 @@ import pytest
 from calibrant.core import Completion, ConfigurationError, LabelSet, LogprobsUnavailableError, Token
 from calibrant.core._distribution import LogprobSpace
 from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._align import joint_logprob
 from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._fields import joint_logprob
 
 NEWS = ("World", "Sports", "Business", "Sci/Tech")
 Spec = tuple[str | bytes, float, dict[str | bytes, float]]

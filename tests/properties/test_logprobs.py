@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from calibrant.core import Completion, Token
 from calibrant.core._labels import normalise_label
 from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._align import joint_logprob
-from calibrant.logprobs._fields import field_value
+from calibrant.logprobs._fields import field_value, joint_logprob
 
 HEAD = b'{"note": "x\\"category\\": \\u00e9 1e5", "amount": 1e5, "category": '
 ALPHABET = 'aAbB"\\/&é日😀 {}:,<\n'

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._patience import interruptible_sleep
+from calibrant.core._predictor import interruptible_sleep
 
 _T = TypeVar("_T")
 

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
-from calibrant.core._patience import Patience
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, Stop
+from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Patience, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._limits import Gate
 

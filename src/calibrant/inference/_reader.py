@@ -16,10 +16,9 @@ from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import Outcome, Part, Prediction
-from calibrant.logprobs._align import joint_logprob
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
-from calibrant.logprobs._fields import UnparsedError, field_value, field_values
+from calibrant.logprobs._fields import UnparsedError, field_value, field_values, joint_logprob
 
 if TYPE_CHECKING:
     from calibrant.logprobs._sets import SetEvidence

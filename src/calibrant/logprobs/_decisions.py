@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
-from calibrant.logprobs._align import AlignedField
 from calibrant.logprobs._distribution import least_bound, listed_at
-from calibrant.logprobs._fields import FieldPath, value_span
+from calibrant.logprobs._fields import AlignedField, FieldPath, value_span
 from calibrant.logprobs._trie import SPACES
 
 _ENDS: Final = b"]"

@@ -52,11 +52,10 @@ from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._tokens import TokenLogprobs
-from calibrant.logprobs._align import AlignedField, align_at
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._decisions import ArrayDecision, next_decision, read_decisions
 from calibrant.logprobs._distribution import FLOOR, extract_distribution
-from calibrant.logprobs._fields import FieldPath, array_path, element_path, value_span
+from calibrant.logprobs._fields import AlignedField, FieldPath, align_at, array_path, element_path, value_span
 
 _FLOOR: Final = 1e-300
 

@@ -45,9 +45,9 @@ import numpy as np
 from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.logprobs._align import checked_logprob
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
+from calibrant.logprobs._fields import checked_logprob
 from calibrant.logprobs._trie import START, LabelTrie, StringState, common_prefix_length
 
 # Less than this is rounding: a listing whose probabilities sum to 1 leaves nothing unlisted.

@@ -13,9 +13,9 @@ from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
 from calibrant.inference._reader import AnswerReader
-from calibrant.logprobs._align import align
 from calibrant.logprobs._completion import read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses
+from calibrant.logprobs._fields import align
 from calibrant.logprobs._schema import enum_schema
 
 # Their first letters differ, so that one token tells them apart.
