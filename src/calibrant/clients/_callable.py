@@ -52,7 +52,7 @@ class CallableClient:
         if max_workers < 1:
             raise ConfigurationError(f"max_workers must be at least 1, got {max_workers}.")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
-        self.space = parse_space(space)
+        self.space = LogprobSpace(space)
         self._function = function
         self._pool = (
             None
@@ -90,22 +90,6 @@ class CallableClient:
         """Wait for running calls and cancel the queued ones."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def parse_space(space: LogprobSpace | str) -> LogprobSpace:
-    """Return `space` as a `LogprobSpace`.
-
-    Raises
-    ------
-    ConfigurationError
-        No such space.
-    """
-    try:
-        return LogprobSpace(space)
-    except ValueError:
-        known = ", ".join(LogprobSpace)
-        msg = f"Unknown log-probability space {space!r}: expected one of {known}."
-        raise ConfigurationError(msg) from None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -233,7 +234,6 @@ class Drafts:
         self._options = dict(options)
         self._drafts: dict[tuple[str, int], Draft] = {}
         self._schemas: dict[int, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {}
-        self._messages: dict[tuple[str, str], str] = {}
 
     def draft(self, request: CompletionRequest) -> Draft:
         """Return the constant part of the calls with a request's options.
@@ -255,7 +255,7 @@ class Drafts:
         schema = "" if request.response_format is None else self._schema(request.response_format)
         messages = request.messages
         # Only the last message differs from row to row.
-        texts = [self._constant(message) for message in messages[:-1]]
+        texts = [_constant(message) for message in messages[:-1]]
         texts += [_dumps(dict(message)) for message in messages[-1:]]
         return f'{draft.head}{schema}, "messages": [{", ".join(texts)}]}}'.encode()
 
@@ -288,16 +288,18 @@ class Drafts:
         _keep(self._schemas, id(schema), (schema, copy.deepcopy(dict(schema)), text))
         return text
 
-    def _constant(self, message: Message) -> str:
-        if len(message) != 2 or not isinstance(message.get("content"), str):
-            return _dumps(dict(message))
-        key = (message.get("role", ""), message["content"])
-        text = self._messages.get(key)
-        if text is None:
-            text = _dumps(dict(message))
-            if "role" in message:
-                _keep(self._messages, key, text)
-        return text
+
+def _constant(message: Message) -> str:
+    content = message.get("content")
+    if message.keys() == {"role", "content"} and isinstance(content, str):
+        return _text_message(message["role"], content)
+    return _dumps(dict(message))
+
+
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _text_message(role: str, content: str) -> str:
+    """Return a message as JSON, cached for those that are the same in all rows."""
+    return _dumps({"role": role, "content": content})
 
 
 def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
