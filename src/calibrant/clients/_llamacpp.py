@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -35,7 +35,7 @@ from calibrant.core._completion import CompletionRequest, NextTokens
 from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Usage
-from calibrant.core._tokens import TokenContinuation, TokenLogprobs, Vocabulary
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000
@@ -159,7 +159,7 @@ class LlamaCppClient:
             The schema cannot be enforced, an option is unknown, or the engine cannot load the file.
         """
         decoding = _Decoding.of(request)
-        async with self._row(request) as row:
+        async with self.continuing(request) as row:
             return await self._decode(row, decoding)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
@@ -187,12 +187,9 @@ class LlamaCppClient:
                 "model, or characters it does not know. Rename the label."
             )
 
-    def continuing(self, request: CompletionRequest) -> AbstractAsyncContextManager[TokenContinuation]:
-        """Return a row's place in the engine, until the context ends."""
-        return self._row(request)
-
     @asynccontextmanager
-    async def _row(self, request: CompletionRequest) -> AsyncIterator[_EngineRow]:
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[_EngineRow]:
+        """Yield a row's place in the engine, until the context ends."""
         engine = await self._loaded()
         messages = [dict(message) for message in request.messages]
         begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""

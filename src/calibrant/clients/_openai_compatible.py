@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -157,16 +157,9 @@ class OpenAICompatibleClient(OpenAIChatClient):
             )
         self._checked_labels.add(labels)
 
-    def continuing(
-        self, request: CompletionRequest
-    ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
-        """Return a context manager for one row; with llama.cpp's server it holds a slot until the context ends."""
-        return self._continuing(request)
-
     @asynccontextmanager
-    async def _continuing(
-        self, request: CompletionRequest
-    ) -> AsyncIterator[Continuation | LabelContinuation]:
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation | LabelContinuation]:
+        """Yield a row; with llama.cpp's server it holds a slot until the context ends."""
         server = await self._detected_server()
         if isinstance(server, CompletionsServer):
             yield _LabelRow(self, request, server, whole=self._template is None)
