@@ -21,8 +21,8 @@ from calibrant.clients._rates import rate_headers
 from calibrant.clients._redact import secret_texts
 from calibrant.clients._translate import advised, declined, refusal
 from calibrant.core._completion import CompletionRequest, Message
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import LogprobSpace
 
 _HIDDEN: Final = "_hidden_params"
 _STATUS: Final = re.compile("[0-9]{3}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from calibrant.core._distribution import Interval
+from calibrant.core._prediction import Interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from calibrant.core._distribution import LabelDistribution
+from calibrant.core._prediction import LabelDistribution
 from calibrant.scoring._validation import check_logprob, check_parameter, format_number
 
 # Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a
