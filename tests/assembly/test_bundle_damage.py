@@ -351,7 +351,7 @@ def test_json_as_deep_as_bundles_may_be_is_read() -> None:
     assert parse_json(text, Path("x")) == json.loads(text)
 
 
-def test_a_key_of_the_manifest_that_is_there_twice_is_refused(bundle: Path) -> None:
+def test_a_manifest_with_a_repeated_key_is_refused(bundle: Path) -> None:
     """Its own hash is that of one of the two."""
     text = (bundle / MANIFEST).read_text()
     (bundle / MANIFEST).write_text(text.replace('"version": 2,', '"version": 9,\n  "version": 2,', 1))

@@ -142,7 +142,7 @@ def test_figures_of_an_evaluation_have_its_baselines(
     assert found["macro F1, majority"].rows == 4
 
 
-def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> None:
+def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     """In the figures and when it is exported."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     with contextlib.closing(
@@ -158,7 +158,7 @@ def test_a_bundle_repeats_that_its_classifier_has_collapsed(tmp_path: Path) -> N
     assert f"warning: {warning}" in said(tmp_path)
 
 
-def test_a_bundle_repeats_that_its_model_wanted_to_write_something_else(tmp_path: Path) -> None:
+def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
     """When it is exported, with the rows it was so on; those that failed do not count."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     fake = FakeClient(

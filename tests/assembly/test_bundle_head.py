@@ -76,7 +76,7 @@ def test_a_bundle_answers_as_the_run_did(
     assert [one.label for one in found] == [LABELS[place(text)] for text in TEXTS]
 
 
-def test_a_head_that_is_not_as_it_was_written_is_refused(searched: Path, tmp_path: Path) -> None:
+def test_an_altered_head_is_refused(searched: Path, tmp_path: Path) -> None:
     """In the bundle, and in the run that is exported."""
     export(searched, tmp_path / "bundle")
     path = tmp_path / "bundle" / "head.json"

@@ -153,9 +153,7 @@ def test_answers_are_verified_with_their_context(
     assert shown(opened) == expected
 
 
-def test_a_column_of_contexts_may_be_named_in_the_task_file(
-    write_task: WriteTask, opened: Opened, tmp_path: Path
-) -> None:
+def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
     """A row may have nothing in it; a file without it is refused, and another context is another run."""
     rows = [{"input": "a meow", "answer": "cat", "passage": "It hisses."}]
     task = write_task(extra=GRADED, test=rows)
@@ -481,7 +479,7 @@ def test_optimize_says_that_own_prompts_are_not_used(
     assert all("Look closely." not in r.messages[0]["content"] for r in opened["large"][0].requests)
 
 
-def test_a_search_neither_changes_nor_closes_the_classifier_it_is_given(task: Path, opened: Opened) -> None:
+def test_a_search_leaves_its_classifier_as_it_was(task: Path, opened: Opened) -> None:
     """It works on a copy."""
     loaded = Task.from_file(task)
     cascade = open_classifier(loaded)
@@ -492,7 +490,7 @@ def test_a_search_neither_changes_nor_closes_the_classifier_it_is_given(task: Pa
     assert cascade.classify("woof").label == "dog"
 
 
-def test_a_search_on_a_plain_classifier_equals_one_on_its_model(write_task: WriteTask) -> None:
+def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
     """A classifier that is handed in is asked as a model would be."""
     task = Task.from_file(write_task())
 

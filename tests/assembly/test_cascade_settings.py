@@ -218,9 +218,7 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
         ("scoring = 'guess'", 8, "cascade.models.scoring: Input should be 'exact', 'decode' or 'sampled',"),
     ],
 )
-def test_a_wrong_key_of_a_model_names_the_line_of_that_model(
-    tmp_path: Path, entry: str, line: int, message: str
-) -> None:
+def test_a_wrong_key_of_a_model_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
     """Not that of another model, which has the same keys."""
     toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\n{entry}\n'
     found = mistakes(tmp_path, toml.replace(f"{entry}\n", f"{entry}\n", 1))
@@ -244,7 +242,7 @@ def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
     ]
 
 
-def test_options_of_the_second_model_are_found_in_their_own_table(tmp_path: Path) -> None:
+def test_wrong_options_of_the_second_model_name_their_line(tmp_path: Path) -> None:
     """A table of an array's entry belongs to the entry above it."""
     toml = (
         f'{HEAD}[[cascade.models]]\nname = "a"\n[cascade.models.options]\nx = 1\n'

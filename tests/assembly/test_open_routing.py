@@ -287,9 +287,7 @@ def test_what_was_opened_is_closed_when_a_provider_is_missing(
     assert providers.all_closed
 
 
-def test_what_was_opened_is_closed_when_a_classifier_cannot_be_made(
-    write_task: WriteTask, providers: Providers
-) -> None:
+def test_a_failed_classifier_closes_its_providers(write_task: WriteTask, providers: Providers) -> None:
     """All of it."""
     path = write_task(extra=f"\n{SECTION}{MEMBERS}scoring = 'exact'\n")
     with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):
@@ -677,9 +675,7 @@ def test_another_model_is_asked_alone(
     ]
 
 
-def test_routed_providers_are_sampled_as_the_only_model_of_a_cascade(
-    open_task: OpenTask, providers: Providers
-) -> None:
+def test_a_cascade_of_routed_providers_alone_samples(open_task: OpenTask, providers: Providers) -> None:
     """The way for providers without log-probabilities, as Troubleshooting says."""
     cascade = open_task(f'{SECTION}{MEMBERS}scoring = "sampled"\nsamples = 4\n')
     found = cascade.classify("meow")

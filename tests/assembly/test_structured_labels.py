@@ -84,7 +84,7 @@ def test_a_gate_of_other_labels_is_refused_before_the_run(make: Make, structure:
     assert not make("other", structure, "--fail-under", f"{metric}=0.1", code=2).exists()
 
 
-def test_plain_labels_have_no_such_numbers_and_credit_is_their_accuracy(make: Make) -> None:
+def test_credit_of_plain_labels_is_accuracy(make: Make) -> None:
     """The file stays as it was."""
     path = make("plain", "", "--fail-under", "credit=0.6")
     assert "structure" not in json.loads((path / "metrics.json").read_text())

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.assembly import cascade_settings, routing_settings
-from calibrant.assembly._task_record import task_from_record, task_to_record, with_options
+from calibrant.assembly._bundle_load import with_options
+from calibrant.assembly._task_record import task_from_record, task_to_record
 from calibrant.core import ConfigurationError, Task
 
 WriteTask = Callable[..., Path]
@@ -67,7 +68,7 @@ def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
     assert task_to_record(found.task) == record
 
 
-def test_every_field_of_a_task_is_written_down_or_has_no_say(write_task: WriteTask) -> None:
+def test_every_field_of_a_task_is_recorded(write_task: WriteTask) -> None:
     """A new one has to be put in either place."""
     record = task_to_record(Task.from_file(write_task(extra="[demonstrations]\nk = 2"), splits=()))
     known = {field.name for field in fields(Task)} - {"sections"} | {"cascade", "routing"}
@@ -78,9 +79,8 @@ def test_options_reach_the_model_they_are_given_for(write_task: WriteTask) -> No
     """By alias, or by name."""
     extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\n{PROVIDERS}'
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
-    found = with_options(
-        task, {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}
-    )
+    given = {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}
+    found = with_options(task, given, left_out={})
     cascade, routing = cascade_settings(found), routing_settings(found)
     assert cascade is not None
     assert routing is not None
@@ -88,9 +88,9 @@ def test_options_reach_the_model_they_are_given_for(write_task: WriteTask) -> No
     assert cascade.models[0].api_base == "http://a"
     assert routing.providers[0].options == {"extra_headers": {"x": "y"}}
     assert routing.providers[1].options == {}
-    assert with_options(task, {}) == task
-    for wrong in ("routed", "x", "nobody"):
-        with pytest.raises(ConfigurationError, match="Expected options of one of the models a, one, y"):
-            with_options(task, {wrong: {"api_key": "k"}})
     with pytest.raises(ConfigurationError, match="got 'seed': it could change the predictions"):
-        with_options(task, {"a": {"seed": 2}})
+        with_options(task, {"a": {"seed": 2}}, left_out={})
+    given_back = with_options(task, {"a": {"seed": 2}}, left_out={"a": ("seed",)})
+    cascade = cascade_settings(given_back)
+    assert cascade is not None
+    assert cascade.models[0].options == {"seed": 2}

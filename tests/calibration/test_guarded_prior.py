@@ -125,6 +125,24 @@ def test_permuting_labels_or_rows_permutes_the_result(rows: Rows, random: object
     assert permuted == pytest.approx(plain[:, labels], abs=1e-9)
 
 
+@given(tables())
+def test_weights_count_rows(rows: Rows) -> None:
+    """Half the weight on the second half of a table equals the first half twice, in mean and guard."""
+    doubled = LabelPriorCorrection().fit(np.vstack([rows, rows, rows[:3]]))
+    weights = [1.0] * len(rows) + [0.5] * len(rows[:3])
+    weighted = LabelPriorCorrection().fit(np.vstack([rows, rows[:3]]), weights=weights)
+    assert weighted.prior_ == pytest.approx(doubled.prior_)
+    assert weighted.strength_ == doubled.strength_
+    assert weighted.transform(rows) == pytest.approx(doubled.transform(rows), abs=1e-9)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.5]])
+def test_weights_out_of_range_are_refused(weights: list[float]) -> None:
+    """Every row has a weight in (0, 1]."""
+    with pytest.raises(ConfigurationError, match="weights"):
+        LabelPriorCorrection().fit(np.log([[0.9, 0.1], [0.6, 0.4]]), weights=weights)
+
+
 def test_a_stream_is_judged_anew_with_every_row() -> None:
     """Twenty rows of one label are corrected, then as many of another end it."""
     stream = LabelPriorCorrection().fit(rows_won(20, 0))

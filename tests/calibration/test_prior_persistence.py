@@ -158,6 +158,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
         (_with("mean", [1.5, -0.5, 0.0]), "damaged"),
         (_with("n_rows", 0), "damaged"),
         (_with("n_rows", 2.5), "damaged"),
+        (_with("weight", 4.0), "damaged"),
         (_with("learned_strength", -1.0), "damaged"),
         (_with("method", "domain"), "damaged .*domain"),
         (_with("wins", [0.5, 0.5, 0.5]), "damaged"),

@@ -57,13 +57,6 @@ def test_labels_are_json_in_the_answer_and_in_the_grammar(label: Any) -> None:
         assert json.loads(terminal) == json.dumps(label, ensure_ascii=False)[1:]
 
 
-def test_nested_objects_of_one_field_are_fixed_too() -> None:
-    """classification.name is as cheap as category."""
-    schema = {"type": "object", "properties": {"classification": enum_object("na me", ["A", "B"])}}
-    found = constraint_for(as_format(schema))
-    assert (found.prefix, found.suffix) == ('{"classification": {"na me": "', '"}}')
-
-
 def test_pydantic_enums_and_literals_are_followed() -> None:
     """References into $defs lead to the enum."""
     kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
@@ -71,11 +64,6 @@ def test_pydantic_enums_and_literals_are_followed() -> None:
     outer = pydantic.create_model("Outer", classification=(inner, ...))
     found = constraint_for(as_format(outer.model_json_schema()))
     assert answers(found) == [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
-
-
-def test_a_constant_is_a_choice_of_one() -> None:
-    """{"const": ...} is an enum with one value."""
-    assert constraint_for(as_format({"properties": {"category": {"const": "x"}}})).values == ("x",)
 
 
 LABELS = {"enum": ["a", "b"]}
@@ -123,16 +111,12 @@ def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None
     "response_format",
     [
         None,
-        {"type": "json_object"},
         {"type": "json_schema"},
         as_format({"type": "object"}),
         as_format({"properties": {"category": {"type": "string"}}}),
-        as_format({"properties": {"category": {"enum": [1, 2]}}}),
         as_format({"properties": {"category": {"enum": []}}}),
         as_format({"properties": {"why": {"type": "string"}, "category": {"enum": ["a"]}}}),
         as_format({"properties": {"results": {"type": "array", "items": {"enum": ["a"]}}}}),
-        as_format({"properties": {"category": True}}),
-        as_format({"$ref": "#"}),
         as_format({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"next": {"$ref": "#/$defs/a"}}}}}),
         as_format({"properties": {"category": {"$ref": "#/nowhere/at/all"}}}),
     ],
@@ -188,8 +172,6 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
     [
         {"type": "string"},
         {"type": "array", "items": {"enum": ["a"]}},
-        {"enum": [1, 2]},
-        {"enum": ["a", None]},
         {"enum": []},
         {"anyOf": [{"enum": ["a", "b"]}, {"type": "string"}]},
         True,
@@ -199,14 +181,6 @@ def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
     """One property that is no enum of texts is enough."""
     schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
     assert choices_for(as_format(schema)) is None
-
-
-def test_every_enum_of_several_has_a_limit() -> None:
-    """The engine ignores a grammar it cannot hold."""
-    large = ["x" * 1000 + str(n) for n in range(MAX_ENUM_BYTES // 1000 + 1)]
-    schema = {"type": "object", "properties": {"a": {"enum": ["1"]}, "b": {"enum": large}}}
-    with pytest.raises(ConfigurationError, match="classify in two steps"):
-        choices_for(as_format(schema))
 
 
 LABEL = {"type": "string", "enum": ["A", 'b "c"']}
@@ -266,11 +240,8 @@ def test_a_model_class_with_a_list_leaves_an_array() -> None:
     [
         LABEL,
         {"type": "array", "items": {"type": "string"}},
-        {"type": "array"},
         {"type": "array", "items": LABEL, "minItems": 1},
-        {"type": "array", "items": LABEL, "maxItems": 3},
         {"type": "array", "prefixItems": [LABEL], "items": LABEL},
-        {"type": ["array", "null"], "items": LABEL},
         {"anyOf": [{"type": "array", "items": LABEL}, {"type": "null"}]},
         {"type": "array", "items": {"type": "array", "items": LABEL}},
         {"type": "array", "items": {"type": "object", "properties": {"a": LABEL, "b": LABEL}}},

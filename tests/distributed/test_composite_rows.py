@@ -37,7 +37,7 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_block_has_the_lines_and_numbers_of_one_machine(tmp_path: Path) -> None:
+def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
     """Parts included; counted from the lines, as the cluster's driver does."""
     rows = [(number, f"text {number}", HIGH if number % 3 else LOW) for number in range(9)]
     book = LocalBook(Limits(), workers=1)

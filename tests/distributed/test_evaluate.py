@@ -51,7 +51,7 @@ def small_cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def test_rows_and_numbers_are_those_of_one_machine_and_only_failures_are_asked_again(tmp_path: Path) -> None:
+def test_workers_give_the_rows_of_one_machine(tmp_path: Path) -> None:
     """Row by row, wrong answers, failures and refusals included; then the row that failed alone."""
     rows = animals(tmp_path)
     down = True
@@ -116,7 +116,7 @@ def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message: str) -> None:
-    """Rather than to start one after the other without end; the other blocks are kept."""
+    """Workers are not started without end; the other blocks are kept."""
     driver = os.getpid()
 
     def faults(_number: int, body: Any) -> None:
@@ -146,7 +146,7 @@ def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message
     assert kept in ([[]] if when == "opening" else [first, first + last])  # the last block may be under way
 
 
-def test_a_stopped_run_goes_on_where_it_was_within_rate_and_budget(tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_within_its_limits(tmp_path: Path) -> None:
     """What was begun is kept, and nothing is paid for twice; limits are those of all workers together.
 
     A server that refuses whatever comes faster refuses nothing; the dollars end the second run at their number.
@@ -180,7 +180,7 @@ def test_a_stopped_run_goes_on_where_it_was_within_rate_and_budget(tmp_path: Pat
     assert abs(paid - budget) <= dearest + 1e-9
 
 
-def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path) -> None:
+def test_too_many_workers_are_refused(tmp_path: Path) -> None:
     """They would be waited for without end."""
     with (
         FaultServer(LABELS) as server,
@@ -190,7 +190,7 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path) 
 
 
 def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[..., Path]) -> None:
-    """With another prompt, whose file no other machine has; what comes out is what the local engine leaves."""
+    """The prompt's file is on no other machine; the result is that of the local engine."""
     parquet = pytest.importorskip("pyarrow.parquet")
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Say which animal it is.")

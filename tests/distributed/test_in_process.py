@@ -34,10 +34,8 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
-def test_a_run_that_ended_before_its_rows_were_put_in_order_has_them_in_order_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no file of an earlier state stays."""
+def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of an earlier state stays."""
 
     def faults(number: int, _body: Any) -> str | None:
         return "503" if number == 3 else None
@@ -62,19 +60,8 @@ def test_a_run_that_ended_before_its_rows_were_put_in_order_has_them_in_order_th
     assert [row["outcome"] for row in lines(out)] == ["ok"] * 60
 
 
-def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:
-    """Its files stay as they are."""
-    rows, out = animals(tmp_path), tmp_path / "out"
-    first = run(rows, server, out)
-    files = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    again = run(rows, server, out)
-    assert sum(server.counts.values()) == 60
-    assert again.metrics.accuracy == first.metrics.accuracy
-    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == files
-
-
 def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
-    """In one file; blocks that a kill left beside it are of no account, and gone the next time."""
+    """They are in one file; blocks that a kill left beside it are ignored, and removed the next time."""
     rows, out = animals(tmp_path), tmp_path / "out"
     with FaultServer(LABELS, faults=["503"]) as server:
         run(rows, server, out)
@@ -114,7 +101,7 @@ def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
 def test_a_finished_file_that_does_not_fit_is_refused(
     server: FaultServer, tmp_path: Path, change: Any, message: str
 ) -> None:
-    """Before anything is asked or removed."""
+    """Nothing is asked or removed by then."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
     file = out / "predictions.jsonl"
@@ -128,7 +115,7 @@ def test_a_finished_file_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("limits", "most"), [({"max_requests": 20}, 20), ({"max_tokens": 200}, None), ({"max_cost": 2}, None)]
 )
-def test_budgets_end_a_run_and_what_they_paid_for_is_kept(
+def test_budgets_end_a_run_and_keep_rows(
     server: FaultServer, tmp_path: Path, limits: dict[str, Any], most: int | None
 ) -> None:
     """They start anew when it goes on; in the end every row was paid for once."""
@@ -149,7 +136,7 @@ def test_budgets_end_a_run_and_what_they_paid_for_is_kept(
     assert result.metrics.stopped == ""
 
 
-def test_one_worker_whose_server_is_down_ends_the_run_in_however_small_blocks(tmp_path: Path) -> None:
+def test_a_worker_whose_server_is_down_ends_the_run(tmp_path: Path) -> None:
     """A hundred failures in a row are none of the rows' fault; those of the other worker are kept."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"
     with FaultServer(LABELS) as up, FaultServer(LABELS, faults={"503": 1.0}) as down:
@@ -167,19 +154,8 @@ def test_one_worker_whose_server_is_down_ends_the_run_in_however_small_blocks(tm
     assert (metrics["complete"], metrics["rows"]) == (False, len(found))
 
 
-def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
-    """A key that is refused is nothing that other rows would not meet."""
-    with (
-        FaultServer(LABELS, api_key="another") as server,
-        pytest.raises(ProviderError, match="401") as raised,
-    ):
-        run(animals(tmp_path), server, tmp_path / "out")
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert (metrics["complete"], metrics["stopped"]) == (False, str(raised.value))
-
-
-def test_a_deadline_ends_the_run_after_the_rows_under_way(tmp_path: Path) -> None:
-    """Although no block is finished by then."""
+def test_a_deadline_ends_the_run(tmp_path: Path) -> None:
+    """No block is finished by then."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"
     limits = Limits(concurrency=2, run_seconds=0.1)
     with FaultServer(LABELS, latency=0.02) as server:
@@ -253,7 +229,7 @@ def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: P
 
 
 def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None:
-    """Before any row is asked; on the driver, as the workers open what it opens."""
+    """The driver opens the same classifier, so no row is asked."""
 
     def opening(*, limits: Limits) -> Any:
         raise ConfigurationError(f"no {limits.concurrency}")
@@ -262,7 +238,7 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
 
 
-def test_a_fault_ends_all_workers_and_a_budget_lets_them_use_it_up(
+def test_a_fault_stops_all_workers_at_once(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was lent is begun, where nothing is wrong."""
@@ -332,7 +308,7 @@ def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Pa
     book.close("over", at_once=True)
 
 
-def test_workers_that_die_as_they_open_are_not_started_without_end(server: FaultServer) -> None:
+def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
     """Five deaths, whatever the number of workers that may be opening now; one that opens forgives them all."""
     book = in_process.LocalBook(LIMITS, 2)
     opened: list[int] = []
@@ -355,8 +331,8 @@ def test_workers_that_die_as_they_open_are_not_started_without_end(server: Fault
     book.close("over", at_once=True)
 
 
-def test_once_the_run_is_to_end_nothing_more_is_read(tmp_path: Path) -> None:
-    """Not the rest of a billion rows, which would be dealt out to be refused."""
+def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
+    """The rest of a billion rows would only be dealt out to be refused."""
     rows = animals(tmp_path)
     book = in_process.LocalBook(Limits(), 2)
     reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
@@ -367,7 +343,7 @@ def test_once_the_run_is_to_end_nothing_more_is_read(tmp_path: Path) -> None:
 
 
 def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> None:
-    """After each block, up to all of them."""
+    """It is reported after each block, up to the last row."""
     seen: list[Any] = []
     run(animals(tmp_path), server, tmp_path / "out", model=PRICES, on_progress=seen.append)
     assert [now.rows for now in seen] == [8, 16, 24, 32, 40, 48, 56, 60]
@@ -375,7 +351,7 @@ def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> N
     assert seen[-1].cost == pytest.approx(sum(row["cost"] for row in lines(tmp_path / "out")))
 
 
-def test_a_stop_that_comes_too_late_leaves_a_finished_run(server: FaultServer, tmp_path: Path) -> None:
+def test_a_late_stop_leaves_a_finished_run(server: FaultServer, tmp_path: Path) -> None:
     """Nothing says that it ended early."""
     stop = Stop()
     late = {0: "too late"}
@@ -399,8 +375,8 @@ def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_p
     assert len(written(tmp_path / "out")) == sum(server.counts.values())
 
 
-def test_a_directory_that_goes_away_is_an_error_and_what_comes_later_is_kept(tmp_path: Path) -> None:
-    """Beside it; nothing is written under its name again."""
+def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
+    """They lie beside it; nothing is written under its name again."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
 
     def faults(number: int, _body: Any) -> None:
@@ -419,7 +395,7 @@ def test_a_directory_that_goes_away_is_an_error_and_what_comes_later_is_kept(tmp
         assert sum(server.counts.values()) - asked == 60 - len(kept)
 
 
-def test_a_block_whose_directory_goes_away_as_it_is_written_is_kept(
+def test_a_block_is_kept_when_its_directory_vanishes(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check before the write still finds the directory; the block is then written to the rescue directory."""

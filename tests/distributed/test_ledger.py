@@ -23,13 +23,13 @@ def spent(
 
 
 def test_without_a_budget_a_block_is_lent_whole() -> None:
-    """From the first row on; a rate is no budget."""
+    """It holds from the first row on; a rate is no budget."""
     assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
-def test_nothing_more_is_lent_than_one_row_until_its_price_is_known(budget: str) -> None:
-    """Whichever budget it is."""
+def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
+    """It holds for every kind of budget."""
     ledger = Ledger(Limits(**{budget: 10_000}), 2)
     assert ledger.lend(1024) == Loan(1)
     ledger.settle(1, spent(1, tokens=1, cost=1.0))
@@ -75,7 +75,7 @@ def test_a_budget_is_kept_whoever_dies(
 
 
 def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
-    """At most half of what is left is lent at a time, so prices may double."""
+    """Half of the remaining budget is lent at most, so prices may double."""
     ledger = Ledger(Limits(max_cost=100), 2)
     paid, price = 0.0, 1.0
     while (loan := ledger.lend(1024)).rows:
@@ -112,8 +112,8 @@ def test_dollars_cannot_be_kept_without_prices() -> None:
     assert "No price is known" in ledger.lend(8).refused
 
 
-def test_after_a_refusal_no_block_is_read_but_what_is_given_back_is_lent() -> None:
-    """So that a run ends, and uses up what it may."""
+def test_returned_rows_are_lent_after_a_refusal() -> None:
+    """The run ends, and uses its budget up."""
     ledger = Ledger(Limits(max_requests=2), 2)
     assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
     refused = ledger.lend(8).refused
@@ -126,7 +126,7 @@ def test_after_a_refusal_no_block_is_read_but_what_is_given_back_is_lent() -> No
 
 
 def test_what_was_begun_and_never_ended_is_counted() -> None:
-    """Each for itself; an end, by whomever, makes it forgotten."""
+    """Tasks are counted one by one; an end resets the count."""
     ledger = Ledger(Limits(), 2)
     assert [ledger.begin("block 1"), ledger.begin("block 1"), ledger.begin("block 2")] == [1, 2, 1]
     ledger.end("block 1")
@@ -179,10 +179,8 @@ class World:
     amount=st.floats(0.5, 20),
     delay=st.integers(1, 3),
 )
-def test_a_rate_is_kept_by_all_and_used_by_whoever_wants_it(
-    rate: float, workers: int, busy: int, amount: float, delay: int
-) -> None:
-    """In ten seconds never more than flows in, one second's worth at first, and what calls in flight overdraw.
+def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: float, delay: int) -> None:
+    """Ten seconds never see more than the rate, one second's worth at first, and the overdraft of calls in flight.
 
     And hardly less, though only some of the workers ask: an idle one keeps nobody waiting.
     """
@@ -203,7 +201,7 @@ def test_a_rate_is_kept_by_all_and_used_by_whoever_wants_it(
     assert taken >= min(least, 0.8 * trips)
 
 
-def test_what_is_used_is_told_though_nothing_more_is_wanted() -> None:
+def test_an_overdraft_is_reported() -> None:
     """Tokens are charged when an answer is there; a worker that then has nothing to do owes them all the same."""
     world = World(600, 2)
     first, second = world.leased

@@ -67,13 +67,13 @@ def test_a_worker_without_a_call_in_flight_is_refused() -> None:
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"block_rows": 0}, {"workers": True}, {"workers": 1.5}])
 def test_a_cluster_has_workers_and_blocks_have_rows(settings: dict[str, Any]) -> None:
-    """Whole numbers from 1."""
+    """Both are whole numbers from 1."""
     with pytest.raises(ConfigurationError, match=r"integer of at least 1"):
         Cluster(**settings)
 
 
 def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Path) -> None:
-    """In whatever order they came; a row that is answered again takes its old place."""
+    """They may arrive in any order; a row that is answered again takes its old place."""
     shards.add(2, line(4))
     shards.add(0, line(0) + line(1, Outcome.ERROR))
     shards.add(1, line(3))
@@ -98,10 +98,8 @@ def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Pa
         (line(0).replace(b"row", b"raw"), "row 1 was evaluated on another text"),
     ],
 )
-def test_a_block_that_is_not_as_it_was_written_is_refused(
-    shards: Shards, tmp_path: Path, content: bytes, message: str
-) -> None:
-    """By name, and before anything is asked."""
+def test_a_damaged_block_is_refused(shards: Shards, tmp_path: Path, content: bytes, message: str) -> None:
+    """The message names it, and nothing is asked by then."""
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "000000000.jsonl").write_bytes(content)
     with pytest.raises(StateError, match=f"000000000.jsonl.*{message}"):
@@ -118,7 +116,7 @@ def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
 def test_a_missing_extra_is_named_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With the command that installs it."""
+    """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     rows = Dataset(source=DataSource(path=tmp_path / "none.jsonl"), labels=LabelSet.of(LABELS))
@@ -147,7 +145,7 @@ def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("named", ["option", "environment"])
-def test_a_cluster_this_machine_is_no_part_of_is_refused(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_cluster_is_refused(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's client would read the rows on another machine."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if named == "environment":
@@ -186,10 +184,10 @@ class NotConnected:
         ("LISTENING", "auto", "LISTENING"),
     ],
 )
-def test_the_cluster_is_the_named_one_and_else_of_this_machine(
+def test_the_cluster_is_named_or_local(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what SIGTERM does is what it did before."""
+    """The handler of SIGTERM is the one from before."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)

@@ -22,7 +22,7 @@ def answers(*confidences: float | None) -> list[Prediction]:
 
 
 def test_confidences_of_labelled_answers_are_recorded(tmp_path: Path) -> None:
-    """Under the evaluator of a run's confidences; failures and answers without confidence are not."""
+    """They belong to the evaluator of a run's confidences; failures and answers without confidence are left out."""
     history = EvaluationHistory(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(0.2, None, 0.4))
@@ -67,7 +67,7 @@ def test_what_cannot_be_recorded_waits(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_of_very_many_that_wait_the_latest_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """So the memory stays bounded; what is lost at the end is logged."""
+    """The memory stays bounded; answers that are lost at the end are logged."""
     history = Locked(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(*[0.0] * 9_000))

@@ -50,7 +50,7 @@ def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
 
 
 def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
-    """Those without a legal answer are, and are wrong."""
+    """Rows without a legal answer are judged, and are wrong."""
     found = add_baselines(evaluation(tmp_path / "run", failed=[0, 5], wrong=[1]), LABELLED, labels=LABELS)
     assert found.rows == 18
     assert found.scores[0].accuracy.estimate == pytest.approx(17 / 18)
@@ -68,7 +68,7 @@ def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many characters as all rows may have together."""
+    """The drawn rows have a bounded number of characters in all."""
     monkeypatch.setattr(_baselines, "_LEARNED", 10)
     long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
     found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)

@@ -77,7 +77,7 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def test_predictions_come_back_in_order_and_numbers_equal_those_of_the_metrics_package() -> None:
+def test_numbers_equal_those_of_the_metrics_package() -> None:
     """The accumulated numbers are the plain ones."""
     client = FakeClient(LABELS, knows, latency=0.002)
     examples = [*rows(40), *rows(25, "woof"), Example(input="babble", answer="cat")]
@@ -98,7 +98,7 @@ def test_predictions_come_back_in_order_and_numbers_equal_those_of_the_metrics_p
     assert client.max_in_flight == 7
 
 
-def test_failed_rows_are_in_one_denominator_and_not_in_the_other() -> None:
+def test_failed_rows_count_in_one_denominator() -> None:
     """The server's faults are not wrong answers, and are not hidden."""
     client = FakeClient(LABELS, knows)
     examples = [Example(input=text, answer="cat") for text in ("meow", "a woof", "down", "babble")]
@@ -113,7 +113,7 @@ def test_failed_rows_are_in_one_denominator_and_not_in_the_other() -> None:
     assert found.complete
 
 
-def test_cost_counts_what_was_paid_and_says_what_has_no_price() -> None:
+def test_cost_counts_paid_rows_alone() -> None:
     """A known answer costs nothing; a row without a price is named."""
     tally = Tally(LabelSet.of(LABELS))
     example = Example(input="a", answer="cat")
@@ -165,7 +165,7 @@ def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
 
 
 def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
-    """With the number of the row."""
+    """The message names the number of the row."""
     client = FakeClient(LABELS, knows)
     with pytest.raises(DataError, match=r"row 3: answer 'horse' is not one of the 2 labels"):
         BatchEvaluator(classifier(client)).evaluate([*rows(2), Example(input="x", answer="horse")])
@@ -195,8 +195,8 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
 # --- files --------------------------------------------------------------------------------------
 
 
-def test_the_directory_holds_rows_numbers_and_what_they_depend_on(tmp_path: Path) -> None:
-    """And no journal, once it is complete."""
+def test_the_directory_holds_rows_numbers_and_manifest(tmp_path: Path) -> None:
+    """It holds no journal once the run is complete."""
     client = FakeClient(LABELS, knows)
     out = tmp_path / "new" / "out"
     result = BatchEvaluator(classifier(client, prompt="Which?")).evaluate(
@@ -219,7 +219,7 @@ def test_the_directory_holds_rows_numbers_and_what_they_depend_on(tmp_path: Path
 
 
 def test_a_complete_run_asks_nothing(tmp_path: Path) -> None:
-    """And leaves its numbers alone, the time it took included."""
+    """Its numbers stay as they are, the time it took included."""
     client = FakeClient(LABELS, knows)
     evaluator = BatchEvaluator(classifier(client))
     first = evaluator.evaluate(rows(10), out=tmp_path / "out")
@@ -232,7 +232,7 @@ def test_a_complete_run_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 100_000], ids=["nothing", "a byte", "half a line", "all"])
-def test_a_torn_file_goes_on_at_its_last_whole_line(tmp_path: Path, cut: int) -> None:
+def test_a_torn_file_is_continued(tmp_path: Path, cut: int) -> None:
     """Every row once, in order, and equal to the uninterrupted run."""
     client = FakeClient(LABELS, knows)
     evaluator = BatchEvaluator(classifier(client))
@@ -284,8 +284,8 @@ def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
     assert len(client.requests) == 3
 
 
-def test_a_run_of_a_version_that_wrote_options_in_full_goes_on(tmp_path: Path) -> None:
-    """And what may be a secret is a digest from then on; another value is another run."""
+def test_a_run_with_options_in_full_goes_on(tmp_path: Path) -> None:
+    """Possible secrets are digests from then on; another value is another run."""
     client = FakeClient(LABELS, knows)
     options = {"nonce": "whatever-it-is", "seed": 3}
     BatchEvaluator(classifier(client, options=options)).evaluate(rows(3), out=tmp_path)
@@ -339,7 +339,7 @@ def replaced(out: Path) -> None:
 def test_rows_of_a_lost_directory_are_kept(
     tmp_path: Path, happening: Callable[[Path], None], stopped: str
 ) -> None:
-    """In a directory beside it, from which the run goes on; nothing is left under its name."""
+    """The run goes on from a directory beside it; nothing is left under its name."""
     out, rescue = tmp_path / "out", tmp_path / "out.rescued"
     stop = Stop()
 
@@ -368,7 +368,7 @@ def test_rows_of_a_lost_directory_are_kept(
 
 
 def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
-    """Where a new file is written beside the old one, and both are gone."""
+    """A new file was written beside the old one, and both are gone."""
     out = tmp_path / "out"
     down = True
 
@@ -388,9 +388,7 @@ def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
     assert [row["outcome"] for row in lines(tmp_path / "out.rescued-2")] == ["ok"] * 8
 
 
-def test_a_fault_matters_more_than_a_lost_directory_which_is_said_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Both on one screen."""
     out = tmp_path / "out"
 
@@ -409,7 +407,7 @@ def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
 
 
-def test_a_function_without_a_name_cannot_go_to_a_directory(tmp_path: Path) -> None:
+def test_a_lambda_cannot_go_to_a_directory(tmp_path: Path) -> None:
     """Another one would be taken for it."""
     model = FakeClient(LABELS, knows).as_callable()
     own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
@@ -421,7 +419,7 @@ def test_a_function_without_a_name_cannot_go_to_a_directory(tmp_path: Path) -> N
 # --- interruptions ------------------------------------------------------------------------------
 
 
-def test_failed_rows_are_asked_again_and_the_others_are_not(tmp_path: Path) -> None:
+def test_only_failed_rows_are_asked_again(tmp_path: Path) -> None:
     """The file is whole before and after; rows keep their places."""
     down = {"3 meow", "7 meow", "299 meow"}
     client = FakeClient(
@@ -444,7 +442,7 @@ def test_failed_rows_are_asked_again_and_the_others_are_not(tmp_path: Path) -> N
     assert third.metrics.macro_f1 == fresh.metrics.macro_f1
 
 
-def test_a_second_attempt_that_ends_early_keeps_the_failures_it_did_not_reach(tmp_path: Path) -> None:
+def test_a_stopped_retry_keeps_other_failures(tmp_path: Path) -> None:
     """No row is lost, and the numbers count what is in the file."""
     client = FakeClient(LABELS, knows)
     examples = [Example(input=f"{n} {'down' if n % 4 == 3 else 'meow'}", answer="cat") for n in range(40)]
@@ -458,8 +456,8 @@ def test_a_second_attempt_that_ends_early_keeps_the_failures_it_did_not_reach(tm
     assert not (tmp_path / ".predictions.jsonl.new").exists()
 
 
-def test_a_budget_ends_the_run_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    """With the reason; nothing is paid twice."""
+def test_a_budget_ends_the_run(tmp_path: Path) -> None:
+    """The reason is stated, and nothing is paid twice."""
     client = FakeClient(LABELS, knows)
     limited = BatchEvaluator(classifier(client), concurrency=2, limits=Limits(max_requests=10))
     found = limited.evaluate(rows(30), out=tmp_path).metrics
@@ -474,7 +472,7 @@ def test_a_budget_ends_the_run_and_the_next_call_goes_on(tmp_path: Path) -> None
     assert not (tmp_path / "journal.sqlite").exists()
 
 
-def test_answers_behind_a_slow_row_are_not_paid_again_after_a_deadline(tmp_path: Path) -> None:
+def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
     """They wait in the journal for the row before them."""
     slow = threading.Event()
 
@@ -499,7 +497,7 @@ def test_answers_behind_a_slow_row_are_not_paid_again_after_a_deadline(tmp_path:
     own.close()
 
 
-def test_a_fault_that_every_call_meets_ends_the_run_and_keeps_what_is_known(tmp_path: Path) -> None:
+def test_a_systemic_fault_ends_the_run(tmp_path: Path) -> None:
     """One error, not one per row; the directory says why."""
     client = FakeClient(LABELS, knows)
     cache = MemoryJournal()
@@ -527,10 +525,8 @@ def test_a_cache_by_url_is_shared_between_directories(tmp_path: Path) -> None:
     assert lasting(tmp_path / "a") == lasting(tmp_path / "b")
 
 
-def test_a_disk_that_is_full_ends_the_run_without_a_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a batch that could not be written nothing else is; the next run fills in."""
+def test_a_full_disk_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing follows a batch that could not be written; the next run fills in."""
     client = FakeClient(LABELS, knows)
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
     plain = PredictionsFile._write
@@ -580,8 +576,8 @@ def test_files_of_every_kind_are_read_lazily(tmp_path: Path, kind: str) -> None:
     assert [row["input"] for row in lines(tmp_path / "out")] == [e.input for e in rows(12)]
 
 
-def test_a_broken_row_is_reported_with_its_line_before_any_call(tmp_path: Path) -> None:
-    """However far down it is."""
+def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
+    """It may be far down in the file."""
     path = tmp_path / "rows.jsonl"
     _write(path, rows(2000))
     with path.open("a") as file:

@@ -94,7 +94,7 @@ def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None
     assert labels_from_record(about["label_set"]) == TOPICS
 
 
-def test_the_run_file_of_plain_labels_is_what_it_was(tmp_path: Path) -> None:
+def test_the_run_file_of_plain_labels_is_unchanged(tmp_path: Path) -> None:
     """Runs that were begun earlier go on."""
     plain = Classifier(model=FakeClient(["a", "b"], lambda _: "a"), labels=["a", "b"], field="category")
     BatchEvaluator(plain).evaluate([Example(input="x", answer="a")], out=tmp_path)
@@ -104,7 +104,7 @@ def test_the_run_file_of_plain_labels_is_what_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_a_run_that_goes_on_counts_like_one_that_never_stopped(tmp_path: Path, kept: int) -> None:
+def test_a_resumed_run_counts_like_a_whole_one(tmp_path: Path, kept: int) -> None:
     """What is read back from the file adds the same as what was just answered."""
     asked = classifier(FIELDS, lambda text: (HIGH if "1" in text else LOW, 0.8))
     examples = rows(HIGH, HIGH, LOW, LOW)
@@ -136,7 +136,7 @@ def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path
 
 
 def test_a_fingerprint_tells_sets_from_single_labels(tmp_path: Path) -> None:
-    """Of the same labels: what one confidence is worth says nothing of the other."""
+    """The labels are equal, but confidences of sets say nothing about those of single labels."""
     sets = classifier(TOPICS, topics)
     BatchEvaluator(sets).evaluate(rows('["Food"]', "[]"), out=tmp_path / "run")
     saved = load_predictions(tmp_path / "run").fingerprint

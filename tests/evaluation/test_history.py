@@ -83,7 +83,7 @@ def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, coun
 
 
 def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
-    """However much is recorded."""
+    """It holds however many scores are recorded."""
     history.record_run([0.0, 1.0], **SCOPE, run_id="run")
     found = history.interval(**SCOPE, strategy="none", alpha=0.9)
     assert (found.strategy, found.alpha, found.lower, found.median, found.upper) == (
@@ -101,7 +101,7 @@ def test_equal_calls_agree_and_seeds_differ(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("name", list(SCOPE))
 def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
-    """Into intervals or drift of a scope that differs in one name."""
+    """Scopes that differ in one name share neither intervals nor drift."""
     other = {**SCOPE, name: "another"}
     history.record_run([0.0, 0.25, 0.5], **SCOPE, run_id="run")
     before = history.interval(**SCOPE)
@@ -116,13 +116,13 @@ def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
 def test_single_results_are_stored_when_captured_always(
     history: EvaluationHistory, capture: str, stored: bool
 ) -> None:
-    """And otherwise leave no trace."""
+    """Other results leave no trace."""
     assert history.record(**SCOPE, score_raw=0.0, passed=False, capture=capture) is stored
     assert [summary.scores for summary in history.scopes()] == [1] * stored
 
 
-def test_a_result_that_is_not_captured_is_checked_all_the_same(history: EvaluationHistory) -> None:
-    """So that a mistake is not found on the day capturing is switched on."""
+def test_results_that_are_not_captured_are_checked(history: EvaluationHistory) -> None:
+    """A mistake is found before capturing is switched on."""
     with pytest.raises(ConfigurationError, match="finite"):
         history.record(**SCOPE, score_raw=math.nan, capture="none")
 
@@ -143,7 +143,7 @@ def test_families_have_the_published_score_types() -> None:
 
 
 @pytest.mark.parametrize("family", BINARY)
-def test_a_score_of_a_binary_family_is_the_pass_flag(history: EvaluationHistory, family: str) -> None:
+def test_a_binary_score_is_the_pass_flag(history: EvaluationHistory, family: str) -> None:
     """Derived from it, or equal to it."""
     for passed in (None, True):
         history.record(**SCOPE, score_raw=1, passed=passed, family=family)
@@ -167,7 +167,7 @@ def test_a_continuous_score_has_a_flag_of_its_own(history: EvaluationHistory, fa
 
 
 def test_without_a_family_the_scores_say_their_type(history: EvaluationHistory) -> None:
-    """Only 0 and 1 so far, then something between."""
+    """Scores of 0 and 1 are binary, until one lies between."""
     for score in (0.0, 1.0):
         history.record(**SCOPE, score_raw=score)
     assert history.interval(**SCOPE).score_type == "binary"
@@ -177,7 +177,7 @@ def test_without_a_family_the_scores_say_their_type(history: EvaluationHistory) 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, "0.5", None, [1.0]])
 def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory, score: Any) -> None:
-    """Alone, in a run (which is left out as a whole) and as a value to compare."""
+    """Single results, runs and values to compare are checked; such a run is left out as a whole."""
     with pytest.raises(ConfigurationError, match="Expected score_raw to be a finite number, got"):
         history.record(**SCOPE, score_raw=score)
     if not isinstance(score, list):
@@ -188,7 +188,7 @@ def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory,
     assert history.scopes() == []
 
 
-def test_a_wrong_score_among_those_that_are_left_out_is_found(history: EvaluationHistory) -> None:
+def test_scores_that_are_left_out_are_checked(history: EvaluationHistory) -> None:
     """All of a long run are checked, whatever they come in."""
     for scores in ([0.0] * 3000, np.zeros(3000), np.zeros(3000, dtype=np.float32)):
         scores[1] = 0.5
@@ -214,7 +214,7 @@ def test_alpha_is_a_level(history: EvaluationHistory, alpha: Any, strategy: Any)
 
 
 def test_other_parameters_are_checked(history: EvaluationHistory) -> None:
-    """Each with what would be right."""
+    """Each message names the values that would be right."""
     with pytest.raises(ConfigurationError, match="strategy to be one of none, full-history, got 'half'"):
         history.interval(**SCOPE, strategy="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"family to be one of custom, .*got 'Custom'"):
@@ -239,7 +239,7 @@ def test_a_long_run_is_recorded_evenly_spread(history: EvaluationHistory) -> Non
 
 
 def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
-    """With its new scores."""
+    """Its new scores count."""
     history.record_run([0.0] * 5, **SCOPE, run_id="run")
     history.record_run([1.0] * 4, **SCOPE, run_id="run")
     found = history.interval(**SCOPE)
@@ -251,7 +251,7 @@ def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("decimals", [12, 1])
 def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int) -> None:
-    """With ties and without; means and counts beside it."""
+    """It holds with ties and without; means and counts are stated beside it."""
     rng = np.random.default_rng(decimals)
     before, now = rng.beta(5, 2, 80).round(decimals), rng.beta(4, 2, 50).round(decimals)
     history.record_run(before, **SCOPE, run_id="run")
@@ -263,7 +263,7 @@ def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int
 
 
 def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -> None:
-    """Up to the sampling of permutations."""
+    """They agree up to the sampling of permutations."""
     rng = np.random.default_rng(8)
     before, now = rng.random(40), rng.random(30) * 0.7
     history.record_run(before, **SCOPE, run_id="run")
@@ -286,7 +286,7 @@ def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
 
 
 def test_a_shift_is_found(history: EvaluationHistory) -> None:
-    """With the least p-value the permutations can give, and not where there is none."""
+    """The p-value is the least that permutations can give; unchanged values have a larger one."""
     rng = np.random.default_rng(6)
     history.record_run(rng.beta(8, 2, 400), **SCOPE, run_id="run")
     assert history.drift(rng.beta(4, 2, 300), **SCOPE).p_value == pytest.approx(1e-4)
@@ -304,14 +304,14 @@ def test_constant_values_do_not_drift(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize(("before", "now"), [(0, 5), (1, 5), (5, 1), (5, 0)])
 def test_too_few_values_give_no_p_value(history: EvaluationHistory, before: int, now: int) -> None:
-    """On either side; the counts are stated."""
+    """Either side may be too short; the counts are stated."""
     history.record_run([0.5] * before, **SCOPE, run_id="run")
     found = history.drift([0.7] * now, **SCOPE)
     assert (found.statistic, found.p_value, found.values, found.history) == (None, None, now, before)
 
 
 def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
-    """When it is recorded already."""
+    """It is recorded already."""
     history.record_run([0.1, 0.2], **SCOPE, run_id="earlier")
     history.record_run([0.7, 0.8, 0.9], **SCOPE, run_id="now")
     assert history.drift([0.7, 0.8, 0.9], **SCOPE, without_run="now").history == 2

@@ -74,7 +74,7 @@ def lines(tmp_path: Path) -> Path:
 def test_the_rows_are_those_of_the_lines(
     lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order, over several row groups; what has several values is JSON, and half a character becomes a mark."""
+    """Order holds over several row groups; several values are JSON, and half a character becomes a mark."""
     monkeypatch.setattr(_parquet, "_GROUP", 7)
     write_parquet(lines, tmp_path / "predictions.parquet")
     file = parquet.ParquetFile(tmp_path / "predictions.parquet")
@@ -90,7 +90,7 @@ def test_the_rows_are_those_of_the_lines(
 
 
 def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) -> None:
-    """With the same numbers as from the lines."""
+    """They find the same numbers as in the lines."""
     write_parquet(lines, tmp_path / "predictions.parquet")
     from_lines, from_columns = (load_predictions(path) for path in (lines, tmp_path / "predictions.parquet"))
     np.testing.assert_array_equal(from_lines.confidence, from_columns.confidence)
@@ -128,7 +128,7 @@ def test_nobody_sees_a_file_that_is_half_written(
         assert reader.read() == "old"  # it is another file that has the name now
 
 
-def test_a_run_that_goes_on_leaves_no_file_of_fewer_rows(tmp_path: Path) -> None:
+def test_resuming_removes_the_outdated_parquet_file(tmp_path: Path) -> None:
     """Its rows would not be those of the lines."""
     fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
     stale = tmp_path / "out" / "predictions.parquet"
@@ -142,7 +142,7 @@ def test_a_run_that_goes_on_leaves_no_file_of_fewer_rows(tmp_path: Path) -> None
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
+    """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("data"))):
         require_parquet()

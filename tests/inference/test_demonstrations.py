@@ -76,7 +76,7 @@ def test_the_nearest_texts_stand_below_the_instruction() -> None:
     assert user == "which puppy barks at night?"
 
 
-def test_nearest_takes_the_most_similar_and_balanced_each_label_in_turn() -> None:
+def test_balanced_takes_each_label_in_turn() -> None:
     """Three kittens, or the nearest kitten, puppy and calf; then the second nearest of each."""
     index = index_of()
     kittens = {text for text, label in ROWS.items() if label == "cat"}
@@ -102,13 +102,13 @@ def test_held_out_rows_are_never_shown() -> None:
     assert "a brown puppy" not in shown(index, "a puppy that is brown", k=5)
 
 
-def test_equal_rows_count_once_and_blank_ones_not_at_all() -> None:
+def test_equal_rows_count_once() -> None:
     """Rows of one text with different answers are both kept."""
     index = DemonstrationIndex(["a cat", "a  cat", " ", "a cat"], ["cat", "CAT", "dog", "dog"], labels=LABELS)
     assert [(row.text, row.label) for row in index.rows] == [("a cat", "cat"), ("a cat", "dog")]
 
 
-def test_the_order_is_random_and_the_same_for_equal_texts() -> None:
+def test_order_is_equal_for_equal_texts() -> None:
     """The nearest text stands first for some texts and last for others."""
     index = index_of()
     texts = [f"the kitten sleeps {number}" for number in range(40)]
@@ -197,7 +197,7 @@ def test_equal_texts_share_an_answer_of_the_journal() -> None:
     assert len(client.requests) == 4
 
 
-def test_a_row_that_is_no_neighbour_changes_no_prompt() -> None:
+def test_distant_rows_change_no_prompt() -> None:
     """What is stored under the messages that are sent stays valid when the index grows."""
     client, journal = FakeClient(LABELS, majority), MemoryJournal()
     make(client, journal=journal).with_demonstrations(index_of(), k=1).classify("the kitten sleeps!")
@@ -206,7 +206,7 @@ def test_a_row_that_is_no_neighbour_changes_no_prompt() -> None:
     assert len(client.requests) == 1
 
 
-def test_a_request_that_is_sent_otherwise_shows_the_same() -> None:
+def test_other_request_paths_show_the_same() -> None:
     """As a provider's batch interface sends it; a query that cannot be shown what it names is refused."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=2)
@@ -217,7 +217,7 @@ def test_a_request_that_is_sent_otherwise_shows_the_same() -> None:
         classifier.request(replace(query, demonstrations='{"k": 7}'))
 
 
-def test_what_labels_are_expected_to_be_is_asked_without_demonstrations() -> None:
+def test_prior_is_asked_without_demonstrations() -> None:
     """The messages without what differs from row to row are the same for all rows."""
     client = FakeClient(LABELS, majority)
     make(client).with_demonstrations(index_of(), k=2).classify_many([KITTEN, "a calf"])
@@ -244,7 +244,7 @@ def test_the_fingerprint_tells_settings_and_rows() -> None:
     assert len({json.dumps(other.describe()) for other in others}) == len(others)
 
 
-def test_copies_show_the_same_and_a_head_stays_behind() -> None:
+def test_copies_keep_demonstrations_without_head() -> None:
     """Under other limits and another prompt; what was learned without demonstrations does not apply with them."""
     client = FakeClient(LABELS, majority)
     fitted = make(client).fit(list(ROWS) * 5, list(ROWS.values()) * 5)
@@ -256,7 +256,7 @@ def test_copies_show_the_same_and_a_head_stays_behind() -> None:
         assert "Text: the puppy barks at night\n" in systems(client)[-1]
 
 
-def test_a_classifier_of_a_task_shows_its_training_rows() -> None:
+def test_task_classifiers_show_training_rows() -> None:
     """Those alone whose text is no validation or test row."""
     client = FakeClient(LABELS, majority)
     train = tuple(Example(input=text, answer=answer) for text, answer in ROWS.items())
@@ -276,7 +276,7 @@ def test_a_classifier_of_a_task_shows_its_training_rows() -> None:
     assert "brown" not in systems(client)[0]
 
 
-def test_rows_that_were_not_read_are_read_from_the_files(write_task: Callable[..., Path]) -> None:
+def test_unread_rows_are_read_from_files(write_task: Callable[..., Path]) -> None:
     """Held-out ones too, as `calibrant evaluate` reads no split before it begins."""
     rows = [{"input": text, "answer": answer} for text, answer in ROWS.items() if answer != "cow"]
     path = write_task(extra="[demonstrations]\nk = 2\n", train=rows, test=rows[:1])

@@ -294,7 +294,7 @@ def test_a_clipped_log_probability_is_named() -> None:
     assert "calibrant clips log-probabilities" in finding.detail
 
 
-def test_the_answers_of_a_cascade_or_a_callable_can_be_compared() -> None:
+def test_completions_can_be_compared() -> None:
     """Completions of calibrant's own are handed on in a shape that the library reads."""
     found = examine(Model(ail=lambda response, _: read_completion(response)))
     assert found.finding("alignment").verdict is Verdict.OK
@@ -407,7 +407,7 @@ def test_raw_claimed_as_masked_is_a_problem() -> None:
     assert found.label_mass == pytest.approx(0.6)
 
 
-def test_a_sure_raw_model_is_told_by_a_question_off_the_topic() -> None:
+def test_off_topic_question_shows_raw_space() -> None:
     """On plain texts it puts nothing on other words, and looks masked."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
     assert found.finding("space").verdict is Verdict.PROBLEM
@@ -415,19 +415,12 @@ def test_a_sure_raw_model_is_told_by_a_question_off_the_topic() -> None:
     assert found.label_mass == pytest.approx(1.0)
 
 
-def test_the_space_of_the_setup_is_what_is_examined() -> None:
+def test_setup_space_is_examined() -> None:
     """A user who has set the remedy is told that all is well."""
     found = examine(Model(illegal=0.4), space="raw")
     assert found.finding("space").verdict is Verdict.OK
     assert found.problems == ()
     assert found.space is LogprobSpace.RAW
-
-
-def test_exact_scoring_is_another_remedy() -> None:
-    """It does not read the answer's own tokens."""
-    found = examine(Continuing(illegal=0.4))
-    assert found.finding("space").remedy.endswith(', or scoring = "exact".')
-    assert found.scoring == "exact"
 
 
 def test_masked_claimed_as_raw_is_a_warning() -> None:
@@ -451,7 +444,7 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
     assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
 
 
-def test_an_alternative_that_beats_the_answer_shows_that_nothing_is_masked() -> None:
+def test_better_alternatives_show_raw_space() -> None:
     """Even where one is all that is listed: the answer was forced."""
     found = examine(Model(limit=1, illegal=0.5))
     assert found.finding("space").verdict is Verdict.PROBLEM
@@ -485,7 +478,7 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 
 
 @pytest.mark.parametrize("text", ["It is about food.", '{"topic": "Cars"}'])
-def test_a_model_that_ignores_the_enum_is_a_problem(text: str) -> None:
+def test_ignored_enum_is_a_problem(text: str) -> None:
     """Prose, another label, another key."""
     found = examine(Model(ail=saying(text)))
     finding = found.finding("enum")
@@ -502,7 +495,7 @@ def test_a_schema_that_is_not_enforced_is_noticed() -> None:
     assert "not enforced: off the topic, answered 'Tokyo'" in finding.detail
 
 
-def test_a_refusal_off_the_topic_says_nothing_about_the_schema() -> None:
+def test_off_topic_refusals_say_nothing() -> None:
     """The model would not answer, rather than answer something else."""
 
     def ail(response: Response, number: int) -> Response:
@@ -562,7 +555,7 @@ def test_some_answers_without_logprobs_are_a_warning() -> None:
     assert found.scoring == "decode"
 
 
-def test_tokens_that_do_not_spell_the_answer_are_a_problem() -> None:
+def test_tokens_must_spell_the_answer() -> None:
     """Log-probabilities of something else."""
 
     def ail(response: Response, _: int) -> Response:
@@ -645,7 +638,7 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert found.calls == 12 if most == 20 else 11
 
 
-def test_alternatives_that_vanish_at_a_larger_number_are_not_asked_for_again() -> None:
+def test_vanishing_alternatives_end_the_search() -> None:
     """Some servers drop log-probabilities in silence rather than refuse."""
 
     class Dropping(Model):
@@ -662,7 +655,7 @@ def test_alternatives_that_vanish_at_a_larger_number_are_not_asked_for_again() -
 # --- repeating ----------------------------------------------------------------------------------
 
 
-def test_another_label_to_the_same_call_is_a_warning() -> None:
+def test_changing_labels_are_a_warning() -> None:
     """At temperature 0."""
     answers = itertools.cycle(["Food", "Music"])
     found = examine(Model(spell=lambda _, __: next(answers)))
@@ -721,7 +714,7 @@ def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
     assert found.label_mass == pytest.approx(1 - illegal)
 
 
-def test_exact_scoring_shows_the_label_mass_behind_a_mask() -> None:
+def test_exact_scores_show_masked_label_mass() -> None:
     """It asks the unconstrained model."""
     found = examine(Continuing(label_mass=0.1))
     assert found.space is LogprobSpace.MASKED
@@ -782,7 +775,7 @@ def test_numbers_without_gradation_are_a_warning() -> None:
     assert "they do not tell a sure answer from a doubtful one" in finding.detail
 
 
-def test_an_emitted_token_that_is_listed_twice_counts_once() -> None:
+def test_tokens_listed_twice_count_once() -> None:
     """Some servers add it to the alternatives whatever its rank."""
 
     def ail(response: Response, _: int) -> object:
@@ -820,7 +813,7 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
     assert found.label_mass == pytest.approx(0.6)
 
 
-def test_a_model_that_does_not_take_up_the_beginning_cannot_be_scored() -> None:
+def test_missing_label_tokens_cannot_be_scored() -> None:
     """No label among the next tokens."""
 
     class Elsewhere(Continuing):
@@ -842,7 +835,7 @@ def test_a_model_that_does_not_take_up_the_beginning_cannot_be_scored() -> None:
     "error",
     [ProviderError("no such route", provider="patient", status=501), ConfigurationError("special token")],
 )
-def test_exact_scoring_that_fails_is_a_problem_with_its_reason(error: Exception) -> None:
+def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     """After one call: the other texts would fail too."""
     model = Continuing()
     model.next_failure = error
@@ -908,7 +901,7 @@ def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
         pytest.param(RateLimitError("slow down", provider="patient", status=429), id="limit"),
     ],
 )
-def test_a_fault_of_every_call_ends_it_at_the_first(error: ProviderError) -> None:
+def test_lasting_faults_end_the_examination(error: ProviderError) -> None:
     """As it is: one clear message, one call."""
     model = Continuing(refuse=lambda _: error)
     with pytest.raises(ProviderError) as caught:
@@ -917,7 +910,7 @@ def test_a_fault_of_every_call_ends_it_at_the_first(error: ProviderError) -> Non
     assert len(model.requests) == 1
 
 
-def test_when_no_call_is_answered_the_first_failure_comes_out() -> None:
+def test_first_failure_is_raised_without_answers() -> None:
     """Refused one by one: some servers call a bad key a bad request."""
     model = Model(refuse=refusing("API key not valid", when=lambda _: True))
     with pytest.raises(ProviderError, match="patient: API key not valid"):
@@ -925,7 +918,7 @@ def test_when_no_call_is_answered_the_first_failure_comes_out() -> None:
     assert len(model.requests) == 4
 
 
-def test_after_a_first_answer_every_failure_is_a_finding() -> None:
+def test_later_failures_are_findings() -> None:
     """The key works, so it is not the key."""
     model = Continuing()
     model._refuse = lambda _: (
@@ -960,7 +953,7 @@ def test_a_broken_body_is_a_finding(body: object) -> None:
     assert found.finding("determinism").verdict is Verdict.UNKNOWN
 
 
-def test_a_model_that_ends_the_program_does_not_end_the_loop() -> None:
+def test_system_exit_does_not_end_the_loop() -> None:
     """Every later call would wait for ever."""
     with pytest.raises(CalibrantError, match="patient: the model raised SystemExit"):
         examine(Model(refuse=lambda _: exit_error()))
@@ -972,7 +965,7 @@ def exit_error() -> Exception:
     raise SystemExit(3)
 
 
-def test_a_client_that_was_handed_in_is_left_open() -> None:
+def test_given_clients_stay_open() -> None:
     """It is the caller's."""
     model = Model()
     examine(model)
@@ -1005,7 +998,7 @@ def test_a_client_that_was_opened_is_closed(use_model: Callable[..., Any], *, fa
     assert model.closed
 
 
-def test_a_name_is_opened_as_a_classifier_opens_it(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
+def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
     """Space, address and options included."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
     ((name, settings),) = opened

@@ -182,7 +182,7 @@ def test_a_record_under_anothers_name_is_ignored() -> None:
     assert load_examination("openai/y") is None
 
 
-def test_records_are_kept_apart_by_model_endpoint_and_options() -> None:
+def test_records_differ_by_model_endpoint_options() -> None:
     """Two servers may serve different things under one name."""
     found = [
         examined(),
@@ -249,7 +249,7 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
     assert load_examination("openai/x", "https://h:8/v1?version=2", others) == found
 
 
-def test_a_key_that_a_provider_repeats_is_not_stored() -> None:
+def test_repeated_keys_are_not_stored() -> None:
     """Its message becomes a finding."""
     told = Finding(feature="seed", verdict=Verdict.UNKNOWN, detail="got api_key=s3cr3t-value")
     path = save_examination(examined(findings=(told,)))
@@ -306,7 +306,7 @@ def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> N
 
 
 @pytest.mark.usefixtures("opened")
-def test_what_was_found_with_the_right_space_is_refused_with_the_wrong_one() -> None:
+def test_right_findings_refuse_the_wrong_space() -> None:
     """The finding was fine then, and needs a remedy now."""
     fine = Finding(feature="space", verdict=Verdict.OK, detail="Raw: fine.")
     save_examination(examined(findings=(fine,), examined=None))
@@ -347,7 +347,7 @@ def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) 
     assert len(opened) == 1
 
 
-def test_exact_scoring_of_a_raw_model_is_not_refused(use_model: Callable[..., Any]) -> None:
+def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
     """It reads no answer; decoding the same model in masked space is another matter."""
     save_examination(examined("local/x"))
     use_model(lambda *_, **__: Continuing(LABELS, {}), "local/x")
@@ -395,7 +395,7 @@ def test_clients_and_callables_have_no_record() -> None:
         classifier.close()
 
 
-def test_an_examined_model_is_refused_as_it_was_found(use_model: Callable[..., Any]) -> None:
+def test_examined_models_are_refused(use_model: Callable[..., Any]) -> None:
     """From the first call to the refusal; with the remedy set, it works."""
     use_model(lambda *_, **__: model(illegal=0.4), "openai/x")
     save_examination(examine("openai/x", options={"api_key": SECRET}, now=NOON))

@@ -56,14 +56,14 @@ class TestHashing:
         assert embed(embedder).shape == (0, 64)
         embedder.close()
 
-    def test_is_the_square_root_of_counts_at_length_one(self) -> None:
+    def test_vectors_are_square_roots_of_counts(self) -> None:
         """Of words and of pieces of three to five characters, whose number is known here."""
         squares = embed(HashingEmbedder(dim=4096), "ab AB cd")[0] ** 2
         # The word "ab" and the pieces " ab", "ab " and " ab " of it twice, and the same of "cd" once.
         np.testing.assert_allclose(sorted(squares[squares > 0]), [1 / 12] * 4 + [2 / 12] * 4)
 
     @given(st.text(st.characters() | st.just("\ud800"), min_size=1, max_size=200), st.integers(1, 100))
-    def test_any_text_has_a_vector_of_length_one_or_zero(self, text: str, dim: int) -> None:
+    def test_vectors_have_length_one_or_zero(self, text: str, dim: int) -> None:
         """Halves of surrogate pairs, from broken files, included; no number is negative."""
         embedder = HashingEmbedder(dim=dim)
         vector = embed(embedder, text)[0]
@@ -89,7 +89,7 @@ class TestHashing:
         ).stdout
         assert told.strip() == str(embed(HashingEmbedder(dim=8), "The same text")[0].tolist())
 
-    def test_dim_is_a_whole_number_of_at_least_one(self) -> None:
+    def test_dim_is_at_least_one(self) -> None:
         """Anything else is a setting gone wrong."""
         with pytest.raises(ConfigurationError, match="dim"):
             HashingEmbedder(dim=0)
@@ -142,7 +142,7 @@ class TestModel2Vec:
             embedder.close()
 
     @pytest.mark.usefixtures("model2vec")
-    def test_a_model_that_is_not_there_or_too_small(self) -> None:
+    def test_missing_and_small_models_are_refused(self) -> None:
         """Found when it is opened, not at the first text."""
         with pytest.raises(ConfigurationError, match="'typo'"):
             open_embedder("model2vec:typo")
@@ -401,7 +401,7 @@ class TestNeverFails:
             pytest.param(None, id="nothing"),
         ],
     )
-    def test_whatever_goes_wrong_there_is_no_vector_and_one_warning(
+    def test_failures_give_no_vector_and_one_warning(
         self, answer: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The next text may fare better; failures are not remembered."""

@@ -183,7 +183,7 @@ def test_it_is_a_router(share: Share) -> None:
     assert "memory" in repr(shared)
 
 
-def test_what_is_recorded_counts_at_once_and_is_stored_soon(share: Share) -> None:
+def test_observations_count_at_once(share: Share) -> None:
     """By a thread, though nobody flushes."""
     state = MemoryState()
     shared = share(state, flush_seconds=0.0)
@@ -238,7 +238,7 @@ def test_strategies_learn_shared_what_they_learn_alone(share: Share, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_two_processes_learn_in_the_order_of_their_writes(share: Share, tmp_path: Path, kind: str) -> None:
+def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str) -> None:
     """As one router that was told everything in that order."""
     alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
     pair = [share(state, MAKERS[kind](), **NEVER) for _ in range(2)]
@@ -331,7 +331,7 @@ def test_it_begins_with_what_is_stored(share: Share) -> None:
     assert state.updates == 0
 
 
-def test_it_begins_with_what_its_router_knows_where_nothing_is_stored(share: Share) -> None:
+def test_missing_records_begin_with_the_router(share: Share) -> None:
     """Not with nothing."""
     state, router = MemoryState(), AveragingRouter()
     router.record(seen("a"))
@@ -353,28 +353,7 @@ def test_a_reset_by_somebody_else_is_followed(share: Share) -> None:
     assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]} == state.records["ema"]["values"]
 
 
-@pytest.mark.parametrize("damage", ["refused", "damaged"])
-def test_a_record_that_cannot_be_used_is_set_aside(
-    share: Share, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Requests go on from the beginning; one warning."""
-    path = tmp_path / "router.db"
-    state = open_router_state(path)
-    state.update("ema", lambda _: {"version": 1, "values": BREAK})
-    if damage == "damaged":
-        execute(path, "UPDATE calibrant_router_state SET record = substr(record, 1, length(record) - 1)")
-    shared = share(state, **NEVER)
-    assert len(warnings(caplog)) == 1
-    assert "set aside" in warnings(caplog)[0]
-    assert shared.order() == ["a", "b"]
-    shared.record(seen("a"))
-    shared.flush()
-    assert state.read("ema") == shared.snapshot()
-    assert [BREAK in text for text in set_aside(path)] == [True]
-    assert len(warnings(caplog)) == 1
-
-
-def test_a_record_of_a_newer_version_is_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+def test_newer_records_are_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
     """Old and new processes would set each other's aside for ever; requests go on, one warning."""
     state = MemoryState()
     newer = {"version": 2, "values": BREAK}
@@ -498,9 +477,7 @@ def test_many_observations_are_stored_in_several_updates(
     assert state.updates == 10
 
 
-def test_a_write_that_fails_in_the_middle_keeps_the_order(
-    share: Share, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_writes_keep_the_order(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was stored is not stored again."""
     monkeypatch.setattr(_shared_router, "_BLOCK", 10)
     state = MemoryState()
@@ -663,7 +640,7 @@ def test_a_process_that_ends_stores_what_it_recorded(tmp_path: Path, end: str) -
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_after_a_fork_both_sides_store_what_they_recorded(tmp_path: Path) -> None:
+def test_both_sides_of_a_fork_store(tmp_path: Path) -> None:
     """Once each, whatever the parent had noted or was writing."""
     code = """
 record(100)

@@ -60,7 +60,7 @@ def test_no_search_asks_more_rows_than_its_budget(budget: int, options: dict[str
     assert searched(client) == result.metric_calls <= budget
 
 
-def test_rows_that_fail_and_are_asked_again_are_within_the_budget() -> None:
+def test_rows_asked_again_are_within_the_budget() -> None:
     """A tenth of the validation rows fails the first time a prompt is asked about them."""
     failed: set[tuple[str, str]] = set()
 
@@ -96,8 +96,8 @@ def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
 
 
 @pytest.mark.parametrize("prior", [None, "batch"])
-def test_the_adapter_keeps_a_budget_in_a_search_of_ones_own(prior: Any) -> None:
-    """Without a journal, where every row asked again is a call."""
+def test_an_adapter_keeps_its_budget(prior: Any) -> None:
+    """There is no journal: every row asked again is a call."""
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     client = FakeClient(LABELS, learner)
     adapter = ConfidenceAdapter(
@@ -127,7 +127,7 @@ class _Silent:
 
 
 def test_a_budget_for_nothing_is_refused() -> None:
-    """By the adapter as by `optimize`."""
+    """The adapter refuses it, as `optimize` does."""
     client = FakeClient(LABELS, learner)
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))

@@ -82,7 +82,7 @@ def without_time(result: OptimizationResult) -> dict[str, Any]:
 # --- which one ----------------------------------------------------------------------------------
 
 
-def test_a_prompt_that_lost_the_race_is_kept_for_its_head(tmp_path: Path) -> None:
+def test_the_runner_up_is_kept_for_its_head(tmp_path: Path) -> None:
     """Its answers are wrong, and tell the label: the head turns them round."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, out=tmp_path)
@@ -115,7 +115,7 @@ def test_a_prompt_that_lost_the_race_is_kept_for_its_head(tmp_path: Path) -> Non
 
 
 def test_the_seed_prompt_is_kept_for_its_head() -> None:
-    """Although another one won the race."""
+    """Another prompt won the race."""
     result = search(task(prompt=USEFUL, other=SOBER), FakeClient(LABELS, told))
     assert result.by_head is not None
     assert (result.by_head.raced, result.chosen, result.improved) == (1, 0, False)
@@ -139,8 +139,8 @@ def test_heads_that_agree_with_the_race_change_nothing() -> None:
     )
 
 
-def test_a_less_accurate_head_is_not_taken_for_its_loss() -> None:
-    """As in a race, both must speak for it."""
+def test_a_less_accurate_head_is_not_taken() -> None:
+    """Loss and accuracy must both be better, as in a race."""
 
     def cautious(text: str, prompt: str) -> dict[str, float]:
         # Sure where it is right and wrong by a hair elsewhere, against right more often and never sure.
@@ -191,7 +191,7 @@ def test_the_budget_is_an_upper_bound(budget: int) -> None:
 
 @pytest.mark.parametrize("before", [30, 90, 130, 180])
 def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -> None:
-    """Wherever it stopped: in the race, between the two heads, or among the test rows."""
+    """It stops in the race, between the two heads, or among the test rows."""
     whole = search(task(), FakeClient(LABELS, told))
 
     class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
@@ -224,16 +224,9 @@ def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -
         {"other_prompts": ()},
     ],
 )
-def test_without_heads_a_race_or_a_second_prompt_nothing_is_compared(changes: dict[str, Any]) -> None:
-    """Nor with fewer validation rows than make a race."""
+def test_heads_are_compared_only_after_a_race(changes: dict[str, Any]) -> None:
+    """Too few validation rows for a race compare nothing either."""
     result = search(task(**changes), FakeClient(LABELS, told))
     assert result.by_head is None
     assert "by_head" not in result.to_record()
     assert result.chosen == 0
-
-
-def test_without_distributions_nothing_is_compared() -> None:
-    """There is nothing to learn from, and no row is asked for it."""
-    client = FakeClient(LABELS, told, space="none")
-    result = search(task(), client)
-    assert (result.by_head, result.final) == (None, None)

@@ -115,7 +115,7 @@ def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
     assert result.best_candidate == {"system_prompt": SEED}
 
 
-def test_the_best_of_several_improvements_is_chosen_although_another_scores_more(tmp_path: Path) -> None:
+def test_the_best_improvement_is_chosen(tmp_path: Path) -> None:
     """The highest score is that of a prompt which is no improvement; the files hold the one that is."""
     fair = {"validation": "aabbccaa", "test": "aabbccaa" * 4}
     lower = {"validation": "aabbcaaa", "test": "aabbcaaa" * 4}
@@ -137,7 +137,7 @@ def test_the_best_of_several_improvements_is_chosen_although_another_scores_more
     }
 
 
-def test_a_choice_that_the_test_rows_refute_is_kept_and_is_no_improvement() -> None:
+def test_a_refuted_choice_is_no_improvement() -> None:
     """The choice never looks at test rows; the statement does."""
     given = {
         SEED: {"validation": POOR["validation"], "test": GOOD["test"]},
@@ -160,7 +160,7 @@ def test_test_rows_that_show_nothing_do_not_refute() -> None:
 
 @pytest.mark.parametrize(("answer", "collapsed"), [("aaaaaaaa", True), ("aabbaaaa", False)])
 def test_both_prompts_say_how_many_labels_they_answered(answer: str, *, collapsed: bool) -> None:
-    """On the test rows, beside macro F1."""
+    """The count is of the test rows, beside macro F1."""
     given = {SEED: {"validation": "aaaaaaaa", "test": answer * 4}, "Good.": GOOD}
     result = search(TRUTH, given, {SEED: 0.5, "Good.": 0.9})
     seed, best = result.seed_prompt, result.best_prompt

@@ -51,7 +51,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
 def test_demonstrations_show_sets_as_the_model_must_write_them(
     field: str, answer: str, document: Any
 ) -> None:
-    """At their path, and they are read back from a prompt."""
+    """They stand at their path, and are read back from a prompt."""
     form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
     parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
     shown = form.render(parts).rpartition("Answer: ")[2]
@@ -84,7 +84,7 @@ def test_notes_are_about_labels_that_are_missed_or_added() -> None:
     assert not any("not" in note.split(":")[0] for note in notes)
 
 
-def test_an_answer_that_no_training_row_has_is_learnt_from() -> None:
+def test_the_proposer_learns_from_unseen_answers() -> None:
     """All labels at once, where there are none such: the one that was added is the one to speak of."""
     train = examples("train", 40)
     proposer = ExemplarProposer(train=train, seed=1)

@@ -56,7 +56,7 @@ def test_first_proposal_shows_one_training_text_of_every_label() -> None:
 
 
 def test_labels_are_named_first_where_that_is_wished() -> None:
-    """With the form of an answer, and nothing else."""
+    """The form of an answer is named with them, and nothing else."""
     (prompt,) = propose(ExemplarProposer(train=TRAIN, forms=True), SEED, 1)
     assert prompt.startswith("Classify.\n\nLabels: ")
     assert all(label in prompt for label in LABELS)
@@ -112,7 +112,7 @@ def test_no_prompt_is_proposed_twice() -> None:
 
 @given(budget=st.integers(30, 400), seed=st.integers(0, 50))
 def test_token_budget_is_never_exceeded(budget: int, seed: int) -> None:
-    """Whatever chain of edits is accepted."""
+    """It holds for every chain of accepted edits."""
     proposer = ExemplarProposer(train=TRAIN, token_budget=budget, seed=seed)
     proposer.observe(SEED, TRAIN, [prediction("Food")] * len(TRAIN))
     for prompt in propose(proposer, SEED, 8):
@@ -132,7 +132,7 @@ def test_validation_texts_are_never_copied(seed: int) -> None:
 
 
 def test_costly_confusions_choose_the_edits() -> None:
-    """With one confused pair, added demonstrations and notes are about that pair."""
+    """Demonstrations and notes are about the one confused pair."""
     proposer = ExemplarProposer(train=TRAIN, seed=0)
     (start,) = propose(proposer, SEED, 1)
     base = {"system_prompt": start}
@@ -208,7 +208,7 @@ def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
     ] == ["Food"]
 
 
-def test_examples_and_mappings_are_the_same_and_spelling_is_unified() -> None:
+def test_examples_and_mappings_are_the_same() -> None:
     """Labels that differ in case or space are one label."""
     rows = [
         Example(input="x", answer="Food"),
@@ -224,7 +224,7 @@ def test_examples_and_mappings_are_the_same_and_spelling_is_unified() -> None:
     "options", [{"train": []}, {"train": TRAIN[:3]}, {"train": TRAIN, "token_budget": 0}]
 )
 def test_bad_parameters_are_refused(options: dict[str, Any]) -> None:
-    """With what was expected."""
+    """The message says what was expected."""
     with pytest.raises(ConfigurationError, match="Expected"):
         ExemplarProposer(**options)
 

@@ -135,8 +135,8 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
     assert saved.fingerprint == classifier.fingerprint()
 
 
-def test_the_rows_of_the_best_prompt_count_where_there_is_no_head(tmp_path: Path) -> None:
-    """As in runs of earlier versions; the order of the lines does not matter."""
+def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
+    """Runs of earlier versions have no others; the order of the lines does not matter."""
     out = tmp_path / "run"
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     path = out / "predictions.jsonl"
@@ -169,7 +169,7 @@ def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str,
     assert result.final.head["n_rows"] <= learned
 
 
-def test_a_model_that_makes_no_mistake_is_not_asked_for_more() -> None:
+def test_a_perfect_model_is_asked_no_more_rows() -> None:
     """The head learns from what is known anyway."""
     client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
     result = optimize(hidden_task(), model=client, **BUDGET)
@@ -177,8 +177,8 @@ def test_a_model_that_makes_no_mistake_is_not_asked_for_more() -> None:
     assert searched(client) == result.metric_calls < 70
 
 
-def test_the_head_learns_from_no_test_row_and_none_that_the_prompt_shows() -> None:
-    """Nor from a training row that is also a validation row; a text counts as shown on one line, too."""
+def test_the_head_learns_from_unseen_rows() -> None:
+    """Test rows, shown rows and repeated rows are left out; a text counts as shown on one line, too."""
     train = (
         Example(input="a cat\n on  two lines", answer="cat"),
         Example(input="both 1", answer="cat"),
@@ -208,7 +208,7 @@ def left(prompt: str, *texts: str) -> list[str]:
 
 
 def test_a_demonstration_shows_its_text_and_no_other() -> None:
-    """Neither what stands in it nor what stands in the instruction by chance."""
+    """Its words, and words of the instruction, are not shown texts."""
     parts = PromptParts(
         instruction="It is ok to say cat.",
         notes=('"dog": walks, barks',),
@@ -243,7 +243,7 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
     ],
 )
 def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
-    """Short or long, in every usual form; what is only a part of it is not."""
+    """Short and long texts are found in every usual form; parts of them are not."""
     for copied in ("meow!", "two cats\n on a mat at noon"):
         assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
             "mat",
@@ -252,8 +252,8 @@ def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
         ]
 
 
-def test_a_long_text_is_shown_in_the_midst_of_a_sentence() -> None:
-    """Between word boundaries, whatever characters it begins and ends with."""
+def test_a_long_text_within_a_sentence_is_shown() -> None:
+    """Word boundaries decide, whatever characters it begins and ends with."""
     prompt = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
     assert left(prompt, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
         "two dogs on a mat"
@@ -288,7 +288,7 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
 
 
 def test_several_labels_have_no_head(tmp_path: Path) -> None:
-    """Neither in the result nor among the files."""
+    """The result has none, and neither have the files."""
     answers = ('["cat"]', '["dog"]')
 
     def several(split: str, count: int) -> tuple[Example, ...]:
@@ -349,7 +349,7 @@ def test_the_verdict_says_what_a_language_model_is_for(
     answers: tuple[str, str] | None,
     said: str,
 ) -> None:
-    """By the paired interval against TF-IDF: above 0, over it, below it, or none."""
+    """The paired interval against TF-IDF lies above 0, over it or below it, or is missing."""
     kinds = ("meow", "woof")
 
     def split(name: str, count: int) -> tuple[Example, ...]:

@@ -84,7 +84,7 @@ def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
 
 
 def test_the_prompt_stays_where_no_other_is_better() -> None:
-    """Equal or worse."""
+    """The other prompts are equal or worse."""
     result = optimize(
         task(BAD, "Which one?"),
         model=FakeClient(LABELS, listener),
@@ -94,7 +94,7 @@ def test_the_prompt_stays_where_no_other_is_better() -> None:
     assert (result.chosen, result.improved, result.best_prompt.prompt) == (0, False, "Which animal?")
 
 
-def test_other_prompts_are_asked_about_the_same_rows_before_any_proposal() -> None:
+def test_other_prompts_are_screened_before_proposals() -> None:
     """The screened ones."""
     client = FakeClient(LABELS, listener)
     optimize(task(BAD, GOOD), model=client, max_metric_calls=400)
@@ -108,7 +108,7 @@ def test_other_prompts_are_asked_about_the_same_rows_before_any_proposal() -> No
 
 
 def test_proposals_build_on_other_prompts() -> None:
-    """On the best of all, mostly."""
+    """Mostly the best of all is the parent."""
     parents: list[str] = []
 
     def propose(candidate: dict[str, str], *_: Any) -> dict[str, str]:
@@ -142,7 +142,7 @@ def test_the_budget_holds_with_other_prompts(budget: int) -> None:
     assert origins(result)[:3] == [None, "other prompt 1", "other prompt 2"]
 
 
-def test_a_budget_that_does_not_pay_for_other_prompts_is_refused() -> None:
+def test_too_small_a_budget_for_other_prompts_is_refused() -> None:
     """Nothing is asked."""
     client = FakeClient(LABELS, listener)
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_a_budget_that_does_not_pay_for_other_prompts_is_refused() -> None:
     assert client.requests == []
 
 
-def test_a_model_that_errs_on_no_row_is_asked_under_no_other_prompt() -> None:
+def test_other_prompts_are_not_tried_without_errors() -> None:
     """Nothing could be better."""
     client = FakeClient(LABELS, lambda text: (text.split()[1], 0.7))
     result = optimize(task(GOOD), model=client, max_metric_calls=400)
@@ -161,7 +161,7 @@ def test_a_model_that_errs_on_no_row_is_asked_under_no_other_prompt() -> None:
 
 
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
-    """As is one with descriptions; one without either is what it was before there were such keys."""
+    """Descriptions make another run, too; a run without either keeps its digest of earlier versions."""
     options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
     optimize(task(head=HeadSettings()), model=FakeClient(LABELS, listener), **options)
     stored = json.loads((tmp_path / "run.json").read_text())
@@ -219,7 +219,7 @@ def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, A
 
 
 def test_other_prompts_may_show_training_rows() -> None:
-    """And so may what is made from them."""
+    """Proposals made from them may, too."""
     result = optimize(
         task("Texts like 'train cat 12' are cats."),
         model=FakeClient(LABELS, listener),

@@ -51,7 +51,7 @@ def search(labels: LabelSet, out: Path | None = None) -> OptimizationResult:
     return optimize(task(labels), model=FakeClient(SCALE, rule), proposer=higher, out=out, **BUDGET)
 
 
-def test_a_search_climbs_from_far_off_to_one_step_off(tmp_path: Path) -> None:
+def test_a_search_climbs_by_credit(tmp_path: Path) -> None:
     """No answer is right under either prompt: accuracy cannot tell them apart, credit can."""
     result = search(SCALE, tmp_path)
     assert result.improved

@@ -63,7 +63,7 @@ def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> Non
     assert classifier.with_prompt("Another prompt").prior_correction is None
 
 
-def test_the_task_says_whether_to_correct_and_the_caller_has_the_last_word(tmp_path: Path) -> None:
+def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> None:
     """`[calibration]` in the file, `prior_correction` in the call."""
     task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
     for wished, corrected in ((None, True), ("off", False)):
@@ -80,7 +80,7 @@ def test_the_task_says_whether_to_correct_and_the_caller_has_the_last_word(tmp_p
 
 
 def test_an_unknown_correction_is_refused() -> None:
-    """Before anything is asked."""
+    """Nothing is asked by then."""
     with pytest.raises(ConfigurationError, match="'batch' or 'off'"):
         optimize(make_task(), model=FakeClient(LABELS, biased), prior_correction="contextual")  # type: ignore[arg-type]
 

@@ -33,7 +33,7 @@ def drawn(gains: Sequence[float], *, rows: int = 400, seed: int = 0) -> NDArray[
 
 
 def test_the_best_of_several_is_taken() -> None:
-    """Better by half of the noise, which a few dozen rows show."""
+    """It is better by half of the noise, which a few dozen rows show."""
     stand = stand_of(drawn([-0.5, 0.1, 0.8, 0.0]), [0.5] * 5)
     assert race(4, stand, rows=400) == 3
 
@@ -66,7 +66,7 @@ def test_a_clear_race_ends_early() -> None:
     ],
 )
 def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, chosen: int | None) -> None:
-    """Below a chance of 0.1 to be taken at the last row a prompt is out, above 0.98 it has won."""
+    """A prompt is out below a chance of 0.1 to be taken at the last row; above 0.98 it has won."""
     each = np.tile([1.0, -1.0], rows // 2) * math.sqrt((FIRST - 1) / FIRST)  # deviation 1 on the first rows
     stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
     asked: list[int] = []
@@ -81,7 +81,7 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
 
 
 def test_half_of_the_challengers_goes_on() -> None:
-    """As long as none is clearly better or hopeless."""
+    """None of them is clearly better or hopeless."""
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
@@ -96,12 +96,12 @@ def test_half_of_the_challengers_goes_on() -> None:
 
 @pytest.mark.parametrize("accuracy", [[0.5, 0.4], [0.6, 0.5]])
 def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
-    """Whatever its loss."""
+    """Its lower loss does not help."""
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
-def test_the_least_promising_stay_out_where_not_all_can_be_paid() -> None:
-    """Those who are named last."""
+def test_the_least_promising_entrants_stay_out() -> None:
+    """The last-named entrants are the least promising."""
     stand = stand_of(drawn([2.0, 3.0]), [0.5] * 3)
     assert race(2, stand, rows=400, affordable=lambda places, n: len(places) * n <= 2 * FIRST) == 1
 
@@ -118,7 +118,7 @@ def test_nothing_is_asked_that_cannot_be_paid() -> None:
 
 
 def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
-    """Half of the time would be luck; and a prompt that is worse by a tenth of the noise is taken more rarely."""
+    """Luck would take half of them; a prompt that is worse by a tenth of the noise is taken more rarely."""
     equal, worse = (
         np.mean([race(1, stand_of(drawn([gain], seed=seed), [0.5, 0.5]), rows=400) for seed in range(400)])
         for gain in (0.0, -0.1)
@@ -127,7 +127,7 @@ def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
 
 
 def test_differences_of_rounding_are_none() -> None:
-    """Although every row has the same."""
+    """Every row may have the same difference."""
     losses = np.full((2, 40), 0.3)
     losses[1] -= 1e-14
     assert race(1, stand_of(losses, [0.5, 0.5]), rows=40) == 0
@@ -144,7 +144,7 @@ def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
     assert race(1, stand_of(losses, [0.5, 0.5]), rows=400) == 0
 
 
-def test_a_standing_is_the_log_likelihood_with_a_tenth_spread_evenly() -> None:
+def test_losses_spread_a_tenth_evenly() -> None:
     """Few rows stay as they were scored."""
     share = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
     found = standing(np.log(share), [0, 0, 1], answered=[True, True, False], labels=LabelSet(LABELS))
@@ -171,15 +171,15 @@ def test_a_preference_for_a_label_costs_nothing() -> None:
 
 
 def test_more_rows_show_smaller_gains() -> None:
-    """Up to the rows of the last stage."""
+    """The rows of the last stage are the bound."""
     gains = [detectable_gain(rows) for rows in (20, 60, 120, 240)]
     assert gains == sorted(set(gains), reverse=True)
     assert detectable_gain(1000) == detectable_gain(240)
 
 
 @pytest.mark.parametrize("rows", [20, 64, 240])
-def test_a_detectable_gain_is_found_in_four_races_of_five(rows: int) -> None:
-    """Where the prompts differ on a quarter of the rows: the difference of a row has a deviation of one half."""
+def test_a_detectable_gain_is_found(rows: int) -> None:
+    """Four races of five find it if prompts differ on a quarter of the rows: a difference deviates by a half."""
     rng = np.random.default_rng(0)
     taken = 0
     for _ in range(1000):
@@ -233,7 +233,7 @@ def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
     assert len(searched) == result.metric_calls <= 400
 
 
-def test_a_search_without_a_better_prompt_says_what_it_could_have_found() -> None:
+def test_a_fruitless_search_states_its_detectable_gain() -> None:
     """The seed prompt stays."""
 
     def ignorant(text: str, _: str) -> dict[str, float]:
@@ -246,8 +246,8 @@ def test_a_search_without_a_better_prompt_says_what_it_could_have_found() -> Non
 
 
 @pytest.mark.parametrize("errs", [False, True])
-def test_a_model_that_errs_on_no_row_is_not_searched(*, errs: bool) -> None:
-    """Whatever its confidence; a few rows of the race are asked to be sure of it."""
+def test_a_model_without_errors_is_not_searched(*, errs: bool) -> None:
+    """Its confidence does not matter; a few rows of the race are asked to be sure."""
     order = np.random.default_rng(0).permutation(80)
     wrong = task().validation[order[20]].input  # none of the first sixteen
 
@@ -261,7 +261,7 @@ def test_a_model_that_errs_on_no_row_is_not_searched(*, errs: bool) -> None:
         assert result.metric_calls <= budget
 
 
-def test_a_reflecting_model_reads_the_costliest_rows_and_the_confusions() -> None:
+def test_a_reflecting_model_reads_the_costliest_rows() -> None:
     """Eight of twelve, and no text of a validation row."""
     seen: list[str] = []
 
@@ -301,8 +301,8 @@ def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: 
     assert len(searched) == result.metric_calls <= budget
 
 
-def test_an_instruction_that_repeats_a_training_text_is_not_accepted() -> None:
-    """However well it does; the same text as a demonstration is."""
+def test_instructions_with_training_texts_are_not_accepted() -> None:
+    """They may do well; the same text as a demonstration is accepted."""
     copied = [one.input for one in task().train if one.input.endswith(" 12")]
 
     def right(text: str, prompt: str) -> dict[str, float]:

@@ -25,7 +25,7 @@ def client() -> FakeClient:
     )
 
 
-def test_the_seed_prompt_is_scored_with_thresholds_of_the_training_rows(client: FakeClient) -> None:
+def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
     """0.96 earns the full score from 0.95 on, and not with the default of 0.99."""
     found = optimize(make_task(train=60), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
@@ -67,7 +67,7 @@ def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_p
 
 
 def test_the_command_takes_it(write_task: Callable[..., Path]) -> None:
-    """And refuses another word with what was expected."""
+    """Another word is refused with what was expected."""
     result = CliRunner().invoke(app, ["optimize", str(write_task()), "--thresholds", "guess"])
     assert result.exit_code == 2
     assert "Expected thresholds 'auto'" in result.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,6 @@ from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.reports import write_report
 from calibrant.testing import FakeClient
-
-if TYPE_CHECKING:
-    from conftest import Browser
 
 EVIL = "<img src=x onerror='window.hit = 1'>"
 TOPICS = MultiLabels(["Bills", "Food", EVIL])
@@ -74,7 +71,7 @@ def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
 
 
 def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
-    """And each row says which field is wrong."""
+    """Each row says which field is wrong."""
     examples = [Example(input=f"{number}", answer=HIGH if number % 3 else LOW) for number in range(12)]
     page = write_report(evaluated(tmp_path / "run", FIELDS, lambda _: (HIGH, 0.8), examples))
     shown = words(page)
@@ -109,46 +106,3 @@ def test_a_damaged_label_set_is_named(of_topics: Path) -> None:
     (of_topics / "run.json").write_text(json.dumps({**record, "label_set": {"multi_label": 1}}))
     with pytest.raises(StateError, match=r"run\.json"):
         write_report(of_topics)
-
-
-def test_a_search_shows_the_parts_of_its_best_prompt(tmp_path: Path) -> None:
-    """Its rows are written in another way, with a distribution for each part."""
-    from calibrant.core import Task  # noqa: PLC0415 (the search loads gepa)
-    from calibrant.optimization import optimize  # noqa: PLC0415
-
-    rows = [
-        Example(input=f"{number} {'Bills' if number % 2 else 'Food'}", answer=HIGH) for number in range(24)
-    ]
-    mixed = [Example(input=row.input, answer=HIGH if "Bills" in row.input else LOW) for row in rows]
-    task = Task(
-        name="fields",
-        labels=FIELDS,
-        prompt="p",
-        train=tuple(mixed),
-        validation=tuple(Example(input=f"v{row.input}", answer=row.answer) for row in mixed[:4]),
-        test=tuple(Example(input=f"t{row.input}", answer=row.answer) for row in mixed[:6]),
-    )
-    fake = FakeClient(FIELDS, lambda text: (HIGH if "Bills" in text else LOW, 0.8))
-    optimize(task, model=fake, max_metric_calls=60, minibatch_size=4, out=tmp_path / "run")
-    shown = words(write_report(tmp_path / "run"))
-    assert "Each field" in shown
-    assert "category 1.000" in shown
-
-
-@pytest.mark.browser
-def test_parts_are_shown_and_filtered_in_a_browser(browser: Browser, of_topics: Path) -> None:
-    """Nothing that was planted runs, and the search finds words in parts."""
-    page = write_report(of_topics)
-    browser.emulate()
-    browser.open(page)
-    assert browser.run("window.hit === undefined")
-    assert browser.run("document.querySelectorAll('.mistakes li.wrong').length") > 0
-    browser.run(
-        "(() => { const i = document.querySelector('input'); i.value = 'missed food'; "
-        "i.dispatchEvent(new Event('input')); })()"
-    )
-    shown = browser.run(
-        "Array.from(document.querySelectorAll('.mistakes tbody tr')).filter((r) => !r.hidden).length"
-    )
-    assert 0 < shown <= 30
-    assert browser.happened("Log.entryAdded", "Runtime.exceptionThrown") == []

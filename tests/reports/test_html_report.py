@@ -221,7 +221,7 @@ def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
 
 
 def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    """Of a run that calibrant wrote, with a label that no row has."""
+    """The run was written by calibrant, with a label that no row has."""
     texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
     examples = [Example(input=text, answer="cat" if "meow" in text else "dog") for text in texts]
     fake = FakeClient(
@@ -246,7 +246,7 @@ def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_interval_of_macro_f1_covers_it_as_often_as_it_says(write_run: WriteRun) -> None:
+def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
     """Sixty samples of a confusion matrix whose macro F1 is known: at least 52 intervals hold it."""
     rng = np.random.default_rng(5)
     held = 0
@@ -320,7 +320,7 @@ def test_the_least_probable_true_label_comes_first(write_run: WriteRun) -> None:
     assert "mislabelled" not in html
 
 
-def test_rows_are_not_ranked_by_a_confidence_that_ranks_nothing(write_run: WriteRun) -> None:
+def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
     """The surest mistakes come first, and the page says why."""
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
@@ -343,7 +343,7 @@ def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
 
 
 def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
-    """Of rows whose log-probabilities show it, failed ones aside."""
+    """Rows count whose log-probabilities show it, failed ones aside."""
     mass = {"label_mass": 0.3, "space": "raw", "unresolved_mass": 0.1}
     rows = [
         row("a", "cat", "cat", 0.9, **mass),
@@ -370,7 +370,7 @@ def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> No
 
 
 def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> None:
-    """With its threshold, coverage, bound and promise in words; without one the page warns."""
+    """Threshold, coverage, bound and promise stand in words; without a rule the page warns."""
     calibration = {"certified": RULE, "rows": 2000, "source": "runs/other"}
     html, page = page_of(write_run(metrics=metrics_record(), calibration=calibration))
     assert "of the rows it was found on (2,000 rows of runs/other)" in plain(html)
@@ -418,7 +418,7 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 
 
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
-    """And shows no difference of a prompt from itself."""
+    """No prompt is compared with itself."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
     assert (
         "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept." in html
@@ -426,7 +426,7 @@ def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
 
 
-def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteRun) -> None:
+def test_a_search_states_its_choice(write_run: WriteRun) -> None:
     """A choice that the test rows refute is compared all the same."""
     seed = {"score": 0.2, "accuracy": 0.4, "macro_f1": 0.3}
     record = search_record(
@@ -443,7 +443,7 @@ def test_a_search_says_what_was_chosen_and_what_accepted_means(write_run: WriteR
 
 
 def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> None:
-    """On which rows, and how many they learned from."""
+    """The page names their rows, and how many they learned from."""
     html, page = page_of(write_run(metrics=metrics_record(baselines=BESIDE)))
     assert page.table("who") == [
         ["model", "0.800", "0.700 to 0.900", "0.400", "1 of 2"],
@@ -455,7 +455,7 @@ def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> N
 
 
 def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
-    """Also one of an earlier version, which did not count their labels."""
+    """Baselines of an earlier version lack the count of labels."""
     earlier = baseline("TF-IDF", 0.7)
     del earlier["answered_labels"]
     found = score("p", outcomes={"ok": 3, "error": 1}, **baseline("", 0.8))
@@ -471,7 +471,7 @@ def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
 
 
 def test_where_nothing_was_compared_the_verdict_stands_alone(write_run: WriteRun) -> None:
-    """Without an empty table."""
+    """No empty table is shown."""
     nothing = {**BESIDE, "scores": [], "verdict": "No row was answered."}
     html, page = page_of(write_run(metrics=metrics_record(baselines=nothing)))
     assert "No row was answered." in html
@@ -479,7 +479,7 @@ def test_where_nothing_was_compared_the_verdict_stands_alone(write_run: WriteRun
 
 
 def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) -> None:
-    """At the top of the page, and among the numbers."""
+    """The warning stands at the top, and the count among the numbers."""
     rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
     html, page = page_of(write_run(rows, metrics=metrics_record(per_label={name: {} for name in "abcde"})))
     assert (
@@ -498,7 +498,7 @@ def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) ->
     assert "Collapsed" not in html
 
 
-def test_runs_are_compared_with_the_first_on_rows_they_share(write_run: WriteRun, tmp_path: Path) -> None:
+def test_runs_are_compared_on_shared_rows(write_run: WriteRun, tmp_path: Path) -> None:
     """Matched by text and true label, whatever their order; equal rows pair up one by one."""
     texts = [*range(30), 0, 0]
     first = [row(f"t{i}", "a", "b" if i < 20 else "a", 0.8) for i in texts]
@@ -515,7 +515,7 @@ def test_runs_are_compared_with_the_first_on_rows_they_share(write_run: WriteRun
 
 
 def test_several_comparisons_are_adjusted_for_their_number(write_run: WriteRun, tmp_path: Path) -> None:
-    """By Holm's procedure: twice the smaller of two p-values, and the larger one as it is."""
+    """Holm's procedure doubles the smaller of two p-values, and keeps the larger one."""
     runs = [[row(f"t{i}", "a", "a" if i < right else "b", 0.8) for i in range(12)] for right in (0, 9, 6)]
     names = ("one", "two", "three")
     directories = [write_run(found, name=name) for found, name in zip(runs, names, strict=True)]
@@ -548,7 +548,7 @@ def test_an_unfinished_run_is_reported_as_such(write_run: WriteRun) -> None:
 
 
 def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
-    """With the rows it has, and was to have."""
+    """The page names its rows, and those it was to have."""
     html, _ = page_of(write_run(metrics=metrics_record(complete=False, stopped="budget", rows_expected=900)))
     assert "This run ended early (budget): 6 of 900 rows are there." in plain(html)
 
@@ -565,7 +565,7 @@ def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
         pytest.param([row("x", "cat", "cat", 0.5, latency_seconds=0.0, cost=None)], id="no-time-no-price"),
     ],
 )
-def test_few_or_one_sided_rows_make_a_page_without_nan(write_run: WriteRun, rows: list[Any]) -> None:
+def test_one_sided_rows_make_no_nan(write_run: WriteRun, rows: list[Any]) -> None:
     """What is not known is a dash or a sentence."""
     html, _ = page_of(write_run(rows))
     assert "nan" not in plain(html.split("<script>")[0].split("</style>")[1]).lower()
@@ -581,7 +581,7 @@ def test_few_or_one_sided_rows_make_a_page_without_nan(write_run: WriteRun, rows
     ],
 )
 def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) -> None:
-    """File and line; no page is left that looks finished."""
+    """The message has file and line, for an unfinished run as well."""
     directory = write_run(f"{json.dumps(ROWS[0])}\n{line}\n".encode())
     with pytest.raises(DataError, match=rf"predictions\.jsonl:2: .*{message}"):
         write_report(directory)
@@ -670,20 +670,11 @@ def test_half_a_surrogate_pair_does_not_stop_a_report(write_run: WriteRun) -> No
     assert "sm?ile" in html
 
 
-def test_a_report_is_replaced_by_the_next(write_run: WriteRun) -> None:
-    """Writing it again is harmless, gives the same page, and leaves no other file."""
-    directory = write_run()
-    first, _ = page_of(directory)
-    second, _ = page_of(directory)
-    assert first == second
-    assert {path.name for path in directory.iterdir()} == {"metrics.json", "predictions.jsonl", "report.html"}
-
-
 # --- the command --------------------------------------------------------------------------------
 
 
 def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Path) -> None:
-    """As text or JSON; the page lies in the first directory unless told otherwise."""
+    """Output is text or JSON; the page lies in the first directory unless told otherwise."""
     directory = write_run()
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert (done.exit_code, done.stdout) == (0, f"{directory / 'report.html'}\n")
@@ -694,7 +685,7 @@ def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Pat
 
 
 def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And only then."""
+    """It opens nothing otherwise."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     directory = write_run()

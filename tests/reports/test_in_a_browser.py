@@ -150,9 +150,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, page: Pa
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_it_is_readable_in_light_and_dark_on_any_window(
-    browser: Browser, page: Path, scheme: str, width: int
-) -> None:
+def test_the_page_is_readable_everywhere(browser: Browser, page: Path, scheme: str, width: int) -> None:
     """Text stands out at 4.5 to 1 or more, marks at 3 to 1, and nothing but tables scrolls sideways."""
     browser.emulate(scheme=scheme, width=width)
     browser.open(page)
@@ -190,7 +188,7 @@ def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -
 
 
 def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
-    """In inputs, labels, reasons, prompts, names: nothing runs, nothing is asked for, everything is shown."""
+    """It is shown in inputs, labels, reasons, prompts and names: nothing runs, nothing is requested."""
     rows = [
         line(
             number,

@@ -43,7 +43,7 @@ def shapes(svg: ET.Element, kind: str) -> list[list[tuple[float, float]]]:
     ]
 
 
-def test_more_regret_is_higher_and_later_requests_are_further_right() -> None:
+def test_regret_rises_over_requests() -> None:
     """Lines begin at the first request and end at the last, inside their bands, in colours of their own."""
     svg = parsed(regret_chart("r", [curve("low", 0.1), curve("high", 0.5)]))
     low, high = shapes(svg, "line")
@@ -66,7 +66,7 @@ def test_long_curves_are_thinned_and_keep_their_last_request() -> None:
 
 
 def test_changes_are_marked_at_their_request() -> None:
-    """Only those within the run."""
+    """Changes outside the run are left out."""
     chart = regret_chart("r", [curve("a", 0.1)], changes=[500, 4000])
     marks = [line for line in parsed(chart).iter() if line.attrib.get("class") == "ideal"]
     assert len(marks) == 1
@@ -77,24 +77,8 @@ def test_changes_are_marked_at_their_request() -> None:
     assert "Upright line" not in regret_chart("r", [curve("a", 0.1)], changes=[1000]).note
 
 
-@pytest.mark.parametrize(
-    ("mean", "lower", "upper"),
-    [([0.0], [0.0], [0.0]), ([0.0] * 5, [0.0] * 5, [0.0] * 5), ([-3.0, -5.0], [-6.0, -9.0], [1.0, 2.0])],
-)
-def test_flat_negative_and_single_curves_are_drawn_too(
-    mean: list[float], lower: list[float], upper: list[float]
-) -> None:
-    """Regret against a recorded best provider may be negative."""
-    one = RegretCurve(name="a", mean=np.array(mean), lower=np.array(lower), upper=np.array(upper))
-    svg = parsed(regret_chart("r", [one]))
-    for kind in ("line", "band"):
-        for x, y in shapes(svg, kind)[0]:
-            assert 0.0 <= x <= 460.0
-            assert 0.0 <= y <= 320.0
-
-
 def test_rewards_lie_at_their_place() -> None:
-    """With their intervals, unless there are none; the first one on top."""
+    """Intervals are drawn if there are any; the first reward is on top."""
     known = RewardEstimate(name="a", reward=Interval(lower=0.5, upper=0.7, level=0.95, estimate=0.6))
     alone = RewardEstimate(
         name="b", reward=Interval(lower=-math.inf, upper=math.inf, level=0.95, estimate=0.9)

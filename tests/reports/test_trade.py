@@ -32,7 +32,7 @@ def circles(svg: ET.Element) -> list[tuple[str, float, float]]:
     ]
 
 
-def test_dearer_points_lie_to_the_right_and_better_ones_above(tmp_path: Path) -> None:
+def test_points_lie_by_cost_and_performance(tmp_path: Path) -> None:
     """The frontier, both models, and the chosen policy with its whiskers."""
     svg, page = write_trade(
         tmp_path,

@@ -95,7 +95,7 @@ class TestOrder:
             router.record(answered(first, worth.get((first, number % 2), 0.2), context))
         assert (asked(router, EAST)[0], asked(router, NORTH)[0]) == ("cheap", "dear")
 
-    def test_takes_the_first_numbers_of_a_longer_embedding_whatever_its_length(self) -> None:
+    def test_longer_embeddings_are_truncated(self) -> None:
         """Scale and the numbers after the first `dim` make no difference."""
         plain, odd = bandit(), bandit()
         for number in range(30):
@@ -133,20 +133,20 @@ class TestOrder:
             orders.add(tuple(asked(router, x[:2])))
         assert len(orders) > 1
 
-    def test_what_is_learnt_in_one_direction_counts_in_the_others(self) -> None:
+    def test_constant_carries_over_directions(self) -> None:
         """By the constant, half of it at a right angle."""
         router = bandit(alpha=0.0)
         router.record(answered("dear", 0.8, EAST))
         assert asked(router, NORTH)[0] == "dear"
 
-    def test_without_an_embedding_the_mean_reward_decides_and_the_unknown_count_as_zero(self) -> None:
+    def test_mean_reward_decides_without_embedding(self) -> None:
         """Better than zero comes first, worse than zero last."""
         router = bandit()
         router.record(answered("dear", 0.4))
         router.record(failed("cheap"))
         assert router.order() == ["dear", "middle", "cheap"]
 
-    def test_without_an_embedding_one_lucky_answer_is_not_worth_ten(self) -> None:
+    def test_means_shrink_without_embedding(self) -> None:
         """Means are sums divided by n + 1."""
         router = bandit(decay_factor=1.0)
         router.record(answered("cheap", 1.0))
@@ -185,7 +185,7 @@ class TestReward:
         router.record(observation)
         assert value(router, "cheap", "reward") == reward
 
-    def test_subtracts_the_cost_relative_to_the_dearest_providers_mean(self) -> None:
+    def test_cost_is_relative_to_the_dearest(self) -> None:
         """In dollars that were paid; at most the whole weight."""
         router = bandit(cost_weight=0.5, decay_factor=1.0)
         router.record(answered("dear", 0.9, cost=0.03))
@@ -196,14 +196,14 @@ class TestReward:
         assert value(router, "cheap", "reward") == pytest.approx(0.9 - 0.5 * 0.25)
         assert value(router, "dear", "cost") == pytest.approx(0.02)
 
-    def test_a_call_dearer_than_the_highest_mean_costs_the_whole_weight(self) -> None:
+    def test_dearest_call_costs_the_whole_weight(self) -> None:
         """And no more."""
         router = bandit(cost_weight=0.5, decay_factor=1.0)
         router.record(answered("dear", 0.9, cost=0.01))
         router.record(answered("dear", 0.9, cost=0.03))
         assert value(router, "dear", "reward") == pytest.approx(0.4)
 
-    def test_of_a_failed_call_does_not_depend_on_cost_or_quality(self) -> None:
+    def test_failures_ignore_cost_and_quality(self) -> None:
         """Nor are they those of an answer."""
         router = bandit(cost_weight=0.5)
         router.record(
@@ -220,7 +220,7 @@ class TestReward:
         router.record(answered("cheap", 0.3, cost=1.0))
         assert value(router, "cheap", "reward") == -1.0
 
-    def test_a_call_without_a_price_counts_as_the_providers_mean(self) -> None:
+    def test_unpriced_calls_count_as_the_mean(self) -> None:
         """And, while there is none, as its declared share, or as free."""
         router = bandit(cost_weight=0.5, costs={"dear": 8.0, "middle": 2.0})
         router.record(answered("dear", 1.0))
@@ -260,7 +260,7 @@ class TestReward:
         assert late.snapshot() == prompt.snapshot()
 
     @pytest.mark.parametrize("context", [None, [], np.zeros(2), np.zeros(7)])
-    def test_a_request_that_could_not_be_embedded_trains_nothing(self, context: Any) -> None:
+    def test_unembedded_requests_train_nothing(self, context: Any) -> None:
         """It is only counted."""
         router = bandit()
         for observation in (answered("cheap", 0.9, context, cost=1.0), failed("cheap", context)):
@@ -285,7 +285,7 @@ def test_standings_say_what_is_known() -> None:
     assert "quality" not in cheap.values
 
 
-def test_uncertainty_is_that_of_the_bound_over_all_embeddings() -> None:
+def test_uncertainty_averages_the_bound() -> None:
     """The width of the textbook's bound, with the constant; the mean of its squares over many directions."""
     router = bandit(alpha=2.0, decay_factor=1.0)
     known = np.zeros((3, 3))
@@ -472,7 +472,7 @@ def test_contexts_that_matter_make_up_for_64_dimensions() -> None:
     assert regret < 0.25 * fixed
 
 
-def test_one_best_provider_is_found_whatever_the_requests_are() -> None:
+def test_best_provider_is_found_for_random_requests() -> None:
     """At the defaults, where embeddings have nothing in common: under a third of the regret of asking at random."""
     rng = np.random.default_rng(9)
     worth = np.array([0.4, 0.9, 0.5])

@@ -40,7 +40,7 @@ class TestOrder:
         router = CascadeRouter(["a", "b", "c", "d"], cost_tiers=["d", "b"], costs={"a": 0.0})
         assert router.order() == ["d", "b", "a", "c"]
 
-    def test_cheap_comes_before_dear_equal_as_declared_and_unknown_last(self) -> None:
+    def test_providers_are_sorted_by_cost(self) -> None:
         router = CascadeRouter(["x", "c", "b", "y", "a"], costs={"a": 0, "b": 2.5, "c": 2.5})
         assert router.order() == ["a", "c", "b", "x", "y"]
 
@@ -109,7 +109,7 @@ class TestClimbing:
         ):
             assert not router.ladder().settles(found.score)
 
-    def test_the_last_answer_is_not_returned_if_an_earlier_one_was_better(self) -> None:
+    def test_earlier_better_answers_win(self) -> None:
         """Also with escalations left: what counts is the quality, not who came last."""
         cut = '{"category": "Spo'
         assert climb(CascadeRouter(["a", "b", "c"], max_escalations=9), ["", cut, "..."]) == (cut, 3)
@@ -128,7 +128,7 @@ class TestClimbing:
         assert [ladder.settles(0.1, tokens=40) for _ in range(3)] == [False, False, True]
 
     @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(-1, 1), st.integers(0, 8))
-    def test_a_ladder_returns_the_first_accepted_answer_else_the_best_of_those_asked_for(
+    def test_ladder_returns_accepted_else_best(
         self, qualities: list[float], threshold: float, escalations: int
     ) -> None:
         """Negative similarities included."""
@@ -142,7 +142,7 @@ class TestClimbing:
 
 
 class TestCounts:
-    def test_calls_and_the_mean_quality_of_judged_answers_are_shown(self) -> None:
+    def test_standings_show_calls_and_mean_quality(self) -> None:
         router = CascadeRouter(["a", "b"])
         for quality in (0.2, 0.9, None):
             router.record(Observation(provider="a", success=True, latency_seconds=0.1, quality=quality))

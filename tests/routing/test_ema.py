@@ -47,7 +47,7 @@ observations = st.lists(
 )
 
 
-def test_a_provider_that_was_never_asked_keeps_its_start_everywhere() -> None:
+def test_unasked_providers_keep_their_start() -> None:
     """Success 1, half a second, no penalty: 0.95, before and after others were asked and the state came back."""
     start = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0, "score": 0.95}
     router = EMARouter(NAMES)
@@ -77,7 +77,7 @@ def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_failures_and_rate_limits_lower_the_average_of_success_alike(limited: bool) -> None:
+def test_rate_limits_count_as_failures(limited: bool) -> None:
     """Three of them leave 0.9 to the third power."""
     router = EMARouter(NAMES)
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_the_first_latency_stands_for_itself() -> None:
     assert values(router, "b")["latency_seconds"] == pytest.approx(0.9 * 0.5 + 0.1 * 0.02)
 
 
-def test_failing_fast_is_not_being_fast_but_failing_slowly_is_being_slow() -> None:
+def test_slow_failures_raise_the_latency() -> None:
     """A refused connection leaves the latency, a timeout raises it."""
     router = EMARouter(NAMES)
     router.record(seen("a", success=False, seconds=0.001))
@@ -116,7 +116,7 @@ def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: f
     assert values(with_it, "a")["score"] < values(without, "a")["score"]
 
 
-def test_providers_are_sorted_after_every_interval_and_not_before() -> None:
+def test_providers_are_sorted_after_every_interval() -> None:
     """The fourth observation sorts, then the eighth."""
     router = EMARouter(NAMES, reorder_interval=4)
     for number in range(8):
@@ -172,7 +172,7 @@ def test_the_first_answer_after_an_outage_starts_afresh() -> None:
     assert router.order() == ["a", "b", "c"]
 
 
-def test_a_fast_provider_that_comes_back_is_fast_still() -> None:
+def test_recovered_providers_keep_their_latency() -> None:
     """Its latency is known: a reliable but slower one does not stay before it."""
     router = EMARouter(["a", "b"], reorder_interval=1)
     for _ in range(50):
@@ -203,7 +203,7 @@ def test_quality_cost_and_context_change_nothing() -> None:
 
 
 @given(first=observations, second=observations, alpha=st.sampled_from([0.1, 0.7]))
-def test_a_router_restored_from_json_goes_on_as_the_first_would(
+def test_restored_routers_go_on_alike(
     first: list[Observation], second: list[Observation], alpha: float
 ) -> None:
     """To the last bit, and sorted."""

@@ -28,9 +28,7 @@ def test_the_declared_order_stays_whatever_happens() -> None:
     ("task", "order"),
     [("t", ["c", "a", "b"]), ("u", ["a", "b", "c"]), ("other", NAMES), ("", NAMES), (None, NAMES)],
 )
-def test_the_tasks_provider_comes_first_and_the_others_as_declared(
-    task: str | None, order: list[str]
-) -> None:
+def test_tasks_provider_comes_first(task: str | None, order: list[str]) -> None:
     """No task, or one that is not in the table, keeps the declared order."""
     router = TaskRouter(NAMES, tasks={"t": "c", "u": "a"})
     assert router.order(RoutingRequest(task=task)) == order

@@ -44,7 +44,7 @@ class TestGate:
     def test_other_sizes_cannot_be_compared(self) -> None:
         assert QualityGate(0.5).similarity([1.0, 2.0], [1.0, 2.0, 3.0]) is None
 
-    def test_the_most_similar_answer_is_taken_where_none_passes(self) -> None:
+    def test_most_similar_answer_wins(self) -> None:
         """Also where all point away from the question."""
         gate = QualityGate(0.75)
         ladder = gate.ladder()
@@ -53,7 +53,7 @@ class TestGate:
         assert (ladder.best, ladder.accepted) == (1, False)
 
     @pytest.mark.parametrize("threshold", [0.0, 1.01])
-    def test_a_threshold_outside_0_to_1_is_an_error(self, threshold: Any) -> None:
+    def test_thresholds_have_a_range(self, threshold: Any) -> None:
         with pytest.raises(ConfigurationError, match="quality gate"):
             QualityGate(threshold)
 
@@ -67,9 +67,7 @@ def expected_coherence(vectors: list[np.ndarray], window: int) -> float:
 
 class TestCoherence:
     @given(st.lists(VECTOR.map(np.abs), min_size=2, max_size=12), st.integers(1, 5))
-    def test_it_is_the_cosine_with_the_mean_of_the_window_before(
-        self, vectors: list[np.ndarray], window: int
-    ) -> None:
+    def test_coherence_is_the_cosine_with_the_window(self, vectors: list[np.ndarray], window: int) -> None:
         monitor = CoherenceMonitor(window_size=window, coherence_threshold=0.8, penalty_weight=0.4)
         penalties = [monitor.observe("a", vector) for vector in vectors]
         coherence = expected_coherence(vectors, window)
@@ -77,7 +75,7 @@ class TestCoherence:
         assert penalties[0] == 0.0
         assert penalties[-1] == pytest.approx(0.4 * min(1.0, max(0.0, (0.8 - coherence) / 0.8)), abs=1e-9)
 
-    def test_the_penalty_grows_from_0_at_the_threshold_to_its_weight_at_0_and_no_further(self) -> None:
+    def test_penalty_grows_below_the_threshold(self) -> None:
         penalties = []
         for cosine in (1.0, 0.5, 0.25, 0.0, -1.0):
             monitor = CoherenceMonitor()
@@ -109,7 +107,7 @@ class TestCoherence:
         assert monitor.coherence("a") == before
         assert monitor.observe("a", [1.0, 0.0]) == 0.0
 
-    def test_answers_that_cancel_each_other_out_have_no_usual_direction(self) -> None:
+    def test_cancelling_answers_have_no_direction(self) -> None:
         monitor = CoherenceMonitor()
         angle = 0.7
         one = np.array([np.cos(angle), np.sin(angle)])

@@ -85,9 +85,7 @@ def solved(matrices: Array, vectors: Array) -> Array:
 class TestClosedForm:
     @pytest.mark.parametrize("decay", [0.99, 1.0, 0.9, 0.3])
     @pytest.mark.parametrize(("dim", "count"), [(16, 5), (3, 2), (1, 1)])
-    def test_matrices_coefficients_and_scores_are_those_of_all_records(
-        self, dim: int, count: int, decay: float
-    ) -> None:
+    def test_recursion_equals_the_closed_form(self, dim: int, count: int, decay: float) -> None:
         """After 2,000 records, to 1e-8; numpy.linalg.solve is the judge."""
         model, x, matrices, vectors = played(2_000, dim=dim, count=count, decay=decay, seed=1)
         theta = solved(matrices, vectors)
@@ -116,7 +114,7 @@ class TestClosedForm:
         np.testing.assert_allclose(matrices_of(model), matrices, rtol=0, atol=1e-9)
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-9)
 
-    def test_with_the_whole_ridge_it_is_decay_towards_the_identity(self) -> None:
+    def test_whole_ridge_decays_towards_the_identity(self) -> None:
         """A <- I + d (A - I) + x x', b <- d b + r x; the ridge is put back at every other record."""
         decay = 0.6  # below 1/2 after two
         model = LinUCB(arms=1, dim=4, alpha=1.0, decay=decay)
@@ -139,7 +137,7 @@ class TestForgetting:
                 model.learn(arm, context, 1.0)
                 assert np.linalg.eigvalsh(matrices_of(model)).min() >= LEAST_RIDGE - 1e-12
 
-    def test_widens_the_bound_of_an_arm_nobody_plays_until_it_is_as_at_first(self) -> None:
+    def test_idle_arms_regain_their_first_bound(self) -> None:
         """So it is tried again; its coefficients stay until the ridge is put back, and fade in the end."""
         model = LinUCB(arms=2, dim=2, alpha=1.0, decay=0.99)
         x = np.array([1.0, 0.0])
@@ -163,7 +161,7 @@ class TestForgetting:
 
 
 class TestScores:
-    def test_at_first_are_alpha_for_every_arm_and_direction(self) -> None:
+    def test_first_scores_are_alpha(self) -> None:
         """The prior knows no reward, and the width of I is 1."""
         model = LinUCB(arms=3, dim=5, alpha=0.7, decay=0.99)
         np.testing.assert_allclose(model.scores(unit_rows(np.random.default_rng(0), 1, 5)[0]), 0.7)
@@ -181,7 +179,7 @@ class TestScores:
             assert width == pytest.approx(np.sqrt(squares.mean()), rel=0.01)
 
 
-def test_an_arm_can_be_carried_over_to_another_model() -> None:
+def test_arms_move_to_another_model() -> None:
     """Which goes on as the first one does."""
     model, x, _, _ = played(333, dim=6, count=3, decay=0.97, seed=6)
     copy = LinUCB(arms=3, dim=6, alpha=1.0, decay=0.97)

@@ -209,7 +209,7 @@ def test_providers_that_cannot_be_told_apart_are_refused(
     ],
     ids=str,
 )
-def test_a_table_that_is_none_or_names_nobody_is_refused(kind: Any, options: dict[str, Any]) -> None:
+def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
     """The option or the stranger is in the message."""
     option = list(options)[-1]
     with pytest.raises(
@@ -257,7 +257,7 @@ def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> Non
         {"latency_seconds": 1e300},
     ],
 )
-def test_an_observation_at_the_ends_of_the_ranges_is_taken(change: dict[str, Any]) -> None:
+def test_range_ends_are_accepted(change: dict[str, Any]) -> None:
     """The ends belong to the ranges; numpy's numbers are numbers."""
     made = Observation(**GOOD | change)
     assert {name: getattr(made, name) for name in change} == change
@@ -318,7 +318,7 @@ def test_a_ladder_ends_as_it_must(
     assert escalations is None or rejections <= escalations
 
 
-def test_a_ladder_that_was_never_used_has_no_answer() -> None:
+def test_unused_ladder_has_no_answer() -> None:
     """Where every call failed there is nothing to take."""
     ladder = Ladder(threshold=0.5)
     assert ladder.best is None

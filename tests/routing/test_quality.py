@@ -161,7 +161,7 @@ DEGENERATE = {
 
 class TestQuality:
     @pytest.mark.parametrize("text", SOUND.values(), ids=SOUND.keys())
-    def test_a_sound_answer_is_taken_however_short_or_strange(self, text: str) -> None:
+    def test_sound_answers_are_accepted(self, text: str) -> None:
         found = answer_quality(text)
         assert found.score >= 0.5, found
         assert found.reasons == ()
@@ -178,7 +178,7 @@ class TestQuality:
         assert answer_quality(text).score >= 0.97
 
     @pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens"])
-    def test_an_answer_that_ran_out_of_tokens_is_truncated(self, reason: str) -> None:
+    def test_answers_out_of_tokens_are_truncated(self, reason: str) -> None:
         assert answer_quality("The capital of France is", finish_reason=reason).reasons == ("truncated",)
 
     @pytest.mark.parametrize("reason", [None, "stop", "tool_calls", "", "unheard of"])
@@ -189,7 +189,7 @@ class TestQuality:
     def test_calls_of_tools_need_no_text(self, reason: str) -> None:
         assert answer_quality("", finish_reason=reason).score == 1.0
 
-    def test_a_whole_json_document_lacks_nothing_even_at_the_limit(self) -> None:
+    def test_whole_json_is_not_truncated(self) -> None:
         """Some models go on with line feeds behind it until they are stopped."""
         assert answer_quality('{"category": "Sports"}\n\n\n', finish_reason="length").score == 1.0
 
@@ -203,14 +203,14 @@ class TestQuality:
         assert found.reasons == ("refused",)
         assert found.score < 0.5
 
-    def test_a_long_answer_that_begins_with_regret_is_no_refusal(self) -> None:
+    def test_long_regretful_answers_are_no_refusals(self) -> None:
         """It says more than no."""
         long = "I can't help with that exactly, but here is what I know. " + " ".join(
             f"Fact {number} is about river {number * 7} and hill {number * 13}." for number in range(40)
         )
         assert "refused" not in answer_quality(long).reasons
 
-    def test_several_reasons_are_all_named_and_the_worst_counts(self) -> None:
+    def test_all_reasons_are_named(self) -> None:
         found = answer_quality(LOOP, finish_reason="length", refusal="no")
         assert set(found.reasons) == {"refused", "truncated", "repetitive"}
         assert found.score == min(
@@ -247,23 +247,21 @@ class TestRepetitionAndHostileTexts:
         words=st.lists(st.sampled_from(["red", "Green", "7"]), min_size=8, max_size=60),
         window=st.none() | st.integers(4, 14),
     )
-    def test_repetition_is_the_share_of_trigrams_that_came_before_in_the_worst_window(
-        self, words: list[str], window: int | None
-    ) -> None:
+    def test_repetition_matches_brute_force(self, words: list[str], window: int | None) -> None:
         expected = brute_force([word.lower() for word in words], window)
         assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
 
-    def test_every_window_of_a_long_text_is_counted_for_itself(self) -> None:
+    def test_long_windows_match_brute_force(self) -> None:
         words = list(np.random.default_rng(3).choice(["red", "blue", "7", "42", "sky"], size=400))
         for window in (4, 5, 9, 20, 60, 399, 400, 401):
             expected = brute_force(words, window)
             assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
 
-    def test_a_text_said_twice_is_sound_and_three_times_is_not(self) -> None:
+    def test_three_copies_are_repetitive(self) -> None:
         assert answer_quality(f"{LETTER} {LETTER}").reasons == ()
         assert answer_quality(f"{LETTER} {LETTER} {LETTER}").reasons == ("repetitive",)
 
-    def test_a_window_sees_the_loop_at_the_end_of_a_long_answer_that_the_whole_text_hides(self) -> None:
+    def test_windows_see_a_loop_at_the_end(self) -> None:
         rng = np.random.default_rng(5)
         sound = " ".join(f"word{number}" for number in rng.integers(0, 10_000, size=2_000))
         text = sound + " and so on and on" * 20
@@ -271,7 +269,7 @@ class TestRepetitionAndHostileTexts:
         assert answer_quality(text, window_size=50).reasons == ("repetitive",)
         assert answer_quality(sound, window_size=50).score > 0.9
 
-    def test_a_text_of_200_000_words_takes_time_in_proportion(self) -> None:
+    def test_long_texts_take_linear_time(self) -> None:
         """Whatever looked at every window anew would not come back."""
         text = "the same five words again " * 40_000
         assert answer_quality(text, window_size=10_000).score < 0.01
@@ -296,7 +294,7 @@ class TestRepetitionAndHostileTexts:
         st.sampled_from([None, "stop", "length", "content_filter"]),
         st.none() | st.integers(4, 9),
     )
-    def test_any_text_has_a_score_and_reasons_if_and_only_if_it_is_below_one_half(
+    def test_reasons_exactly_below_one_half(
         self, text: str, finish_reason: str | None, window: int | None
     ) -> None:
         found = answer_quality(text, finish_reason=finish_reason, window_size=window)
@@ -310,7 +308,7 @@ class TestRepetitionAndHostileTexts:
             max_leaves=9,
         )
     )
-    def test_json_is_truncated_wherever_it_is_cut_and_never_whole(self, value: object) -> None:
+    def test_cut_json_is_truncated(self, value: object) -> None:
         whole = json.dumps({"key": value, "end": [1]})
         assert "truncated" not in answer_quality(whole).reasons
         for end in range(1, len(whole)):

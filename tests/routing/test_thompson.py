@@ -123,7 +123,7 @@ def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: 
         assert found == pytest.approx(wanted)
 
 
-def test_a_provider_nobody_asks_is_tried_again_with_decay_only() -> None:
+def test_decay_tries_idle_providers_again() -> None:
     """Its bad record wears off while another answers."""
     found = {}
     for decay in (1.0, 0.98):
@@ -149,7 +149,7 @@ def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: f
     assert found["upper"] == pytest.approx(upper)
 
 
-def test_the_credible_interval_is_right_where_it_can_be_written_down() -> None:
+def test_credible_interval_matches_closed_forms() -> None:
     """Beta(1, 1) is uniform; the distribution function of Beta(n, 1) is x to the power of n."""
     router = ThompsonRouter(["a", "b"])
     for _ in range(4):
@@ -175,7 +175,7 @@ def test_parameters_stay_where_they_can_be_sampled() -> None:
 
 
 @given(first=outcomes, second=outcomes, decay=st.sampled_from([1.0, 0.9]))
-def test_a_router_restored_from_json_goes_on_as_the_first_would(
+def test_restored_routers_go_on_alike(
     first: list[tuple[int, str]], second: list[tuple[int, str]], decay: float
 ) -> None:
     """To the last bit."""
@@ -195,7 +195,7 @@ def test_a_decay_that_is_no_share_is_refused() -> None:
         ThompsonRouter(NAMES, decay=0.0)
 
 
-def test_the_share_of_first_places_follows_what_was_seen() -> None:
+def test_more_answers_come_first_more_often() -> None:
     """More answers, more often first: at every step of the ladder."""
     router = ThompsonRouter(["low", "middle", "high"], rng=1)
     for name, answers in (("low", 2), ("middle", 5), ("high", 8)):

@@ -34,9 +34,7 @@ class TestOrder:
         assert asked(TriageRouter(["e", "m", "s", "c"], tiers=ALL), tier)[0] == ALL[tier]
 
     @given(present=st.sets(st.sampled_from(TIERS), min_size=1), tier=st.sampled_from(TIERS))
-    def test_a_missing_tier_is_served_by_the_next_higher_one_else_by_the_next_lower(
-        self, present: set[str], tier: str
-    ) -> None:
+    def test_missing_tiers_fall_up_then_down(self, present: set[str], tier: str) -> None:
         rank = TIERS.index(tier)
         higher = [name for name in TIERS[rank:] if name in present]
         lower = [name for name in TIERS[:rank] if name in present]
@@ -54,7 +52,7 @@ class TestOrder:
         assert asked(router, "complex") == ["c", "e", "m", "s", "y", "x"]
         assert asked(router) == ["s", "m", "c", "e", "y", "x"]
 
-    def test_one_provider_may_serve_several_tiers_and_is_asked_once(self) -> None:
+    def test_one_provider_may_serve_several_tiers(self) -> None:
         """Its name is that of the tier's provider, whatever else is called so."""
         router = TriageRouter(["simple", "b"], tiers={"simple": "b", "medium": "b", "expert": "simple"})
         assert asked(router, "medium") == ["b", "simple"]
@@ -88,9 +86,7 @@ class TestWindows:
             (80_000, "e"),
         ],
     )
-    def test_more_than_80_percent_of_a_window_goes_to_the_first_larger_one_that_fits(
-        self, tokens: int | None, first: str
-    ) -> None:
+    def test_long_requests_go_to_larger_windows(self, tokens: int | None, first: str) -> None:
         router = TriageRouter(["e", "c", "m", "s"], tiers=ALL, context_windows=self.WINDOWS)
         assert asked(router, "simple", tokens)[0] == first
 
@@ -117,7 +113,7 @@ class TestWindows:
 
 
 class TestCounts:
-    def test_every_call_counts_for_its_provider_tier_and_reason(self) -> None:
+    def test_calls_count_by_tier_and_reason(self) -> None:
         router = TriageRouter(["s", "m"], tiers={"simple": "s", "medium": "m"}, context_windows={"s": 10})
         simple, long, unknown = (
             RoutingRequest(tier="simple"),
@@ -135,7 +131,7 @@ class TestCounts:
         assert (medium.observations, medium.values["simple"], medium.values["untriaged"]) == (3, 1, 1)
         assert medium.values["larger_window"] == 1
 
-    def test_a_fallback_after_a_failure_is_not_put_down_to_the_window(self) -> None:
+    def test_fallbacks_do_not_count_as_larger_window(self) -> None:
         router = TriageRouter(["s", "m"], tiers={"simple": "s", "medium": "m"}, context_windows={"s": 10})
         router.record(observed("m", RoutingRequest(tier="simple", tokens=1)))
         router.record(observed("s", RoutingRequest(tier="simple", tokens=9)))
@@ -160,7 +156,7 @@ class TestOptions:
 
 
 class TestMessages:
-    def test_the_request_is_data_cut_at_400_characters_and_the_rules_are_system(self) -> None:
+    def test_request_is_cut_at_400_characters(self) -> None:
         text = "".join(chr(ord("a") + number % 26) for number in range(1_000))
         system, user = triage_messages(text, ALL)
         assert (system["role"], user["role"]) == ("system", "user")
@@ -168,7 +164,7 @@ class TestMessages:
         assert text[:401] not in user["content"]
         assert text[:20] not in system["content"]
 
-    def test_only_the_tiers_that_are_there_are_offered_from_easy_to_hard(self) -> None:
+    def test_only_configured_tiers_are_offered(self) -> None:
         system = triage_messages("hello", {"expert": "e", "simple": "s"})[0]["content"]
         assert re.findall(r"^(\w+): ", system, re.MULTILINE) == ["simple", "expert"]
         assert '{"tier": "..."}' in system
@@ -208,7 +204,7 @@ class TestReading:
             '<think>"simple"? "expert"?</think>{}',
         ],
     )
-    def test_a_tier_is_read_from_json_a_part_of_it_quotes_or_alone(self, tier: str, form: str) -> None:
+    def test_tiers_are_read_in_these_forms(self, tier: str, form: str) -> None:
         assert read_tier(form.format(tier)) == tier
         assert read_tier(form.format(tier.upper())) == tier
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import DataError, Example, Outcome, Prediction, StateError
-from calibrant.runs._records import row_line
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import RowFile, row_line
 
 TEXTS = ("first", "zweite Zeile: größer", "third\nwith a break")
 
@@ -49,14 +48,14 @@ def test_a_torn_line_ends_an_unfinished_run(path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [b"[]\n", b'{"label": "cat"}\n', b"\n", b"[" * 100_000 + b"\n", b"\xff\n"])
 def test_a_broken_line_is_named(path: Path, broken: bytes) -> None:
-    """By file and line, and in an unfinished run as well."""
+    """The message has file and line, for an unfinished run as well."""
     path.write_bytes(line(0) + broken + line(1))
     with pytest.raises(DataError, match=r"predictions\.jsonl:2: expected the line of a row"):
         list(RowFile(path, finished=False).rows())
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """With the command that writes it."""
+    """The message has the command that writes it."""
     with pytest.raises(
         StateError, match=r"none\.jsonl: expected the predictions of a run .*calibrant evaluate"
     ):

@@ -115,7 +115,7 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
 
 
 def test_lost_files_raise_the_rescue() -> None:
-    """At the end of the block or instead of its error; files in place raise nothing."""
+    """It is raised at the end of the block or instead of its error; files in place raise nothing."""
     lost = CalibrantError("rescued")
     with rescue_if_lost(lambda: True, lambda: lost):
         pass
@@ -132,7 +132,7 @@ def test_lost_files_raise_the_rescue() -> None:
 
 
 def test_a_moved_directory_is_rescued_beside_it(tmp_path: Path) -> None:
-    """With its manifest, so that the run goes on from there."""
+    """The manifest is copied, so that the run goes on from there."""
     with RunDirectory.opened(tmp_path / "run", FOUND) as directory:
         (tmp_path / "run").rename(tmp_path / "elsewhere")
         assert not directory.in_place

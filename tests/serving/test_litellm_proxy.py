@@ -142,7 +142,7 @@ def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: F
     assert "calibrant/animals" in [own["id"] for own in ask(proxy, "/v1/models")[1]["data"]]
 
 
-def test_what_the_bundle_cannot_answer_is_an_error_of_the_proxy(proxy: int) -> None:
+def test_the_proxy_passes_errors_on(proxy: int) -> None:
     """With a status by which callers can tell whose fault it is."""
     for messages, status, words in (
         ([{"role": "system", "content": "a cat"}], 400, "user message"),

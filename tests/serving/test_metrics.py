@@ -55,7 +55,7 @@ def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bun
     assert math.isnan(seen["calibrant_confidence_drift"])
 
 
-def test_drift_is_the_distance_of_a_sliding_window_from_the_history() -> None:
+def test_drift_compares_a_sliding_window_with_the_history() -> None:
     """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
     history = tuple(n / 500 for n in range(500))
     metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
@@ -96,7 +96,7 @@ def test_the_distance_is_the_largest_gap_of_the_distribution_functions(
 
 
 @pytest.mark.parametrize("rows", [30, 200, 1000])
-def test_the_distance_that_tells_is_exceeded_once_in_a_hundred_times(rows: int) -> None:
+def test_the_drift_threshold_has_one_percent_false_alarms(rows: int) -> None:
     """1.63 times the root, of rows and a history from the same source."""
     rng = np.random.default_rng(5)
     least = 1.63 * math.sqrt(1 / rows + 1 / 1000)

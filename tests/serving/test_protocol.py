@@ -271,7 +271,7 @@ def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> N
         assert held.asked[-1] == text.decode()
 
 
-def test_many_pieces_of_one_request_do_not_count_for_the_next(serve: Any, bundle: Bundle) -> None:
+def test_every_request_may_have_many_pieces(serve: Any, bundle: Bundle) -> None:
     """On one connection."""
     running = serve(app(bundle, Held(held=False)))
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
@@ -362,7 +362,7 @@ def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bu
                 assert status(line) == 200
 
 
-def test_connections_that_come_at_once_each_take_the_place_of_another() -> None:
+def test_simultaneous_connections_each_drop_an_idle_one() -> None:
     """Before the event loop has told any that it is closed."""
 
     class Line(asyncio.Transport):
@@ -388,9 +388,7 @@ def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientPr
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_client_that_does_not_take_its_answer_is_hung_up_on(
-    serve: Any, bundle: Bundle, *, patient: bool
-) -> None:
+def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundle, *, patient: bool) -> None:
     """One that takes it late gets all of it, though the time for its next request is over."""
     size = 16 << 20  # more than sockets hold
     made = app(bundle, Held(held=False))
@@ -418,7 +416,7 @@ def test_an_expected_continue_is_not_sent_to_whom_is_refused(serve: Any, bundle:
             assert line.recv(4096).startswith(first)
 
 
-def test_the_body_of_an_answer_does_not_wait_for_the_head_to_be_confirmed(serve: Any, bundle: Bundle) -> None:
+def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
     """Of sockets that are accepted by hand, asyncio does not see to that itself."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running):

@@ -221,7 +221,7 @@ def test_a_file_deleted_in_use_is_made_anew(path: Path, open_cache: Open, rows: 
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_deleted_in_use_is_not_made_anew_where_it_should_not_be(
+def test_deleted_files_stay_gone_without_recreate(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture, *, replaced: bool
 ) -> None:
     """Nothing is kept from then on, nothing raised or warned of, and another file of the same name is left alone."""

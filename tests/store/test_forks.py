@@ -63,7 +63,7 @@ def test_no_connection_is_carried_into_a_child(url: str) -> None:
     state.close()
 
 
-def test_a_fork_waits_until_no_connection_is_in_use() -> None:
+def test_forks_wait_for_connections_in_use() -> None:
     """Of other threads; afterwards both sides may use some again."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -132,7 +132,7 @@ print(len(failed), file=sys.stdout)
 """
 
 
-def test_threads_may_fork_and_write_at_the_same_time(path: Path, open_cache: Any) -> None:
+def test_threads_fork_and_write_at_once(path: Path, open_cache: Any) -> None:
     """Nobody waits for ever, no write fails, and nothing is lost."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", STORM, str(path)],

@@ -50,7 +50,7 @@ def test_what_was_put_is_there_after_reopening(url: str, open_cache: Open, rows:
     assert open_cache(url).get_many([]) == {}
 
 
-def test_what_was_put_is_there_before_it_is_written(
+def test_queued_predictions_can_be_read(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both what the writer works on and what waits for it; the newer one where both hold a key."""
@@ -148,7 +148,7 @@ def test_any_prediction_survives(url: str, open_cache: Open) -> None:
 
 
 @pytest.mark.parametrize("record", ["", "{", "5", "\x1e\x1f"])
-def test_a_record_that_cannot_be_read_counts_as_missing(
+def test_unreadable_records_count_as_missing(
     url: str, open_cache: Open, rows: Rows, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its neighbours are read, and the next put repairs it."""
@@ -165,7 +165,7 @@ def test_a_record_that_cannot_be_read_counts_as_missing(
     assert cache.get_many(list(predictions)) == predictions
 
 
-def test_a_prediction_that_is_no_json_is_reported_and_stops_nothing(
+def test_non_json_predictions_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other rows of its batch are saved."""
@@ -284,7 +284,7 @@ def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None
     assert problems == []
 
 
-def test_an_error_under_way_is_not_hidden_by_one_of_closing(
+def test_closing_hides_no_error_under_way(
     path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What could not be saved is logged instead."""

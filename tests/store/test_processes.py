@@ -124,30 +124,3 @@ def test_a_process_that_ends_saves_what_it_put(path: Path, open_cache: Open, end
     with running(f"put(range(3000))\n{end}", path) as process:
         process.wait(30)
     assert texts(open_cache(path), 3000) == [str(number) for number in range(3000)]
-
-
-def test_a_forked_child_has_connections_of_its_own(path: Path, open_cache: Open) -> None:
-    """Both sides read and write, the parent while the child lives and after it ended."""
-    code = """
-put(range(100))
-cache.flush()
-put(range(100, 200))
-child = os.fork()
-if child == 0:
-    assert len(cache.get_many([f"key-{n}" for n in range(100)])) == 100
-    put(range(200, 1200))
-    cache.close()
-    os._exit(0)
-put(range(1200, 2200))
-cache.flush()
-_, status = os.waitpid(child, 0)
-put(range(2200, 2300))
-cache.flush()
-assert len(cache.get_many([f"key-{n}" for n in range(2300)])) == 2300
-assert os.waitstatus_to_exitcode(status) == 0
-os._exit(7)
-"""
-    with running(code, path) as process:
-        assert process.wait(60) == 7
-    assert texts(open_cache(path), 2300) == [str(number) for number in range(2300)]
-    assert_sound(path)

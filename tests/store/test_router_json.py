@@ -47,9 +47,7 @@ def uses(state: RouterState) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("first", range(5))
-def test_a_new_database_begins_with_what_the_file_holds(
-    path: Path, first: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is done first, in every scope; with one warning that names both files."""
     content = write(path)
     state, other = open_router_state(path), open_router_state(path, scope="other")
@@ -89,7 +87,7 @@ def test_several_take_it_over_once(path: Path) -> None:
     assert states[0].read("ema") == {"n": 9}
 
 
-def test_without_such_a_file_nothing_is_made_by_reading(path: Path) -> None:
+def test_reading_without_json_file_makes_nothing(path: Path) -> None:
     """An update makes the database alone."""
     state = open_router_state(path)
     assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
@@ -125,7 +123,7 @@ def test_a_damaged_file_is_an_error(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"kind": "POMDP"}'])
-def test_a_sound_file_of_something_else_is_left_alone(path: Path, content: bytes) -> None:
+def test_foreign_json_files_are_left_alone(path: Path, content: bytes) -> None:
     """A slip in its name must not cost anybody a file."""
     path.write_bytes(content)
     for use in uses(open_router_state(path)):

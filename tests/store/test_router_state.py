@@ -86,7 +86,7 @@ def test_it_is_a_router_state(place: str, open_state: Open) -> None:
     state.close()
 
 
-def test_records_are_replaced_by_what_is_made_of_them(place: str, open_state: Open) -> None:
+def test_updates_replace_records(place: str, open_state: Open) -> None:
     """Others, opened before or afterwards, see what was stored."""
     state, other = open_state(place), open_state(place)
     assert state.read("thompson") is None
@@ -158,7 +158,7 @@ def test_what_is_no_json_is_not_stored(place: str, value: Any, open_state: Open)
 
 
 @pytest.mark.parametrize("text", ["[1]", "null"])
-def test_a_record_that_is_no_object_is_set_aside(
+def test_non_object_records_are_set_aside(
     place: str, text: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
     """With one warning; other strategies keep theirs."""
@@ -191,7 +191,7 @@ def test_a_record_that_is_no_object_is_set_aside(
         "\x00{}",
     ],
 )
-def test_a_record_that_is_no_json_is_set_aside(
+def test_non_json_records_are_set_aside(
     place: str, text: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
     """Infinite numbers, however written, included."""
@@ -330,7 +330,7 @@ def test_a_reset_waits_for_an_update(place: str, open_state: Open) -> None:
     assert state.read("ema") is None
 
 
-def test_a_server_that_is_away_is_an_error_without_secrets(open_state: Open) -> None:
+def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
     """Whenever it is used, not when it is opened: it may come back."""
     state = open_state("postgresql://bob:hunter2%40@127.0.0.1:1/db")
     for use in (
@@ -346,7 +346,7 @@ def test_a_server_that_is_away_is_an_error_without_secrets(open_state: Open) -> 
     state.close()
 
 
-def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, open_state: Open) -> None:
+def test_impossible_paths_are_errors(tmp_path: Path, open_state: Open) -> None:
     """Each time it is used."""
     (tmp_path / "file").touch()
     state = open_state(tmp_path / "file" / "router.db")

@@ -199,7 +199,7 @@ def test_predictions_may_be_in_the_same_database(url: str) -> None:
     assert values(store) == [1.0]
 
 
-def test_a_missing_history_is_an_error_where_it_is_only_read(url: str, path: Path) -> None:
+def test_reading_a_missing_history_is_an_error(url: str, path: Path) -> None:
     """Nothing is made: neither the file nor the table, beside predictions either."""
     with pytest.raises(StateError, match="holds no evaluation history: check the name"):
         ScoreStore(url, create=False)
@@ -225,7 +225,7 @@ def test_a_file_deleted_in_use_is_noticed(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_locked_file_is_an_error_and_can_be_read(path: Path) -> None:
+def test_locked_files_can_be_read(path: Path) -> None:
     """After the time it was told to wait; nothing is recorded until it is free."""
     store = ScoreStore(path, busy_timeout=0.05)
     store.add(SCOPE, scores(1.0))
@@ -245,7 +245,7 @@ def test_a_locked_file_is_an_error_and_can_be_read(path: Path) -> None:
     assert values(store) == [3.0, 1.0]
 
 
-def test_a_locked_table_of_a_server_is_an_error(postgresql: str) -> None:
+def test_locked_server_tables_are_errors(postgresql: str) -> None:
     """As for files."""
     store = ScoreStore(postgresql, busy_timeout=0.05)
     server = sa.create_engine(postgresql)
@@ -260,7 +260,7 @@ def test_a_locked_table_of_a_server_is_an_error(postgresql: str) -> None:
     server.dispose()
 
 
-def test_a_table_dropped_in_use_is_an_error_without_sql(postgresql: str) -> None:
+def test_dropped_tables_are_errors_without_sql(postgresql: str) -> None:
     """Which might hold what was recorded."""
     store = ScoreStore(postgresql)
     server = sa.create_engine(postgresql)
@@ -285,7 +285,7 @@ def test_damage_is_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "ä" * 128, "a\nb", None])
-def test_names_that_not_every_database_can_hold_are_refused(bad: object) -> None:
+def test_unportable_names_are_refused(bad: object) -> None:
     """Before a database is asked."""
     with pytest.raises(ConfigurationError, match="Expected profile_name of 1 to 255 bytes"):
         Scope(account_id="a", evaluator_id="b", profile_name=bad)  # type: ignore[arg-type]

@@ -148,7 +148,7 @@ def test_lost_connections_are_replaced(
     assert open_cache(postgresql).get_many(list(rows(10))) == rows(10)
 
 
-def test_caches_that_write_the_same_rows_do_not_deadlock(postgresql: str, rows: Rows) -> None:
+def test_concurrent_writers_do_not_deadlock(postgresql: str, rows: Rows) -> None:
     """They open at the same time, in an empty database, and write in different orders."""
     predictions = rows(1500)
     problems: list[Any] = []
@@ -169,20 +169,3 @@ def test_caches_that_write_the_same_rows_do_not_deadlock(postgresql: str, rows: 
     assert problems == []
     with PredictionCache(postgresql) as cache:
         assert cache.get_many(list(predictions)) == predictions
-
-
-def test_versions_are_checked_on_a_server_too(
-    postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows
-) -> None:
-    """A newer one is refused, an older one recreated."""
-    with open_cache(postgresql) as cache:
-        fill(cache, rows(5))
-    with server.begin() as connection:
-        connection.exec_driver_sql("UPDATE calibrant_versions SET version = 2")
-    with pytest.raises(StateError, match="schema version 1 or older, got 2"):
-        PredictionCache(postgresql)
-    with server.begin() as connection:
-        connection.exec_driver_sql("UPDATE calibrant_versions SET version = 0")
-    with open_cache(postgresql) as cache:
-        assert cache.get_many(list(rows(5))) == {}
-        fill(cache, rows(5))

@@ -23,10 +23,10 @@ from calibrant.core._rows import Example
 from calibrant.feedback._composite import build_composite_feedback
 from calibrant.feedback._label import build_feedback
 from calibrant.logprobs._distribution import extract_distribution
+from calibrant.metrics._validation import check_number
 from calibrant.scoring._probability import LinearBlendScoring
 from calibrant.scoring._proper import BrierScoring
 from calibrant.scoring._protocol import ScoringStrategy
-from calibrant.scoring._validation import check_parameter
 
 _USER_TEMPLATE: Final = "user_template"
 _DEMONSTRATIONS: Final = "demonstrations"
@@ -311,9 +311,9 @@ class ConfidenceGrader:
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
     ) -> None:
         high, low = high_confidence_threshold, low_confidence_threshold
-        check_parameter("high_confidence_threshold", high, interval="(0, 1]")
-        check_parameter("low_confidence_threshold", low, interval="(0, 1]")
-        check_parameter("failure_score", failure_score, interval="[0, 1]")
+        check_number("high_confidence_threshold", high, "(0, 1]")
+        check_number("low_confidence_threshold", low, "(0, 1]")
+        check_number("failure_score", failure_score, "[0, 1]")
         if low > high:
             raise ConfigurationError(
                 f"Expected low_confidence_threshold <= high_confidence_threshold, got {low!r} > {high!r}: swap them."

@@ -316,12 +316,12 @@ class _BundleReader:
 
     def bundle(self) -> Bundle:
         """Return the bundle."""
-        settings = self._validated("settings.json", BundleSettings, self._content["settings.json"])
+        settings = self._validated_record("settings.json", BundleSettings, self._content["settings.json"])
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(tasks[0], settings.description)
         if self._content["schema.json"] != enum_schema(first.labels, first.field):
-            raise self._wrong(
+            raise self._damage(
                 "schema.json", "expected the schema of labels.json and the field in settings.json"
             )
         return Bundle(
@@ -338,12 +338,13 @@ class _BundleReader:
             prompt_for_all=settings.prompt_for_all,
             description=settings.description,
             fingerprint=fingerprint,
-            prior_correction=self._loaded("label_prior.json", LabelPriorCorrection.load, fingerprint),
-            head=self._loaded("head.json", Head.load, fingerprint),
-            calibrator=self._loaded("calibrator.json", load_calibrator, fingerprint),
+            prior_correction=self._load_part("label_prior.json", LabelPriorCorrection.load, fingerprint),
+            head=self._load_part("head.json", Head.load, fingerprint),
+            calibrator=self._load_part("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
             figures=tuple(
-                self._validated("figures.json", Figure, entry) for entry in self._content["figures.json"]
+                self._validated_record("figures.json", Figure, entry)
+                for entry in self._content["figures.json"]
             ),
             history=self._history(first.labels),
         )
@@ -359,7 +360,7 @@ class _BundleReader:
         cascades = [cascade_settings(own.task) for own in tasks]
         learned = {own.learned_file for own in cascades if own is not None} - {None}
         if learned != ({self._folder.path / _LEARNED} if _LEARNED in files else set()):
-            raise self._wrong(
+            raise self._damage(
                 "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
             )
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
@@ -368,7 +369,7 @@ class _BundleReader:
         """Return a task with the labelled texts that its prompts show."""
         task, rows = recorded.task, self._content.get(DEMONSTRATIONS)
         if (task.demonstrations is None) is not (rows is None):
-            raise self._wrong(
+            raise self._damage(
                 "settings.json", f"expected {DEMONSTRATIONS} where demonstrations are shown, and only there"
             )
         if rows is None:
@@ -394,7 +395,7 @@ class _BundleReader:
         )
         if fingerprint.to_record() != record:
             changed = "; ".join(fingerprint.differences(record))
-            raise self._wrong("manifest.json", f"its fingerprint differs from the other files in {changed}")
+            raise self._damage("manifest.json", f"its fingerprint differs from the other files in {changed}")
         return fingerprint
 
     def _plan(self, n_tasks: int) -> CascadePlan | None:
@@ -404,10 +405,10 @@ class _BundleReader:
         expected = 1 if plan is None else len(plan.models)
         if n_tasks != expected:
             whose = "one task without a plan" if plan is None else f"{expected} tasks for the plan"
-            raise self._wrong("settings.json", f"expected {whose}, got {n_tasks}")
+            raise self._damage("settings.json", f"expected {whose}, got {n_tasks}")
         return plan
 
-    def _loaded(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
+    def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None without the file."""
         return load(self._folder.path / name, fingerprint=fingerprint) if name in self._content else None
 
@@ -415,33 +416,33 @@ class _BundleReader:
         thresholds: dict[str, Any] = self._content["thresholds.json"]
         if set(thresholds) != _THRESHOLDS:
             named = ", ".join(sorted(_THRESHOLDS))
-            raise self._wrong(
+            raise self._damage(
                 "thresholds.json", f"expected the keys {named}, got {sorted(thresholds)!r:.200}"
             )
         suggested, certified = thresholds["suggested"], thresholds["certified"]
         values = [] if suggested is None else [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
-            raise self._wrong("thresholds.json", f"expected thresholds in [0, 1], got {values}")
+            raise self._damage("thresholds.json", f"expected thresholds in [0, 1], got {values}")
         return thresholds
 
     def _history(self, labels: LabelSet) -> BundleHistory:
-        history = self._validated("history.json", BundleHistory, self._content["history.json"])
+        history = self._validated_record("history.json", BundleHistory, self._content["history.json"])
         counts = history.labels.values()
         # An answer of several labels counts each of them.
         most = max(counts, default=0) if isinstance(labels, CompositeLabels) else sum(counts)
         if most > history.rows:
-            raise self._wrong("history.json", f"expected {history.rows} labels at most, got {most}")
+            raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history
 
-    def _validated(self, name: str, kind: type[_Model], value: object) -> _Model:
+    def _validated_record(self, name: str, kind: type[_Model], value: object) -> _Model:
         if not isinstance(value, dict):
-            raise self._wrong(name, f"expected an object, got {value!r:.40}")
+            raise self._damage(name, f"expected an object, got {value!r:.40}")
         try:
             return kind.model_validate(value)
         except pydantic.ValidationError as error:
             problem = describe_problem(dict(error.errors()[0]), kind)
-            raise self._wrong(name, problem.rstrip(".")) from error
+            raise self._damage(name, problem.rstrip(".")) from error
 
-    def _wrong(self, name: str, why: str) -> StateError:
+    def _damage(self, name: str, why: str) -> StateError:
         return StateError(f"{self._folder.path / name}: {why}: {_AGAIN}.")

@@ -1,4 +1,4 @@
-"""From a run's directory to a bundle."""
+"""Export of a run's directory as a bundle."""
 
 from __future__ import annotations
 

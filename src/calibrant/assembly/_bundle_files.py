@@ -96,7 +96,7 @@ class Folder:
     digest: str
 
 
-def _damaged(place: Path | str, why: str) -> StateError:
+def _damage(place: Path | str, why: str) -> StateError:
     return StateError(f"{place}: {why}: copy the bundle again, or export the run again.")
 
 
@@ -115,15 +115,15 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
     """
     try:
         value = json.loads(
-            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=without_doubles
+            text, parse_constant=_finite_number, parse_float=_finite_number, object_pairs_hook=without_doubles
         )
         _check_depth(value, _DEPTH)
     except (ValueError, RecursionError) as error:
-        raise _damaged(place, f"expected JSON, got something else ({error})") from error
+        raise _damage(place, f"expected JSON, got something else ({error})") from error
     return value
 
 
-def _finite(digits: str) -> float:
+def _finite_number(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError(f"{digits:.40} is no finite number")
@@ -233,7 +233,7 @@ def read_folder(path: str | Path) -> Folder:
     _check_names(path, set(manifest.files))
     content: dict[str, Any] = {}
     for name, entry in manifest.files.items():
-        text = _checked_text(path / name, entry)
+        text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
     return Folder(
         path=path,
@@ -250,9 +250,9 @@ def _read_manifest(path: Path) -> _Manifest:
         raise StateError(
             f"{path}: expected a bundle, got a folder without {MANIFEST}: make one of a run with `calibrant export`."
         )
-    record = parse_json(_decoded(_content(place, most=_MANIFEST_BYTES), place), place)
+    record = parse_json(_utf8_text(_content(place, most=_MANIFEST_BYTES), place), place)
     if not isinstance(record, dict) or record.get("kind") != _KIND:
-        raise _damaged(place, "expected the manifest of a bundle, got something else")
+        raise _damage(place, "expected the manifest of a bundle, got something else")
     version = record.get("version")
     if type(version) is int and version > _VERSION:
         raise StateError(
@@ -263,9 +263,9 @@ def _read_manifest(path: Path) -> _Manifest:
         manifest = _Manifest.model_validate(record)
     except pydantic.ValidationError as error:
         problem = describe_problem(dict(error.errors()[0]), _Manifest)
-        raise _damaged(place, f"{problem.rstrip('.')}") from error
+        raise _damage(place, problem.rstrip(".")) from error
     if manifest.sha256 != _digest(record):
-        raise _damaged(place, "altered: its content does not have the SHA-256 it states")
+        raise _damage(place, "altered: its content does not have the SHA-256 it states")
     return manifest
 
 
@@ -274,9 +274,9 @@ def _check_names(path: Path, listed: set[str]) -> None:
     place = path / MANIFEST
     if unknown := listed - _REQUIRED - _OPTIONAL:
         known = ", ".join(sorted(_REQUIRED | _OPTIONAL))
-        raise _damaged(place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}")
+        raise _damage(place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}")
     if unlisted := _REQUIRED - listed:
-        raise _damaged(place, f"expected {min(unlisted)} among the files, got none")
+        raise _damage(place, f"expected {min(unlisted)} among the files, got none")
     try:
         present = {entry.name for entry in path.iterdir()} - {MANIFEST}
     except OSError as error:
@@ -288,19 +288,19 @@ def _check_names(path: Path, listed: set[str]) -> None:
             f"{path}: expected only what {MANIFEST} lists, got {min(extra)!r:.80} too: remove it."
         )
     if missing := listed - present:
-        raise _damaged(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
+        raise _damage(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
 
 
-def _checked_text(place: Path, entry: _FileEntry) -> str:
+def _read_listed_file(place: Path, entry: _FileEntry) -> str:
     data = _content(place, most=entry.bytes)
     digest = _sha256(data)
     if digest != entry.sha256:
-        raise _damaged(
+        raise _damage(
             place,
             f"altered: expected {entry.bytes:,} bytes of SHA-256 {entry.sha256:.12}..., got {len(data):,} bytes of "
             f"{digest:.12}...",
         )
-    return _decoded(data, place)
+    return _utf8_text(data, place)
 
 
 def _content(place: Path, *, most: int) -> bytes:
@@ -310,19 +310,19 @@ def _content(place: Path, *, most: int) -> bytes:
         about = place.lstat()
         if not stat.S_ISREG(about.st_mode):
             kind = "a symbolic link" if stat.S_ISLNK(about.st_mode) else "something else"
-            raise _damaged(place, f"expected a regular file, got {kind}")
+            raise _damage(place, f"expected a regular file, got {kind}")
         if about.st_size > most:
-            raise _damaged(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
+            raise _damage(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
         with place.open("rb") as file:
             return file.read(most + 1)
     except OSError as error:
-        raise _damaged(place, f"cannot be read ({error.strerror or error})") from error
+        raise _damage(place, f"cannot be read ({error.strerror or error})") from error
 
 
-def _decoded(data: bytes, place: Path) -> str:
+def _utf8_text(data: bytes, place: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         byte = data[error.start]
-        raise _damaged(f"{place}:{line}", f"expected UTF-8 text, got the byte 0x{byte:02x}") from error
+        raise _damage(f"{place}:{line}", f"expected UTF-8 text, got the byte 0x{byte:02x}") from error

@@ -1,4 +1,4 @@
-"""From a bundle to the classifier that predicts what the run predicted."""
+"""Classifiers of bundles, which predict what the runs predicted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._open import open_classifier
 from calibrant.assembly._sections import routing_settings
-from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_options
+from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_models
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, StateError
@@ -21,7 +21,7 @@ from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier, as_classifier
-from calibrant.inference._models import ModelLike, open_client
+from calibrant.inference._models import ModelLike, may_be_withheld, open_client
 from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 
@@ -74,23 +74,23 @@ def load(
     """
     bundle = path if isinstance(path, Bundle) else read_bundle(path)
     given = _by_model(bundle, options or {})
-    missing = _missing(bundle, given) if model is None else {}
-    tasks = [_opened_as(own, bundle, given, router_state) for own in bundle.tasks]
+    missing = _missing_options(bundle, given) if model is None else {}
+    tasks = [_task_to_open(own, bundle, given, router_state) for own in bundle.tasks]
     if bundle.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            classifier = _with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
+            classifier = _open_with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
         elif bundle.plan is not None:
-            classifier = _planned(bundle.plan, tasks, limits=limits, journal=journal)
+            classifier = _open_plan(bundle.plan, tasks, limits=limits, journal=journal)
         else:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
     except ConfigurationError as error:
         if not missing:
             raise
-        raise ConfigurationError(f"{error} {_left_out(bundle, missing)}") from error
+        raise ConfigurationError(f"{error} {_left_out_message(bundle, missing)}") from error
     try:
-        return _finished(bundle, classifier)
+        return _as_exported(bundle, classifier)
     except BaseException:
         classifier.close()
         raise
@@ -110,7 +110,7 @@ def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[s
     return dict(options)
 
 
-def _missing(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+def _missing_options(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the options that were left out and not given, by model; raise if no environment variable can do."""
     missing: dict[str, list[str]] = {}
     for task in bundle.tasks:
@@ -118,11 +118,11 @@ def _missing(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str
             if names := [option for option in left_out if option not in given.get(name, {})]:
                 missing[name] = names
     if any(set(names) - _FROM_ENVIRONMENT for names in missing.values()):
-        raise ConfigurationError(_left_out(bundle, missing))
+        raise ConfigurationError(_left_out_message(bundle, missing))
     return missing
 
 
-def _left_out(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
+def _left_out_message(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
     parts = [f"{', '.join(options)} of {name}" for name, options in missing.items()]
     return (
         f"{bundle.path}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
@@ -130,12 +130,10 @@ def _left_out(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
     )
 
 
-def _opened_as(
+def _task_to_open(
     own: RecordedTask, bundle: Bundle, given: Mapping[str, Mapping[str, Any]], router_state: str | None
 ) -> Task:
-    names = {label_of(model) for model in models_of(own.task)}
-    options = {name: found for name, found in given.items() if name in names}
-    task = with_options(own.task, options, left_out=own.left_out)
+    task = with_options(own.task, given, left_out=own.left_out)
     routing = routing_settings(task)
     if routing is None:
         return task
@@ -148,7 +146,42 @@ def _opened_as(
     return task.with_sections(routing=routing.model_copy(update={"state": router_state}))
 
 
-def _with_other_model(
+def with_options(
+    task: Task, given: Mapping[str, Mapping[str, Any]], *, left_out: Mapping[str, tuple[str, ...]]
+) -> Task:
+    """Return the task with further options of its models: who calls, where, and what was left out of its record.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    given : mapping of str to mapping
+        Options by model (its alias or name).
+    left_out : mapping of str to tuple of str
+        Names of options that may be given back, by model; see `RecordedTask`.
+
+    Raises
+    ------
+    ConfigurationError
+        An option would change the calls.
+    """
+
+    def with_own(own: Any) -> Any:  # noqa: ANN401 (settings of a model or provider)
+        name = label_of(own)
+        options = dict(given.get(name, {}))
+        for option in options.keys() - left_out.get(name, ()):
+            if not may_be_withheld(option):
+                raise ConfigurationError(
+                    f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "
+                    f"{option!r:.80}: it could change the predictions; run and export with it."
+                )
+        base = options.pop("api_base", own.api_base)
+        return own.model_copy(update={"api_base": base, "options": {**own.options, **options}})
+
+    return with_models(task, with_own)
+
+
+def _open_with_other_model(
     bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     if bundle.plan is not None or task.sections:
@@ -162,7 +195,7 @@ def _with_other_model(
     return Classifier.from_task(task, client=client, limits=limits, journal=journal)
 
 
-def _planned(
+def _open_plan(
     plan: CascadePlan, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     """Return the cascade of a plan; of a plan with one model, its classifier, which takes limits and journal."""
@@ -185,7 +218,7 @@ def _planned(
     return cascade
 
 
-def _finished(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
+def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier under the bundle's prompt and correction, if it is the one that was exported."""
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
@@ -214,7 +247,7 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
     if bundle.description is None:
         return
-    before, now = map(_comparable, (bundle.description, classifier.describe()))
+    before, now = map(_comparable_description, (bundle.description, classifier.describe()))
     if name != bundle.fingerprint.model:
         before["model"] = now["model"]
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
@@ -226,7 +259,7 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
 
 
-def _comparable(description: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable_description(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description as it is stored, without addresses."""
     text = json.dumps(public_description(description), default=repr)
     content: dict[str, Any] = json.loads(text, object_hook=_without_address)

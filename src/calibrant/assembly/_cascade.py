@@ -35,10 +35,10 @@ def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
         return settings
     looper = read_looper(settings.file)
     own: dict[str, Any] = {name: getattr(settings, name) for name in _OF_THE_TASK}
-    return looper.model_copy(update={**own, "models": _chosen(settings, looper.models)})
+    return looper.model_copy(update={**own, "models": _chosen_models(settings, looper.models)})
 
 
-def _chosen(
+def _chosen_models(
     settings: CascadeSettings, named: tuple[CascadeModelSettings, ...]
 ) -> tuple[CascadeModelSettings, ...]:
     """Return the task's models in the order in which the looper's file names them, where it names any."""
@@ -71,7 +71,7 @@ def open_cascade(
     """Return the cascade that a task's sections describe; see `calibrant.assembly.open_classifier`."""
     settings = resolved_cascade(section)
     with ExitStack() as opened:
-        models = _models(task, settings, routing, opened)
+        models = _open_models(task, settings, routing, opened)
         method = _method(settings, [model.classifier for model in models])
         opened.callback(method.close)
         cascade = Cascade(
@@ -92,7 +92,7 @@ def open_cascade(
     return cascade
 
 
-def _models(
+def _open_models(
     task: Task, settings: CascadeSettings, routing: RoutingSettings | None, opened: ExitStack
 ) -> list[CascadeModel]:
     """Open the models of a cascade, which `opened` closes."""

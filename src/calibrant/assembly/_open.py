@@ -1,4 +1,4 @@
-"""From a task to what answers it: one classifier, one with several providers, or a cascade."""
+"""Classifiers of tasks: one model, several providers, or a cascade."""
 
 from __future__ import annotations
 

@@ -159,14 +159,14 @@ def open_routed_client(
         embedder = _embedder(settings, opened)
         routed = RoutedClient(
             providers,
-            router=_shared(open_router(settings, rng=rng), settings, task_name, opened),
+            router=_shared_router(open_router(settings, rng=rng), settings, task_name, opened),
             embedder=embedder,
             task=task_name,
             cooldown_seconds=settings.cooldown_seconds,
             allowed_failures=settings.allowed_failures,
             call_seconds=settings.call_seconds,
             owned=True,
-            **_parts(settings, {own.name: own.client for own in providers}),
+            **_optional_parts(settings, {own.name: own.client for own in providers}),
         )
         opened.pop_all()
     return routed
@@ -191,17 +191,17 @@ def refuse_misleading_providers(
 ) -> None:
     """Refuse providers that are known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
-        options, space = _options(own), provider.logprob_space
+        options, space = _provider_options(own), provider.logprob_space
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 
-def _options(own: RoutingProviderSettings) -> dict[str, Any]:
+def _provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
     """Return the options of a provider, its address among them."""
     return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
 
 
 def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
-    options = _options(own)
+    options = _provider_options(own)
     client = open_client(own.name, space=own.space, concurrency=own.concurrency, options=options)
     opened.callback(client.close)
     return Provider(
@@ -215,7 +215,7 @@ def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
     )
 
 
-def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
+def _shared_router(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
     """Return the strategy with what it has learnt, if there is anything to learn."""
     if not settings.learns:
         return router
@@ -225,7 +225,7 @@ def _shared(router: Router, settings: RoutingSettings, task_name: str, opened: E
     return shared
 
 
-def _parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
+def _optional_parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
     """Return the optional components of a strategy: judge, triage, quality gate and coherence monitor."""
     parts: dict[str, Any] = {}
     if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
@@ -247,7 +247,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     if name is None:
         return None
     provider = next((one for one in settings.providers if one.label == name), None)
-    access = {} if provider is None else _options(provider)
+    access = {} if provider is None else _provider_options(provider)
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(

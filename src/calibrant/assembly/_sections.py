@@ -1,4 +1,4 @@
-"""Sections of a task that packages above `core` know: each is read by the package that knows it, when a task has it."""
+"""Settings in a task's ``[cascade]`` and ``[routing]`` sections, which packages above `core` check."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
     section = task.sections["cascade"]
-    settings = _checked(section, "cascade", CascadeSettings)
+    settings = _checked_section(section, "cascade", CascadeSettings)
     if not isinstance(section, SectionTable):
         return settings
     refuse(_cascade_problems(settings, section, task), section.text, section.path)
@@ -70,8 +70,8 @@ def routing_settings(task: Task) -> RoutingSettings | None:
 
     section = task.sections["routing"]
     if not isinstance(section, SectionTable):
-        return _checked(section, "routing", RoutingSettings)
-    settings = _checked(_with_zeph(section), "routing", RoutingSettings)
+        return _checked_section(section, "routing", RoutingSettings)
+    settings = _checked_section(_with_zeph(section), "routing", RoutingSettings)
     refuse(_routing_problems(settings, section, task), section.text, section.path)
     return settings.beside(section.path.parent)
 
@@ -105,7 +105,7 @@ def read_settings_file(path: Path, expected: str) -> str:
         ) from error
 
 
-def _checked(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:
+def _checked_section(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:
     """Return the settings of a section, from its table or as they are."""
     if isinstance(section, kind):
         return section
@@ -140,7 +140,7 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
 
     if settings.file is not None:
         doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold", "learned_file"}
-        yield from _doubled("cascade", doubled)
+        yield from _doubled_keys("cascade", doubled)
     reason = "a label that it changes is one that no model was sure of"
     yield from _common_problems("cascade", "cascade.models", reason, section, task)
     if task.demonstrations is not None:
@@ -151,7 +151,7 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
         yield ("cascade",), problem
 
 
-def _doubled(section: str, names: Iterable[str]) -> Iterator[Problem]:
+def _doubled_keys(section: str, names: Iterable[str]) -> Iterator[Problem]:
     """Yield settings that stand beside the file they belong in."""
     for name in sorted(names):
         where = f"expected no '{section}.{name}' beside '{section}.file'"
@@ -199,6 +199,6 @@ def _with_zeph(section: SectionTable) -> SectionTable:
     from calibrant.assembly._zeph import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
 
     own = {name: value for name, value in routing.items() if name != "file"}
-    refuse(_doubled("routing", own.keys() - OWN_KEYS), section.text, section.path)
+    refuse(_doubled_keys("routing", own.keys() - OWN_KEYS), section.text, section.path)
     zeph = read_zeph(section.path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
     return SectionTable(values={**zeph, **own}, path=section.path, beside=section.beside, text=section.text)

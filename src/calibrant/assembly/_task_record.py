@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import pydantic
@@ -18,7 +17,7 @@ from calibrant.core._label_records import labels_from_record, labels_to_record
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
-from calibrant.inference._models import may_be_withheld, without_secrets
+from calibrant.inference._models import without_secrets
 
 if TYPE_CHECKING:
     from calibrant.routing._settings import RoutingProviderSettings
@@ -137,7 +136,7 @@ def read_run_settings(directory: Path) -> RunSettings | None:
         return None
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
     settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
-    return _validated(RunSettings, settings, path)
+    return _validated_record(RunSettings, settings, path)
 
 
 def asked_alone(task: Task, model: str | None) -> Task:
@@ -163,7 +162,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": cascade.learned_file.resolve()})
     left_out: dict[str, list[str]] = {}
-    task = _with_models(task.with_sections(cascade=cascade), partial(_public, left_out=left_out))
+    task = with_models(task.with_sections(cascade=cascade), partial(_public_settings, left_out=left_out))
     cascade, routing = cascade_settings(task), routing_settings(task)
     record = {
         "name": task.name,
@@ -184,7 +183,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     return record
 
 
-def _public(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
+def _public_settings(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
     """Return a model's settings without options that may hold credentials; note those left out."""
     base = {} if own.api_base is None else {"api_base": own.api_base}
     kept, names = without_secrets({**own.options, **base})
@@ -215,10 +214,10 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     StateError
         The values are no record of a task.
     """
-    own = _validated(_TaskRecord, record, place)
+    own = _validated_record(_TaskRecord, record, place)
     sections = _sections(own, place)
     if (own.model is None) is not bool(sections):
-        raise _damaged(place, "expected either model, or cascade and routing")
+        raise _damage(place, "expected either model, or cascade and routing")
     try:
         task = Task(
             name=own.name,
@@ -231,7 +230,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             demonstrations=own.demonstrations,
         )
     except (ConfigurationError, TypeError, ValueError) as error:
-        raise _damaged(place, str(error)) from error
+        raise _damage(place, str(error)) from error
     return RecordedTask(task=task, left_out=own.left_out, state_left_out=own.state_left_out)
 
 
@@ -241,30 +240,30 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
     if record.routing is not None:
         from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
-        sections["routing"] = _validated(RoutingSettings, record.routing, place)
+        sections["routing"] = _validated_record(RoutingSettings, record.routing, place)
     if record.cascade is not None:
         from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
-        cascade = _validated(CascadeSettings, record.cascade, place)
+        cascade = _validated_record(CascadeSettings, record.cascade, place)
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
         members = {model.name for model in cascade.models}
         if not members:
-            raise _damaged(place, "expected at least one of the cascade's models")
+            raise _damage(place, "expected at least one of the cascade's models")
         if (ROUTED in members) is not ("routing" in sections):
-            raise _damaged(place, f"expected routing together with the cascade's model {ROUTED!r}")
+            raise _damage(place, f"expected routing together with the cascade's model {ROUTED!r}")
         sections["cascade"] = cascade
     return sections
 
 
-def _validated(kind: type[_Settings], value: object, place: Path) -> _Settings:
+def _validated_record(kind: type[_Settings], value: object, place: Path) -> _Settings:
     try:
         return kind.model_validate(value)
     except pydantic.ValidationError as error:
-        raise _damaged(place, describe_problem(dict(error.errors()[0]), kind)) from error
+        raise _damage(place, describe_problem(dict(error.errors()[0]), kind)) from error
 
 
-def _damaged(place: Path, why: str) -> StateError:
+def _damage(place: Path, why: str) -> StateError:
     return StateError(f"{place}: damaged: {why.rstrip('.')}: write it again, or restore it.")
 
 
@@ -281,7 +280,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     return models
 
 
-def _with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
+def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
     """Return the task with its model, or the models and providers of its sections, changed."""
     cascade, routing = cascade_settings(task), routing_settings(task)
     if not task.sections:
@@ -293,49 +292,3 @@ def _with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
         providers = tuple(map(change, routing.providers))
         routing = routing.model_copy(update={"providers": providers})
     return task.with_sections(cascade=cascade, routing=routing)
-
-
-def with_options(
-    task: Task,
-    options: Mapping[str, Mapping[str, Any]],
-    *,
-    left_out: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-) -> Task:
-    """Return the task with further options of its models: who calls, where, and what was left out of its record.
-
-    Parameters
-    ----------
-    task : Task
-        The task.
-    options : mapping of str to mapping
-        By model (its alias or name).
-    left_out : mapping of str to tuple of str, default none
-        Names of options that may be given back, by model; see `RecordedTask`.
-
-    Raises
-    ------
-    ConfigurationError
-        The task has no such model, or an option would change the calls.
-    """
-    if not options:
-        return task
-    names = [label_of(own) for own in models_of(task)]
-    for name, given in options.items():
-        if name not in names:
-            raise ConfigurationError(
-                f"Expected options of one of the models {', '.join(names)}, got some of {name!r:.80}: correct the name."
-            )
-        allowed = left_out.get(name, ())
-        other = [option for option in given if option not in allowed and not may_be_withheld(option)]
-        if other:
-            raise ConfigurationError(
-                f"Expected options that say who calls and where (api_key, extra_headers, api_base, timeout), got "
-                f"{other[0]!r:.80}: it could change the predictions; run and export with it."
-            )
-
-    def with_own(own: _Model) -> _Model:
-        given = dict(options.get(label_of(own), {}))
-        base = given.pop("api_base", own.api_base)
-        return own.model_copy(update={"api_base": base, "options": {**own.options, **given}})
-
-    return _with_models(task, with_own)

@@ -166,7 +166,7 @@ class ConfidenceCalibrator(SavedFit):
         return self.to_record()
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:  # noqa: ARG003
+    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:  # noqa: ARG003
         return cls.from_record(state)
 
     @abstractmethod

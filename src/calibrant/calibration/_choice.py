@@ -20,7 +20,7 @@ from calibrant.calibration._calibrators import (
     PlattCalibrator,
     TemperatureCalibrator,
 )
-from calibrant.calibration._losses import paired_gain
+from calibrant.calibration._losses import paired_gain, stratified_folds
 from calibrant.calibration._state import damaged, read_state
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
@@ -218,7 +218,7 @@ def select_calibrator(
             makers |= {
                 f"{name} per label": partial(PerLabelCalibrator, name) for name in get_args(CalibratorMethod)
             }
-        fold = _folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
+        fold = stratified_folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
         losses |= {name: (_held_out(make, p, y, names, fold) - y) ** 2 for name, make in makers.items()}
     chosen = "none"
     for name, loss in losses.items():
@@ -236,15 +236,6 @@ def _any_suffices(names: NDArray[np.object_], y: _Floats) -> bool:
     _, group = np.unique(names.astype(str), return_inverse=True)
     n, right = np.bincount(group), np.bincount(group, weights=y)
     return bool(((n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)).any())
-
-
-def _folds(y: _Floats, n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return a random fold for each row, stratified by right and wrong."""
-    order = rng.permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
-    fold = np.empty(len(y), dtype=np.intp)
-    fold[order] = np.arange(len(y)) % n_folds
-    return fold
 
 
 def _held_out(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_normalise
+from calibrant.calibration._losses import log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._validation import check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError
@@ -61,9 +61,8 @@ def held_out_answer_probability(
         )
     rows = np.maximum(log_normalise(given), _FLOOR)
     generator = np.random.default_rng(0 if rng is None else rng)
+    fold = stratified_folds(truth, min(_FOLDS, len(rows)), generator)
     order = generator.permutation(len(rows))
-    fold = np.empty(len(rows), dtype=np.intp)
-    fold[order[np.argsort(truth[order], kind="stable")]] = np.arange(len(rows)) % min(_FOLDS, len(rows))
     found = np.empty(len(rows))
     for k in range(int(fold.max()) + 1):
         taught = order[fold[order] != k][: max(1, _MOST_FITTED // rows.shape[1])]

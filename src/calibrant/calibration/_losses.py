@@ -1,9 +1,10 @@
-"""Log loss by row, and whether a change in them is more than noise."""
+"""Log loss by row on held-out folds, and the test that a change in it is more than noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,3 +63,12 @@ def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> Pair
         mean=float(difference.mean()),
         standard_error=error,
     )
+
+
+def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return a random fold for each row, shape (n,), even within every group."""
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
+    fold = np.empty(len(groups), dtype=np.intp)
+    fold[order] = np.arange(len(groups)) % n_folds
+    return fold

@@ -80,7 +80,7 @@ class LabelPriorCorrection(SavedFit):
     Attributes
     ----------
     prior_ : ndarray of shape (L,)
-        The mean of the normalised probabilities, each at least 1e-12 so that logarithms
+        The (weighted) mean of the normalised probabilities, each at least 1e-12 so that logarithms
         stay finite; sums to 1 but for that floor.
     divisor_ : ndarray of shape (L,)
         The prior that is divided out: `prior_`, as the guard bounds it, or relative to
@@ -115,6 +115,7 @@ class LabelPriorCorrection(SavedFit):
     strength_: float
     _mean: _Floats  # prior_ before the floor
     _wins: _Floats | None  # shares of rows won; None where nothing is guarded
+    _weight: float  # sum of the weights of all rows
     _kind, _fitted = "label-prior correction", "prior_"
     # Version 1 knew no guard: its corrections divide by the whole prior.
     _version, _earlier = 2, (1,)
@@ -137,7 +138,13 @@ class LabelPriorCorrection(SavedFit):
         known = "" if self.frequencies is None else f", frequencies={list(self.frequencies)}"
         return f"LabelPriorCorrection({self.method!r}, strength={self.strength!r}{known})"
 
-    def fit(self, log_probabilities: ArrayLike, answers: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        log_probabilities: ArrayLike,
+        answers: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+    ) -> Self:
         """Fit the prior and, given answers, the strength; an earlier fit is discarded.
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
@@ -152,11 +159,13 @@ class LabelPriorCorrection(SavedFit):
         answers : array-like of int, shape (n,), optional
             Position of the true label of each row, in [0, L). Only checked where the strength was
             given to the constructor. Content-free inputs have none.
+        weights : array-like of shape (n,), optional
+            Weight of each row in the prior, in (0, 1]. Default 1.
 
         Raises
         ------
         ConfigurationError
-            Wrong shapes, no rows, NaN or infinity, a position out of range, another
+            Wrong shapes, no rows, NaN or infinity, a position or weight out of range, another
             number of labels than `frequencies`, or answers to content-free inputs.
         """
         n_labels = None if self.frequencies is None else len(self.frequencies)
@@ -170,8 +179,8 @@ class LabelPriorCorrection(SavedFit):
         guarded = self.method == "batch" and self.strength is None and self.frequencies is None
         nothing = np.zeros(rows.shape[1])
         self.strength_ = 1.0 if self.strength is None else self.strength
-        self._mean, self._wins, self.n_rows_ = nothing, nothing if guarded else None, 0
-        self._absorb(rows)
+        self._mean, self._wins, self._weight, self.n_rows_ = nothing, nothing if guarded else None, 0.0, 0
+        self._absorb(rows, np.ones(len(rows)) if weights is None else _check_weights(weights, rows))
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)
         return self
@@ -195,7 +204,7 @@ class LabelPriorCorrection(SavedFit):
         if not hasattr(self, "prior_"):
             return self.fit(log_probabilities)
         rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
-        self._absorb(rows)
+        self._absorb(rows, np.ones(len(rows)))
         return self
 
     def fit_strength(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
@@ -256,7 +265,9 @@ class LabelPriorCorrection(SavedFit):
         corrected = divided(log_normalise(rows), self.divisor_, self.strength_)
         return corrected.reshape(np.shape(log_probabilities))
 
-    def _n_labels(self) -> int:
+    @property
+    def n_labels_(self) -> int:
+        """Number of labels."""
         return len(self.prior_)
 
     def _state(self) -> dict[str, Any]:
@@ -265,32 +276,36 @@ class LabelPriorCorrection(SavedFit):
             "strength": self.strength,
             "learned_strength": self.strength_,
             "n_rows": self.n_rows_,
+            "weight": self._weight,
             "mean": self._mean.tolist(),
             "wins": None if self._wins is None else self._wins.tolist(),
             "frequencies": None if self.frequencies is None else list(self.frequencies),
         }
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+        n_labels = len(labels)
         # Files of version 1 hold neither wins nor frequencies.
         restored = cls(state["method"], strength=state["strength"], frequencies=state.get("frequencies"))
         restored.n_rows_ = index(state["n_rows"])
         restored.strength_ = check_number("strength", state["learned_strength"], _STRENGTHS)
+        restored._weight = check_number("weight", state["weight"], f"(0, {restored.n_rows_}]")
         restored._mean = _stored_shares(state["mean"], n_labels)
         wins = state.get("wins")
         restored._wins = None if wins is None else _stored_shares(wins, n_labels)
-        if restored.n_rows_ < 1 or len(restored.frequencies or restored._mean) != n_labels:
-            raise ConfigurationError(f"Expected the prior of {n_labels} labels from at least one row.")
+        if len(restored.frequencies or restored._mean) != n_labels:
+            raise ConfigurationError(f"Expected frequencies of {n_labels} labels.")
         restored._derive()
         return restored
 
-    def _absorb(self, rows: _Floats) -> None:
-        """Take rows into the running means."""
-        n, before = len(rows), self.n_rows_
-        self.n_rows_ += n
-        self._mean = (before * self._mean + np.exp(log_normalise(rows)).sum(axis=0)) / self.n_rows_
+    def _absorb(self, rows: _Floats, weights: _Floats) -> None:
+        """Take weighted rows into the running means."""
+        before = self._weight
+        self._weight += float(weights.sum())
+        self._mean = (before * self._mean + weights @ np.exp(log_normalise(rows))) / self._weight
         if self._wins is not None:
-            self._wins = (before * self._wins + label_wins(rows).sum(axis=0)) / self.n_rows_
+            self._wins = (before * self._wins + weights @ label_wins(rows)) / self._weight
+        self.n_rows_ += len(rows)
         self._derive()
 
     def _derive(self) -> None:
@@ -327,6 +342,14 @@ def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
         )
         raise ConfigurationError(msg)
     return tuple(given.tolist())
+
+
+def _check_weights(weights: ArrayLike, rows: _Floats) -> _Floats:
+    given = as_numbers("weights", weights)
+    if given.shape != (len(rows),) or not ((given > 0.0) & (given <= 1.0)).all():
+        msg = f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
+        raise ConfigurationError(msg)
+    return given
 
 
 def _stored_shares(values: Any, n_labels: int) -> _Floats:  # noqa: ANN401 - any JSON value

@@ -111,8 +111,9 @@ def read_predictions(
     rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].rows), None)
     if rows is None:
         raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
-    known = fingerprint is not None and rows.space is not None
-    found = fingerprint(LogprobSpace(rows.space), rows.label_set) if known else None
+    found = None
+    if fingerprint is not None and rows.space is not None:
+        found = fingerprint(LogprobSpace(rows.space), rows.label_set)
 
     def column(of: str, kind: type[np.generic]) -> NDArray[Any]:
         return np.array([getattr(row, of) for row in rows.rows.values()], dtype=kind)

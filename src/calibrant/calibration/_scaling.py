@@ -80,10 +80,10 @@ class DistributionScaling(SavedFit):
         return {"method": self.method, **self._learned()}
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
+    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
         cls._check_method(state, cls.method)
         scaling = cls()
-        scaling.n_labels_ = n_labels
+        scaling.n_labels_ = len(labels)
         scaling._restore(state)
         return scaling
 

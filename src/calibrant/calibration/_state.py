@@ -111,12 +111,7 @@ class SavedFit(ABC):
             The file cannot be written.
         """
         self._require_fitted("save")
-        n_labels = self._n_labels()
-        if n_labels not in {None, len(fingerprint.labels)}:
-            raise ConfigurationError(
-                f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the "
-                "label set of the rows."
-            )
+        self._check_labels(fingerprint)
         write_state(
             path, kind=self._kind, version=self._version, fingerprint=fingerprint, state=self._state()
         )
@@ -135,7 +130,7 @@ class SavedFit(ABC):
             path, kind=cls._kind, version=cls._version, earlier=cls._earlier, fingerprint=fingerprint
         )
         try:
-            return cls._from_state(state, n_labels=len(fingerprint.labels))
+            return cls._from_state(state, labels=tuple(fingerprint.labels))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise damaged(path, error) from error
 
@@ -146,16 +141,20 @@ class SavedFit(ABC):
                 f"Expected a fitted {name}, got {action} before fit: call fit or load first."
             )
 
-    def _n_labels(self) -> int | None:
-        """Return the number of fitted labels, if the fit depends on it."""
-        return getattr(self, "n_labels_", None)
+    def _check_labels(self, fingerprint: Fingerprint) -> None:
+        n_labels = getattr(self, "n_labels_", None)  # of fits that depend on it
+        if n_labels not in {None, len(fingerprint.labels)}:
+            raise ConfigurationError(
+                f"Expected a fingerprint of {n_labels} labels, as fitted, got {len(fingerprint.labels)}: pass the "
+                "label set of the rows."
+            )
 
     @abstractmethod
     def _state(self) -> dict[str, Any]: ...
 
     @classmethod
     @abstractmethod
-    def _from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self: ...
+    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self: ...
 
     def _learned(self) -> dict[str, Any]:
         return {name: getattr(self, f"{name}_") for name in self._parameters}

@@ -21,9 +21,9 @@ def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_log_probabilities(
-    name: str, values: ArrayLike, *, n_labels: int | None = None
+    name: str, values: ArrayLike, *, n_labels: int | None = None, least: int = 1
 ) -> NDArray[np.float64]:
-    """Return `values` as finite floats of shape (n, L), n >= 1, L >= 2.
+    """Return `values` as finite floats of shape (n, L), L >= 2.
 
     Parameters
     ----------
@@ -33,6 +33,8 @@ def check_log_probabilities(
         Natural logarithms, at most 1e100 in size; rows need not be normalised.
     n_labels : int, optional
         The L that is needed, where one is known.
+    least : int, default 1
+        Fewest rows; 0 where nothing is learned from them.
 
     Raises
     ------
@@ -43,10 +45,13 @@ def check_log_probabilities(
     if rows.ndim != 2:
         msg = f"Expected {name} of shape (n, L), one row per text, got {rows.shape}."
         raise ConfigurationError(msg)
-    if rows.shape[0] == 0:
+    if rows.shape[0] < least:
         msg = f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
         raise ConfigurationError(msg)
-    _check_width(name, rows.shape[1], n_labels)
+    width, wanted = rows.shape[1], n_labels or "at least two"
+    if width != (n_labels or max(width, 2)):
+        msg = f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."
+        raise ConfigurationError(msg)
     usable = np.abs(rows) <= _HUGE  # False for NaN
     if not usable.all():
         row, column = (int(i) for i in np.argwhere(~usable)[0])
@@ -56,15 +61,6 @@ def check_log_probabilities(
         )
         raise ConfigurationError(msg)
     return rows
-
-
-def _check_width(name: str, width: int, n_labels: int | None) -> None:
-    if n_labels is not None and width != n_labels:
-        msg = f"Expected {name} over {n_labels} labels, as fitted, got {width}: use the same label set, or fit again."
-        raise ConfigurationError(msg)
-    if width < 2:
-        msg = f"Expected {name} over at least two labels, got {width}."
-        raise ConfigurationError(msg)
 
 
 def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:

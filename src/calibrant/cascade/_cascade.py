@@ -159,8 +159,8 @@ class Cascade(BasePredictor):
             calibrators=_in_order(calibrators, places),
             verify_last=verify_last,
         )
-        check_evidence(asked if policy.judges_last else asked[:-1], self.method)
-        self._name = f"cascade({' -> '.join(model.label for model in asked)})"
+        # Without a rule of its own, the last model's answer is taken without evidence.
+        check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
         self.labels, self.field = own[0].labels, own[0].field
         # An optimiser starts from the prompt and the template that all models share.
         self.prompt = _common([one.prompt for one in own], "")
@@ -169,7 +169,7 @@ class Cascade(BasePredictor):
         if owns_models or isinstance(method, str):
             self._owned.append(self.method)
         walk = Walk(
-            name=self._name,
+            name=f"cascade({' -> '.join(model.label for model in asked)})",
             members=tuple(_member(model, self.method, limits) for model in asked),
             judge=Judge(method=self.method, context_of=context_of),
             policy=policy,
@@ -185,13 +185,13 @@ class Cascade(BasePredictor):
             order=order,
         )
         self._open(walk, limits or _combined(own), journal)
-        if journal is not None:
-            self.use_journal(journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
         walk.purse = Purse(limits, [member.classifier.meter for member in walk.members])
         self._walk = walk
-        self._runner = Runner(gate=walk.purse, journal=journal)
+        self._runner = Runner(gate=walk.purse)
+        if journal is not None:
+            self.use_journal(journal)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ class Cascade(BasePredictor):
     @property
     def name(self) -> str:
         """Name of the cascade."""
-        return self._name
+        return self._walk.name
 
     @property
     def space(self) -> LogprobSpace:
@@ -299,8 +299,8 @@ class Cascade(BasePredictor):
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of its settings, which a calibration of its predictions is bound to."""
-        told = json.dumps(self.describe(), sort_keys=True, default=repr)
-        digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        settings = json.dumps(self.describe(), sort_keys=True, default=repr)
+        digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
         return Fingerprint(
             prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
             model=f"{self.name} {digest[:16]}",
@@ -343,15 +343,15 @@ def _in_order(
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> CascadeMember:
     """Return the cascade's own copy of a model."""
-    given = model.classifier
-    own = given.with_limits(_limits(given.limits, limits or given.limits, model.concurrency))
+    original = model.classifier
+    own = original.with_limits(_limits(original.limits, limits or original.limits, model.concurrency))
     if method.needs_tokens:
         own = own.with_tokens(top_logprobs=method.top_logprobs)
     return CascadeMember(
         name=model.label,
         classifier=own,
         free=model.cost == 0,
-        keeps_journal=given.journal is not None,
+        keeps_journal=original.journal is not None,
         described=own.describe(),
         concurrency=model.concurrency,
     )

@@ -73,11 +73,6 @@ class Policy:
     verify_last: bool
     description: Mapping[str, Any]
 
-    @property
-    def judges_last(self) -> bool:
-        """True if the last model's answer is accepted only when it is sure enough."""
-        return len(self.rules) == self.count
-
     def next_model(self, position: int | None, seen: Seen) -> int | None:  # noqa: ARG002  (for plans)
         """Return the place of the model to ask after this one (None: of the first); None where there is no other.
 
@@ -166,8 +161,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     """
     count = len(classifiers)
     _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
-    for classifier, calibrator in zip(classifiers, calibrators, strict=True):
-        _check_fingerprint(classifier, calibrator)
+    _check_fingerprints(classifiers, calibrators)
     fitted = [calibrator_record(one) for one in calibrators]
     apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
@@ -285,25 +279,25 @@ def _thresholds(
     return limits
 
 
-def _each(given: object, count: int, name: str) -> list[float]:
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        return [check_real(name, given)] * count
-    if len(given) not in {count, count - 1}:
+def _each(limits: object, count: int, name: str) -> list[float]:
+    if not isinstance(limits, Sequence | np.ndarray) or isinstance(limits, str):
+        return [check_real(name, limits)] * count
+    if len(limits) not in {count, count - 1}:
         raise ConfigurationError(
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
-            f"the last model's answer however sure it is), got {len(given)}."
+            f"the last model's answer however sure it is), got {len(limits)}."
         )
-    return [check_real(name, one) for one in given]
+    return [check_real(name, one) for one in limits]
 
 
 def _routers(
-    given: EscalationRule | Sequence[EscalationRule] | None, count: int
+    rules: EscalationRule | Sequence[EscalationRule] | None, count: int
 ) -> tuple[EscalationRule, ...]:
-    if given is None:
+    if rules is None:
         return ()
-    if isinstance(given, KeepRule) and given.splits:  # every model ranks the texts by itself
-        given = [replace(given, key=key) for key in tie_keys(given.key, count - 1)]
-    routers = tuple(given) if isinstance(given, Sequence) else (given,) * (count - 1)
+    if isinstance(rules, KeepRule) and rules.splits:  # every model ranks the texts by itself
+        rules = [replace(rules, key=key) for key in tie_keys(rules.key, count - 1)]
+    routers = tuple(rules) if isinstance(rules, Sequence) else (rules,) * (count - 1)
     if len(routers) != count - 1 or not routers:
         raise ConfigurationError(
             f"Expected one meta_verifier per model but the last, {count - 1}, got {len(routers)}."
@@ -314,17 +308,18 @@ def _routers(
     return routers
 
 
-def _check_fingerprint(classifier: Classifier, calibrator: Calibrator | None) -> None:
-    fitted = getattr(calibrator, "fingerprint", None)
-    if fitted is None:
-        return
-    record = fitted.to_record() if isinstance(fitted, Fingerprint) else fitted
-    differences = classifier.fingerprint().differences(record)
-    if differences:
-        raise StateError(
-            f"Expected a calibrator fitted on the predictions of {classifier.name}, got one with another "
-            f"{', '.join(differences)}: fit it again on these."
-        )
+def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence[Calibrator | None]) -> None:
+    for classifier, calibrator in zip(classifiers, calibrators, strict=True):
+        fitted = getattr(calibrator, "fingerprint", None)
+        if fitted is None:
+            continue
+        record = fitted.to_record() if isinstance(fitted, Fingerprint) else fitted
+        differences = classifier.fingerprint().differences(record)
+        if differences:
+            raise StateError(
+                f"Expected a calibrator fitted on the predictions of {classifier.name}, got one with another "
+                f"{', '.join(differences)}: fit it again on these."
+            )
 
 
 def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:

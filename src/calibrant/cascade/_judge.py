@@ -82,6 +82,8 @@ class Judge:
         ------
         ConfigurationError, NotFittedError
             The method cannot judge any answer.
+        ProviderError
+            The verifier did not answer.
         """
         try:
             context = self._context(query)
@@ -118,10 +120,8 @@ class Judge:
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
         try:
             assessed: object = await self.method.assess(answered)
-        except ProviderError as error:
-            return NoEvidence(reason=str(error), attempts=error.attempts)
-        except (ConfigurationError, NotFittedError):
-            raise  # every row would meet it
+        except (ConfigurationError, NotFittedError, ProviderError):
+            raise  # every row would meet the first two; the last is for the caller
         except Exception as error:  # noqa: BLE001  (a method of the user's may raise anything)
             return self._failed(self.method.name, error)
         if isinstance(assessed, NoEvidence):
@@ -152,8 +152,8 @@ class Judge:
             settings = ["assessment", dict(described), *about[1:], dict(self.method.describe())]
             self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
-        told = self._settings[about] + json.dumps(texts)
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        subject = self._settings[about] + json.dumps(texts)
+        return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:

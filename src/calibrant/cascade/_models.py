@@ -60,14 +60,13 @@ class CascadeModel:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.classifier, BasePredictor) and not isinstance(self.classifier, Classifier):
-            raise ConfigurationError(
-                f"Expected models in a cascade, got another cascade, {self.label!r}: name its models instead."
-            )
         if not isinstance(self.classifier, Classifier):
+            cascade = isinstance(self.classifier, BasePredictor)  # type: ignore[unreachable]
+            hint = (
+                "name its models instead" if cascade else "build one with Classifier(model=..., labels=...)"
+            )
             raise ConfigurationError(
-                f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: "
-                "build one with Classifier(model=..., labels=...)."
+                f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: {hint}."
             )
         if self.cost is not None:
             check_real(f"the cost of {self.label!r}", self.cost, low=0.0)
@@ -119,19 +118,24 @@ def _size_in_name(name: str) -> float | None:
     return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
 
 
-def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
+def with_names(models_or_classifiers: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
     """Return the models with names that tell them apart.
 
     Raises
     ------
     ConfigurationError
-        There are none, or two were given the same name.
+        There are none, or two were models_or_classifiers the same name.
     """
-    if isinstance(given, Classifier | CascadeModel) or not isinstance(given, Sequence):
-        raise ConfigurationError(f"Expected a list of models, got {type(given).__name__}.")
-    if not given:
+    if isinstance(models_or_classifiers, Classifier | CascadeModel) or not isinstance(
+        models_or_classifiers, Sequence
+    ):
+        raise ConfigurationError(f"Expected a list of models, got {type(models_or_classifiers).__name__}.")
+    if not models_or_classifiers:
         raise ConfigurationError("Expected at least one model in a cascade, got none.")
-    models = [one if isinstance(one, CascadeModel) else CascadeModel(classifier=one) for one in given]
+    models = [
+        one if isinstance(one, CascadeModel) else CascadeModel(classifier=one)
+        for one in models_or_classifiers
+    ]
     named = [model.name for model in models if model.name is not None]
     if len(set(named)) < len(named):
         raise ConfigurationError(f"Expected every model of a cascade to have its own name, got {named}.")
@@ -197,9 +201,9 @@ def escalated(
 def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
     """Return the number of every model, or none where no model has one; refuse gaps."""
     numbers = [model.cost if what == "cost" else model.billions for model in models]
-    known = [number for number in numbers if number is not None]
-    if not known or len(known) == len(numbers):
-        return known
+    declared = [number for number in numbers if number is not None]
+    if not declared or len(declared) == len(numbers):
+        return declared
     missing = [model.label for model, number in zip(models, numbers, strict=True) if number is None]
     raise ConfigurationError(
         f"Expected the {what} of every model with escalation_order={order!r}, but {', '.join(missing)} "

@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from calibrant.cli._tables import dollars
 
 if TYPE_CHECKING:
-    from calibrant.evaluation._progress import EvaluationProgress
+    from calibrant.evaluation._metrics import EvaluationProgress
     from calibrant.optimization._progress import Progress
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from calibrant.core._completion import Message
@@ -75,18 +76,15 @@ def _compiled(source: str) -> jinja2.Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
+    # Jinja's own filter escapes characters that are markup in HTML.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = _refuse
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        msg = f"Expected chat_template to be a Jinja template, got one that is not: {error}."
-        raise ConfigurationError(msg) from error
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    # Jinja's own filter escapes characters that are markup in HTML.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+        raise ConfigurationError(
+            f"Expected chat_template to be a Jinja template, got one that is not: {error}."
+        ) from error
 
 
 def _refuse(message: str) -> NoReturn:

@@ -1,22 +1,27 @@
-"""Gates of calls: a head start for the first one, and the limit of open files."""
+"""Gates of calls: a head start for the first one, the limit of open files, and checks of time and number."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from calibrant.core._errors import ProviderError
+from calibrant.core._errors import ConfigurationError, ProviderError
 
 _T = TypeVar("_T")
 
 # Time that other calls wait for the first one. A missing key or an unsupported parameter is noticed in milliseconds; 64
 # calls at once would all fail, and litellm leaves unawaited coroutines behind when they are cancelled.
 _HEAD_START_SECONDS: Final = 1.0
+_LOG = logging.getLogger("calibrant")
+# Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
+# modules imported late (2).
+_RESERVED: Final = 16
 
 
 class FirstCall:
@@ -73,12 +78,6 @@ def _like(error: ProviderError) -> ProviderError:
     return copy
 
 
-_LOG = logging.getLogger("calibrant")
-# Files beside the calls' sockets: caches and journals with SQLite's own files (6), run files (4), DNS look-ups (4),
-# modules imported late (2).
-_RESERVED: Final = 16
-
-
 def calls_that_fit(wanted: int, *, clients: int = 1) -> int:
     """Return the number of concurrent calls for one of several clients, each call with a socket of its own.
 
@@ -129,3 +128,27 @@ def _free_sockets(limit: int) -> int:
     except OSError:
         others = _RESERVED
     return limit - others - _RESERVED
+
+
+def check_concurrency(calls: int | None) -> None:
+    """Check that a number of concurrent calls is at least 1, where there is one.
+
+    Raises
+    ------
+    ConfigurationError
+        It is below 1.
+    """
+    if calls is not None and calls < 1:
+        raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
+
+
+def check_seconds(value: object) -> None:
+    """Check that a timeout is a number of seconds above 0.
+
+    Raises
+    ------
+    ConfigurationError
+        It is no number, or not above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
-from calibrant.clients._gates import FirstCall, calls_that_fit, say_that_calls_wait
+from calibrant.clients._gates import (
+    FirstCall,
+    calls_that_fit,
+    check_concurrency,
+    check_seconds,
+    say_that_calls_wait,
+)
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import advised, declined, refusal, translate, without_access
 from calibrant.core._completion import CompletionRequest
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
 # Default for concurrent calls per event loop; each has a socket.
 _CALLS: Final = 256
+_OPENAI: Final = "openai/"
 
 
 class LiteLLMClient:
@@ -68,10 +75,8 @@ class LiteLLMClient:
         space: LogprobSpace | str = LogprobSpace.MASKED,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        if not timeout > 0:
-            raise ConfigurationError(f"timeout must be above 0 seconds, got {timeout}.")
-        if max_concurrency is not None and max_concurrency < 1:
-            raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
+        check_seconds(timeout)
+        check_concurrency(max_concurrency)
         self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = LogprobSpace(space)
@@ -163,9 +168,6 @@ def _litellm() -> ModuleType:
     return module
 
 
-_OPENAI: Final = "openai/"
-
-
 class LiteLLMEmbedder:
     """Embedder of texts by a provider's embedding interface.
 
@@ -202,8 +204,7 @@ class LiteLLMEmbedder:
         timeout: float = 60.0,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        if not timeout > 0:
-            raise ConfigurationError(f"Expected timeout to be above 0 seconds, got {timeout!r}.")
+        check_seconds(timeout)
         if options.get("base_url") and not options.get("api_base"):
             options["api_base"] = options.pop("base_url")
         self.name = model

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
-from calibrant.clients._gates import FirstCall
+from calibrant.clients._gates import FirstCall, check_concurrency, check_seconds
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.clients._rates import rate_headers
@@ -26,6 +25,17 @@ from calibrant.core._prediction import LogprobSpace
 
 _HIDDEN: Final = "_hidden_params"
 _STATUS: Final = re.compile("[0-9]{3}")
+# Settings of a client, under calibrant's and litellm's names.
+_SETTINGS: Final = frozenset(
+    {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
+    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
+    | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
+)
+_NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
+_BUILT: Final = frozenset({"messages", "response_format"})
+_EXTRAS: Final = ("headers", "extra_headers", "extra_body")
+# Cached drafts at most. A run has one or a few, one for each set of options and schema.
+_MOST_KEPT: Final = 32
 
 
 class OpenAIChatClient:
@@ -83,8 +93,7 @@ class OpenAIChatClient:
         **options: Any,  # noqa: ANN401 (the server's own parameters)
     ) -> None:
         check_seconds(timeout)
-        if max_concurrency is not None and max_concurrency < 1:
-            raise ConfigurationError(f"max_concurrency must be at least 1, got {max_concurrency}.")
+        check_concurrency(max_concurrency)
         self.name = model
         self.space = LogprobSpace(space)
         endpoint = resolve_endpoint(model, api_base=api_base, api_key=api_key)
@@ -184,19 +193,6 @@ def _hidden(
     if headers is not None:
         hidden["additional_headers"] = headers
     return hidden
-
-
-# Settings of a client, under calibrant's and litellm's names.
-_SETTINGS: Final = frozenset(
-    {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
-    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
-    | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
-)
-_NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
-_BUILT: Final = frozenset({"messages", "response_format"})
-_EXTRAS: Final = ("headers", "extra_headers", "extra_body")
-# Cached drafts at most. A run has one or a few, one for each set of options and schema.
-_MOST_KEPT: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,18 +306,6 @@ class Drafts:
             if "role" in message:
                 _keep(self._messages, key, text)
         return text
-
-
-def check_seconds(value: object) -> None:
-    """Check that a timeout is a number of seconds above 0.
-
-    Raises
-    ------
-    ConfigurationError
-        It is no number, or not above 0.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")
 
 
 def _keep(kept: dict[Any, Any], key: object, value: object) -> None:

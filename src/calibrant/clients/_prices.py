@@ -21,6 +21,29 @@ PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_
 
 _MEMBER: Final = re.compile(r'^    [A-Z0-9_]+ = "([^"]+)"', re.MULTILINE)
 _FINE_TUNED: Final = re.compile(r"ft:[^:]+")
+_COMPLETIONS: Final = "text-completion-openai/"
+# litellm's own options: it acts on them, and a server would refuse them.
+_LITELLM_OPTIONS: Final = frozenset(
+    """
+    additional_drop_params allowed_openai_params api_version base_model cache caching client
+    context_window_fallback_dict custom_llm_provider custom_prompt_dict default_headers deployment_id
+    enable_json_schema_validation ensure_alternating_roles extra_query fallbacks guardrails
+    merge_reasoning_content_in_choices metadata model_info model_list prompt_id prompt_variables
+    provider_specific_header shared_session ssl_verify stream_timeout supports_system_message tags
+    use_litellm_proxy
+    """.split()  # noqa: SIM905
+)
+_LITELLM_BEGINNINGS: Final = (
+    "aws_",
+    "azure_",
+    "cache_creation_",
+    "cache_read_",
+    "input_cost_per_",
+    "litellm_",
+    "mock_",
+    "output_cost_per_",
+    "vertex_",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,31 +150,6 @@ def _count(value: object) -> int | None:
     """Return a number of tokens, bounded; None for anything else."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return bounded_count(value) if is_count else None
-
-
-_COMPLETIONS: Final = "text-completion-openai/"
-# litellm's own options: it acts on them, and a server would refuse them.
-_LITELLM_OPTIONS: Final = frozenset(
-    """
-    additional_drop_params allowed_openai_params api_version base_model cache caching client
-    context_window_fallback_dict custom_llm_provider custom_prompt_dict default_headers deployment_id
-    enable_json_schema_validation ensure_alternating_roles extra_query fallbacks guardrails
-    merge_reasoning_content_in_choices metadata model_info model_list prompt_id prompt_variables
-    provider_specific_header shared_session ssl_verify stream_timeout supports_system_message tags
-    use_litellm_proxy
-    """.split()  # noqa: SIM905
-)
-_LITELLM_BEGINNINGS: Final = (
-    "aws_",
-    "azure_",
-    "cache_creation_",
-    "cache_read_",
-    "input_cost_per_",
-    "litellm_",
-    "mock_",
-    "output_cost_per_",
-    "vertex_",
-)
 
 
 def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
 
@@ -147,7 +149,7 @@ def _least(
     for names in known:
         remaining = _count(_value(headers, names.remaining))
         if remaining is not None:
-            limits.append((remaining, _seconds(_value(headers, names.reset), now)))
+            limits.append((remaining, seconds_until(_value(headers, names.reset), now)))
     return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
 
 
@@ -164,8 +166,11 @@ def _count(text: str | None) -> int | None:
     return int(value) if 0 <= value < math.inf else None
 
 
-def _seconds(text: str | None, now: float) -> float | None:
-    """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time."""
+def seconds_until(text: str | None, now: float) -> float | None:
+    """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time.
+
+    None where the text is neither. Points in time are written as in ISO 8601 or HTTP, or as Unix time.
+    """
     if not text:
         return None
     if _DURATION.fullmatch(text):
@@ -182,10 +187,8 @@ def _seconds(text: str | None, now: float) -> float | None:
 
 
 def _until(text: str, now: float) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, moment.timestamp() - now)
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        with contextlib.suppress(ValueError):
+            moment = read(text)
+            return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now)
+    return None

@@ -35,6 +35,9 @@ _WRITABLE: Final = [['"', 100.0]]
 _MAXIMUM = re.compile(
     r"(?:\bmax[a-z_]*|at most|up to|no more than|less than or equal to|<=)(?:\s+[a-z_]+){0,3}?[\s:=(]*(\d{1,9})(?!\d)"
 )
+_ROUNDING: Final = 1e-6
+# vLLM writes -9999 for impossible tokens.
+_LEAST: Final = -1e9
 
 
 class Size(NamedTuple):
@@ -330,11 +333,6 @@ def _text(answer: Mapping[str, Any], name: str) -> str | None:
 
 def _positive_int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-_ROUNDING: Final = 1e-6
-# vLLM writes -9999 for impossible tokens.
-_LEAST: Final = -1e9
 
 
 class EchoError(Exception):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from calibrant.clients._rates import exhausted_seconds
+from calibrant.clients._rates import exhausted_seconds, seconds_until
 from calibrant.clients._redact import redact
 from calibrant.core._errors import (
     ContextLengthError,
@@ -32,6 +30,26 @@ _HINTS = {
     403: "Check what the API key may use.",
     404: "Check the model's name and the address.",
 }
+_REFUSALS = frozenset(
+    {
+        "ContentPolicyViolationError",
+        "RejectedRequestError",
+        "GuardrailRaisedException",
+        "BlockedPiiEntityError",
+    }
+)
+_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
+# Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
+_NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
+# litellm's own messages for a missing key or library, often with status 500.
+_NO_ACCESS = re.compile(
+    r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
+    r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
+    r"|(?:incorrect|invalid|no) (?:x-)?api[ _-]key|api key not valid",
+    re.IGNORECASE,
+)
+_CHECK_ACCESS = "Set the provider's key, or install the library that the message names."
+_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
 def translate(error: BaseException, *, provider: str, secrets: Iterable[object] = ()) -> ProviderError:
@@ -112,19 +130,8 @@ def _as_status(value: object) -> int | None:
 def _from_headers(headers: Mapping[str, object]) -> float | None:
     by_name = {str(name).lower(): str(value) for name, value in headers.items()}
     if "retry-after-ms" in by_name:
-        return _seconds(by_name["retry-after-ms"], scale=1e-3)
-    return _seconds(by_name["retry-after"]) if "retry-after" in by_name else None
-
-
-def _seconds(text: str, *, scale: float = 1.0) -> float | None:
-    try:
-        value = float(text) * scale
-    except ValueError:
-        try:
-            value = parsedate_to_datetime(text).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, value) if math.isfinite(value) else None
+        return seconds_until(f"{by_name['retry-after-ms']}ms", time.time())
+    return seconds_until(by_name.get("retry-after"), time.time())
 
 
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
@@ -142,13 +149,11 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
 def _wait_seconds(error: BaseException) -> float | None:
     """Return the seconds of ``Retry-After``, else those until an exhausted rate limit is reset, else None."""
     retry_after = retry_after_seconds(error)
-    if retry_after is not None:
-        return retry_after
     for holder in (getattr(error, "response", None), error):
         headers = getattr(holder, "headers", None)
-        if isinstance(headers, Mapping):
+        if retry_after is None and isinstance(headers, Mapping):
             return exhausted_seconds(headers)
-    return None
+    return retry_after
 
 
 def _retryable(status: int | None, names: set[str]) -> bool:
@@ -164,28 +169,6 @@ def _message(error: BaseException, secrets: Iterable[object]) -> str:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__
     return f"{name}: {text}" if text else name
-
-
-_REFUSALS = frozenset(
-    {
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
-    }
-)
-_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
-# Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
-_NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
-# litellm's own messages for a missing key or library, often with status 500.
-_NO_ACCESS = re.compile(
-    r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
-    r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
-    r"|(?:incorrect|invalid|no) (?:x-)?api[ _-]key|api key not valid",
-    re.IGNORECASE,
-)
-_CHECK_ACCESS = "Set the provider's key, or install the library that the message names."
-_NO_PARAMETER = "Leave out what the model does not accept: options={'temperature': None} sends none."
 
 
 def declined(error: Exception, found: ProviderError) -> bool:
@@ -208,9 +191,8 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     Missing support for log-probabilities is systemic: every other call would fail alike.
     """
     message = str(found)
-    refused_by_litellm = (
-        type(error).__name__ == "UnsupportedParamsError"
-    )  # whatever the text: no call was made
+    # Whatever the text: no call was made.
+    refused_by_litellm = type(error).__name__ == "UnsupportedParamsError"
     if _NAMES_LOGPROBS.search(message):
         if type(found) is ProviderError and not found.retryable:
             return LogprobsUnsupportedError(_words(found), provider=found.provider, status=found.status)

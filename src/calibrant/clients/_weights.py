@@ -15,6 +15,8 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 
 _MAGIC = b"GGUF"
+_KEY = "_API_KEY"
+_OPENAI_KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +163,6 @@ def _weights_path(package: _Package) -> Path | None:
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 (they are the cache key)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_KEY = "_API_KEY"
-_OPENAI_KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True, kw_only=True)

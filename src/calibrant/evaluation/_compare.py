@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -145,22 +145,11 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
     if len(runs) < 2:
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
     first, *others = runs
-    orders = [_order(first, other) for other in others]
-    pairs = [_pair(first, other, order, level) for other, order in zip(others, orders, strict=True)]
-    adjusted = holm([found.p_value for found, _, _ in pairs])
+    differences = [_difference(first, other, level) for other in others]
+    adjusted = holm([one.comparison.p_value for one in differences]).tolist()
     return RunComparison(
         runs=tuple(_score(run, level) for run in runs),
-        differences=tuple(
-            RunDifference(
-                name=other.name,
-                baseline=first.name,
-                comparison=found,
-                p_holm=float(p),
-                excluded_errors=errors,
-                excluded_unlabelled=unlabelled,
-            )
-            for other, (found, errors, unlabelled), p in zip(others, pairs, adjusted, strict=True)
-        ),
+        differences=tuple(replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)),
     )
 
 
@@ -193,10 +182,9 @@ def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64
     return order
 
 
-def _pair(
-    first: SavedPredictions, other: SavedPredictions, order: NDArray[np.int64], level: float
-) -> tuple[PairedComparison, int, int]:
-    """Return the comparison, and the numbers of rows left out for errors and for want of a true label."""
+def _difference(first: SavedPredictions, other: SavedPredictions, level: float) -> RunDifference:
+    """Compare a run with the first one, without correction of its p-value."""
+    order = _order(first, other)
     theirs = other.correct[order]
     failed = first.failed | other.failed[order]
     unknown = ((first.correct == UNKNOWN) | (theirs == UNKNOWN)) & ~failed
@@ -206,8 +194,15 @@ def _pair(
             f"Expected rows with a true label that neither run failed on, got none in {first.name} and {other.name}: "
             f"{failed.sum():,} failed for the server's reasons, {unknown.sum():,} have no true label."
         )
-    found = paired_comparison(first.correct[kept], theirs[kept], level)
-    return found, int(failed.sum()), int(unknown.sum())
+    comparison = paired_comparison(first.correct[kept], theirs[kept], level)
+    return RunDifference(
+        name=other.name,
+        baseline=first.name,
+        comparison=comparison,
+        p_holm=comparison.p_value,
+        excluded_errors=int(failed.sum()),
+        excluded_unlabelled=int(unknown.sum()),
+    )
 
 
 def _score(run: SavedPredictions, level: float) -> ComparedRun:

@@ -23,8 +23,7 @@ from calibrant.core._records import Journal
 from calibrant.core._rows import Example
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
-from calibrant.evaluation._metrics import EvaluationMetrics
-from calibrant.evaluation._progress import EvaluationProgress, EvaluationProgressListener
+from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync

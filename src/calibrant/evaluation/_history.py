@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -68,9 +68,9 @@ class HistoryInterval:
 
     strategy: str
     alpha: float
-    lower: float | None
-    median: float | None
-    upper: float | None
+    lower: float | None = None
+    median: float | None = None
+    upper: float | None = None
     scores: int
     score_type: ScoreType | None
     remark: str = ""
@@ -311,21 +311,14 @@ class EvaluationHistory:
                 f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
             )
         scores = [] if strategy == "none" else self._store.latest(scope, limit=_LATEST)
-        found = (
-            bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
-            if len(scores) >= _LEAST
-            else None
+        empty = HistoryInterval(
+            strategy=strategy, alpha=float(alpha), scores=len(scores), score_type=_score_type(scores)
         )
-        return HistoryInterval(
-            strategy=strategy,
-            alpha=float(alpha),
-            lower=None if found is None else found.lower,
-            median=None if found is None else found.median,
-            upper=None if found is None else found.upper,
-            scores=len(scores),
-            score_type=_score_type(scores),
-            remark="" if found is None else _width_remark(found, scores),
-        )
+        if len(scores) < _LEAST:
+            return empty
+        found = bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
+        remark = _width_remark(found, scores)
+        return replace(empty, lower=found.lower, median=found.median, upper=found.upper, remark=remark)
 
     def drift(
         self,

@@ -27,7 +27,7 @@ from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._folder import write_json
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import RowFile
 from calibrant.store._scores import Scope
 
 _FILE: Final = "history.json"

@@ -19,7 +19,7 @@ from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.runs._directory import PREDICTIONS, RESULT, read_origin
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import RowFile
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import atomic_bytes_writer
 from calibrant.core._installation import install_command
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import RowFile
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
 _WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")

@@ -8,9 +8,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.calibration._validation import check_answers
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet
-from calibrant.heads._head import check_rows
+from calibrant.heads._head import check_texts
 from calibrant.heads._linear import HeadRows, LinearModel, tempered
 
 
@@ -53,8 +54,13 @@ class TextBaseline:
             No texts, another number of answers, or a position out of range.
         """
         found = LabelSet.of(labels)
-        truth = check_positions(answers, n=len(texts), n_labels=len(found))
-        self._model = LinearModel(["text"]).fit(_rows(texts, len(found)), truth)
+        if len(texts) == 0:
+            raise ConfigurationError(
+                "Expected at least one row, got none: nothing can be learned from no texts."
+            )
+        rows = _rows(texts, len(found))
+        truth = check_answers(answers, rows.logprobs)
+        self._model = LinearModel(["text"]).fit(rows, truth)
         self.labels_, self._n_rows = found, len(truth)
         return self
 
@@ -77,26 +83,6 @@ class TextBaseline:
         return [self.labels_.labels[place] for place in best]
 
 
-def check_positions(answers: ArrayLike, *, n: int, n_labels: int) -> NDArray[np.intp]:
-    """Return the positions of the true labels of n rows, shape (n,), each in [0, L).
-
-    Raises
-    ------
-    ConfigurationError
-        No rows, another number of answers, not integers, or a position out of range.
-    """
-    given = np.asarray(answers)
-    if n == 0 or given.shape != (n,) or given.dtype.kind not in "iu":
-        raise ConfigurationError(
-            f"Expected answers as whole numbers of shape ({n},), one for each of at least one row, got {given.dtype} "
-            f"of shape {given.shape}: look each answer up in the label set."
-        )
-    if not ((given >= 0) & (given < n_labels)).all():
-        raise ConfigurationError(
-            f"Expected answers in [0, {n_labels}), one position per label, got {given.min()} to {given.max()}."
-        )
-    return given.astype(np.intp)
-
-
 def _rows(texts: Sequence[str], n_labels: int) -> HeadRows:
-    return check_rows(np.zeros((len(texts), n_labels)), texts=texts, features=None, n_labels=n_labels)
+    check_texts(texts, len(texts))
+    return HeadRows.of(np.zeros((len(texts), n_labels)), texts=texts)

@@ -9,15 +9,17 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.calibration._losses import stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._scaling import VectorScaling
+from calibrant.calibration._validation import check_answers
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.heads._baseline import check_positions
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
 from calibrant.metrics._classification import classification_summary
+from calibrant.metrics._distributions import multiclass_brier_score
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
@@ -173,19 +175,20 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     """
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
-    truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    truth = check_answers(answers, rows.logprobs)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
     rows = _with_embeddings(rows, opened, found)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     rungs = _candidate_rungs(rows, truth, candidates)
-    fold = _folds(truth, np.random.default_rng(0 if rng is None else rng))
+    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
+    held_out = _HeldOut(rows=rows, answers=truth, fold=fold, labels=found)
     if len(rows) < _FEWEST:
         rungs = {}
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        tried = {name: _cross_validate(name, fit, rows, truth, fold, found) for name, fit in rungs.items()}
+        tried = {name: held_out.judge(name, fit) for name, fit in rungs.items()}
         chosen, reason = _choose(tried)
         if chosen is None:
             return Head(
@@ -269,60 +272,43 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
     return tuple(shift.tolist())
 
 
-def _folds(answers: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return a random fold for each row, stratified by label."""
-    order = rng.permutation(len(answers))
-    order = order[np.argsort(answers[order], kind="stable")]
-    fold = np.empty(len(answers), dtype=np.intp)
-    fold[order] = np.arange(len(answers)) % _FOLDS
-    return fold
+@dataclass(frozen=True, kw_only=True)
+class _HeldOut:
+    """Labelled rows in folds: each row is judged by what the other folds teach."""
 
+    rows: HeadRows
+    answers: NDArray[np.intp]
+    fold: NDArray[np.intp]
+    labels: LabelSet
 
-def _cross_validate(
-    name: str,
-    fit: _Fit,
-    rows: HeadRows,
-    answers: NDArray[np.intp],
-    fold: NDArray[np.intp],
-    labels: LabelSet,
-) -> _RungTrial:
-    """Cross-validate a rung."""
-    log_proba, temperature = _held_out(name, fit, rows, answers, fold, labels)
-    each = np.arange(len(answers))
-    gap = np.exp(log_proba)
-    gap[each, answers] -= 1.0
-    best = log_proba.argmax(axis=1)
-    summary = classification_summary(
-        [labels.labels[place] for place in answers], [labels.labels[place] for place in best], labels=labels
-    )
-    losses = -log_proba[each, answers]
-    figures = RungFigures(
-        name=name,
-        log_loss=float(losses.mean()),
-        brier=float(0.5 * (gap**2).sum(axis=1).mean()),
-        accuracy=float((best == answers).mean()),
-        macro_f1=summary.macro_f1,
-    )
-    return _RungTrial(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
+    def judge(self, name: str, fit: _Fit) -> _RungTrial:
+        """Return the losses and figures of a rung."""
+        log_proba, temperature = self.distributions(name, fit)
+        best = log_proba.argmax(axis=1)
+        truth, predicted = (
+            [self.labels.labels[place] for place in places] for places in (self.answers, best)
+        )
+        losses = -log_proba[np.arange(len(best)), self.answers]
+        figures = RungFigures(
+            name=name,
+            log_loss=float(losses.mean()),
+            brier=multiclass_brier_score(np.exp(log_proba), self.answers),
+            accuracy=float((best == self.answers).mean()),
+            macro_f1=classification_summary(truth, predicted, labels=self.labels).macro_f1,
+        )
+        return _RungTrial(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
 
-
-def _held_out(
-    name: str,
-    fit: _Fit,
-    rows: HeadRows,
-    answers: NDArray[np.intp],
-    fold: NDArray[np.intp],
-    labels: LabelSet,
-) -> tuple[NDArray[np.float64], float | None]:
-    """Return held-out distributions of a rung, each row judged by the other folds, and their temperature."""
-    found = np.empty_like(rows.logprobs)
-    for k in range(_FOLDS):
-        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
-        found[judged] = fit(rows.take(teaching), answers[teaching], labels).log_proba(rows.take(judged))
-    if name == "as scored":
-        return found, None
-    temperature = _best_temperature(found, answers)
-    return tempered(found, temperature=temperature, n_rows=len(rows)), temperature
+    def distributions(self, name: str, fit: _Fit) -> tuple[NDArray[np.float64], float | None]:
+        """Return the distributions of a rung, and their temperature."""
+        found = np.empty_like(self.rows.logprobs)
+        for k in range(_FOLDS):
+            judged, teaching = np.flatnonzero(self.fold == k), np.flatnonzero(self.fold != k)
+            model = fit(self.rows.take(teaching), self.answers[teaching], self.labels)
+            found[judged] = model.log_proba(self.rows.take(judged))
+        if name == "as scored":
+            return found, None
+        temperature = _best_temperature(found, self.answers)
+        return tempered(found, temperature=temperature, n_rows=len(self.answers)), temperature
 
 
 def cross_fitted(
@@ -362,13 +348,14 @@ def cross_fitted(
     """
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=None, features=None, n_labels=len(found))
-    truth = check_positions(answers, n=len(rows), n_labels=len(found))
+    truth = check_answers(answers, rows.logprobs)
     if len(rows) < _FEWEST:
         return rows.logprobs
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     with threadpool_limits(1):
-        return _held_out("prior", _prior, rows, truth, _folds(truth, np.random.default_rng(0)), found)[0]
+        fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
+        return _HeldOut(rows=rows, answers=truth, fold=fold, labels=found).distributions("prior", _prior)[0]
 
 
 def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:

@@ -7,34 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._state import read_state, write_state
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.calibration._state import SavedFit
+from calibrant.calibration._validation import as_numbers as check_numbers
+from calibrant.calibration._validation import check_log_probabilities
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
 
-_KIND: Final = "head"
-_VERSION: Final = 1
 _HUGE: Final = 1e100
-
-
-class Model(Protocol):
-    """Model that turns rows into log-probabilities of labels."""
-
-    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
-        """Return log-probabilities of the labels, shape (n, L)."""
-        ...
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the fitted parameters as JSON values."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +52,9 @@ class Affine:
         return cls(weight=weight, offset=offset)
 
 
+Model: TypeAlias = Affine | LinearModel
+
+
 @dataclass(frozen=True, kw_only=True)
 class RungFigures:
     """Held-out scores of one rung.
@@ -89,7 +79,7 @@ class RungFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class Head(SavedFit):
     """Turns the log-probabilities of labels, and the text where it helps, into the final distribution.
 
     Made by `fit_head`; immutable.
@@ -116,6 +106,9 @@ class Head:
     held_out_losses : ndarray of shape (n_rows,) or None
         Held-out log loss of each labelled row, in nats; None if no rung was tried, or for a head read from a file.
     """
+
+    _kind: ClassVar[str] = "head"
+    _fitted: ClassVar[str] = "labels"
 
     labels: tuple[str, ...]
     rung: str
@@ -193,7 +186,7 @@ class Head:
         ConfigurationError
             Wrong shapes, NaN or infinity, texts or features are missing, or the embedding model is not open.
         """
-        rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(self.labels))
+        rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(self.labels), least=0)
         for name, needed, given in (
             ("texts", self.uses_text, texts),
             ("features", self.uses_features, features),
@@ -230,27 +223,9 @@ class Head:
             **({} if self.embedding is None else {"embedding": self.embedding.name}),
         }
 
-    def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
-        """Write the head to one JSON file, atomically.
-
-        One that uses texts holds words of the texts that it learned from.
-
-        Parameters
-        ----------
-        path : str or Path
-            Destination path. An existing file is replaced.
-        fingerprint : Fingerprint
-            Fingerprint of the fit; `load` requires the same.
-
-        Raises
-        ------
-        ConfigurationError
-            The fingerprint has other labels.
-        StateError
-            The file cannot be written.
-        """
-        self.check(fingerprint)
-        state = {
+    def _state(self) -> dict[str, Any]:
+        # A head that uses texts holds words of the texts that it learned from.
+        return {
             "rung": self.rung,
             "reason": self.reason,
             "n_rows": self.n_rows,
@@ -261,39 +236,30 @@ class Head:
             **({} if self.shift is None else {"shift": list(self.shift)}),
             **({} if self.embedding is None else {"embedding": self.embedding.to_state()}),
         }
-        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
     @classmethod
-    def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the head written by `save`.
+    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+        kinds: dict[str, type[Model]] = {"linear": LinearModel, "affine": Affine}
+        _check_state(state)
+        shift = None if "shift" not in state else as_numbers(state["shift"], (len(labels),)).tolist()
+        embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
+        model = kinds[state["kind"]].from_state(state["model"], n_labels=len(labels))
+        if ("embeddings" in getattr(model, "blocks", ())) != (embedding is not None):
+            raise ValueError("the embedding model does not go with the columns")
+        return cls(
+            labels=labels,
+            rung=state["rung"],
+            model=model,
+            embedding=embedding,
+            temperature=state["temperature"],
+            shift=None if shift is None else tuple(shift),
+            figures=tuple(RungFigures(**one) for one in state["figures"]),
+            n_rows=state["n_rows"],
+            reason=state["reason"],
+        )
 
-        Raises
-        ------
-        StateError
-            The file is missing or damaged, holds something else or another version, or was fitted on another prompt,
-            model, log-probability space or label set; the message names which.
-        """
-        state = read_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint)
-        kinds: dict[str, type[LinearModel | Affine]] = {"linear": LinearModel, "affine": Affine}
-        try:
-            _check_state(state)
-            n_labels, shift = len(fingerprint.labels), state.get("shift")
-            embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
-            model = kinds[state["kind"]].from_state(state["model"], n_labels=n_labels)
-            _check_embedding(embedding, model)
-            return cls(
-                labels=tuple(fingerprint.labels),
-                rung=state["rung"],
-                model=model,
-                embedding=embedding,
-                temperature=state["temperature"],
-                shift=None if "shift" not in state else tuple(as_numbers(shift, (n_labels,)).tolist()),
-                figures=tuple(RungFigures(**one) for one in state["figures"]),
-                n_rows=state["n_rows"],
-                reason=state["reason"],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{path}: this head is damaged ({error!r}): fit and save it again.") from error
+    def _check_labels(self, fingerprint: Fingerprint) -> None:
+        self.check(fingerprint)
 
     def check(self, fingerprint: Fingerprint) -> None:
         """Refuse a classifier over other labels.
@@ -308,13 +274,6 @@ class Head:
                 f"Expected a head for {len(fingerprint.labels)} labels {tuple(fingerprint.labels)[:3]}, got one for "
                 f"{len(self.labels)} labels {self.labels[:3]}: fit it on this label set, in this order."
             )
-
-
-def _check_embedding(embedding: HeadEmbedding | None, model: Model) -> None:
-    """Raise ValueError for embedding columns without their model, or a model without its columns."""
-    looks = model.blocks if isinstance(model, LinearModel) else ()
-    if ("embeddings" in looks) != (embedding is not None):
-        raise ValueError("the embedding model does not go with the columns")
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
@@ -339,41 +298,37 @@ def check_rows(
     texts: Sequence[str] | None,
     features: ArrayLike | None,
     n_labels: int,
+    least: int = 1,
 ) -> HeadRows:
-    """Return checked rows.
+    """Return checked rows, no fewer than `least`.
 
     Raises
     ------
     ConfigurationError
         Wrong shapes or lengths, NaN or infinity.
     """
-    given = _numbers("logprobs", logprobs)
-    if given.shape[1] != n_labels:
+    rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
+    check_texts(texts, len(rows))
+    columns = None if features is None else check_numbers("features", features)
+    if columns is not None and (columns.ndim != 2 or len(columns) != len(rows) or not _finite(columns)):
         raise ConfigurationError(
-            f"Expected logprobs over {n_labels} labels, got {given.shape[1]}: use the same label set."
+            f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "
+            "out rows without them."
         )
-    if texts is not None and (isinstance(texts, str) or not all(isinstance(text, str) for text in texts)):
+    return HeadRows.of(rows, features=columns, texts=texts)
+
+
+def check_texts(texts: Sequence[str] | None, n: int) -> None:
+    """Raise ConfigurationError unless there are n texts, or None."""
+    if texts is None:
+        return
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise ConfigurationError(
             "Expected texts as a sequence of strings, got something else: pass a list of them."
         )
-    if texts is not None and len(texts) != len(given):
-        raise ConfigurationError(f"Expected a text for each of {len(given)} rows, got {len(texts)}.")
-    found = None if features is None else _numbers("features", features)
-    if found is not None and len(found) != len(given):
-        raise ConfigurationError(f"Expected features of {len(given)} rows, got {len(found)}.")
-    return HeadRows.of(given, features=found, texts=texts)
+    if len(texts) != n:
+        raise ConfigurationError(f"Expected a text for each of {n} rows, got {len(texts)}.")
 
 
-def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    try:
-        found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"Expected {name} to hold numbers, in rows of one length: {error}."
-        ) from error
-    if found.ndim != 2 or not (np.abs(found) <= _HUGE).all():
-        raise ConfigurationError(
-            f"Expected {name} of shape (rows, columns) without NaN or infinity, got shape {found.shape}: leave out "
-            "rows without log-probabilities."
-        )
-    return found
+def _finite(columns: NDArray[np.float64]) -> bool:
+    return bool((np.abs(columns) <= _HUGE).all())  # False for NaN

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from math import exp
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from calibrant.core._completion import Completion, Token
 from calibrant.core._errors import DataError
@@ -255,24 +255,17 @@ def _content_text(content: object) -> str:
     return clean_text(_text(content) or "")
 
 
-class _CompletionEvidence(TypedDict):
-    """Fields of a `Completion` about log-probabilities."""
-
-    tokens: tuple[Token, ...] | None
-    evidence_problem: str
-
-
-def _evidence(content: object, read: Any) -> _CompletionEvidence:  # noqa: ANN401 - a local reader
-    """Return the tokens, or the problem that makes the reported ones unusable."""
-    if not isinstance(content, list | tuple) or not content:
-        return {"tokens": None, "evidence_problem": ""}
-    try:
-        tokens = tuple(read(content))
-    except _UnusableEvidenceError as error:
-        return {"tokens": None, "evidence_problem": str(error)}
-    except TypeError:
-        return {"tokens": None, "evidence_problem": "the reported tokens have an unknown shape"}
-    problem = next(filter(None, map(contradiction, tokens)), "")
+def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a local reader
+    """Return the tokens and the problem, if any, that makes the reported ones unusable, as fields of a `Completion`."""
+    tokens, problem = None, ""
+    if isinstance(content, list | tuple) and content:
+        try:
+            tokens = tuple(read(content))
+            problem = next(filter(None, map(contradiction, tokens)), "")
+        except _UnusableEvidenceError as error:
+            problem = str(error)
+        except TypeError:
+            problem = "the reported tokens have an unknown shape"
     return {"tokens": None if problem else tokens, "evidence_problem": problem}
 
 
@@ -386,7 +379,7 @@ def _google_text(parts: object) -> str:
     return "".join(_text(_get(part, "text")) or "" for part in parts if not _get(part, "thought"))
 
 
-def _google_evidence(result: object) -> _CompletionEvidence:
+def _google_evidence(result: object) -> dict[str, Any]:
     tops = _first(result, "top_candidates", "topCandidates") or ()
 
     def read(chosen: Iterable[object]) -> Iterable[Token]:

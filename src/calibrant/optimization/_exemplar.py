@@ -6,7 +6,7 @@ import math
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -221,14 +221,8 @@ class ExemplarProposer:
                 parts = named if self._rng.random() < 0.5 else parts
         if not parts.demonstrations:
             return self._start(parts)
-        edits: list[tuple[Callable[[PromptParts, PromptRecord], PromptParts], float]] = [
-            (self._add, 3.0),
-            (self._swap, 3.0),
-            (self._note, 2.0),
-            (self._reorder, 1.0),
-            (self._drop, 1.0),
-        ]
-        chosen = self._rng.choices([edit for edit, _ in edits], [weight for _, weight in edits])[0]
+        weights = {self._add: 3.0, self._swap: 3.0, self._note: 2.0, self._reorder: 1.0, self._drop: 1.0}
+        (chosen,) = self._rng.choices(list(weights), list(weights.values()))
         return chosen(parts, record)
 
     def _start(self, parts: PromptParts) -> PromptParts:

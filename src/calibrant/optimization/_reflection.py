@@ -22,7 +22,6 @@ from calibrant.optimization._exemplar import PromptRecord
 if TYPE_CHECKING:
     from gepa.core.adapter import EvaluationBatch
 
-    from calibrant.core._completion import Client
     from calibrant.runs._journal import JsonlStore
 
 _SMALL_PROMPT: Final = "Answer with the word yes."
@@ -148,11 +147,20 @@ class Reflection:
     name : str
         The model's name, part of the key its answers are stored under.
     store : JsonlStore
-        Where finished answers are kept.
+        Finished answers.
+    cost : callable, optional
+        Returns the US dollars spent so far; by default the model's attribute ``total_cost``, or 0.
     """
 
-    def __init__(self, model: Callable[[Any], str], *, name: str, store: JsonlStore) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: Callable[[Any], str],
+        *,
+        name: str,
+        store: JsonlStore,
+        cost: Callable[[], float] | None = None,
+    ) -> None:
+        self._cost = cost or (lambda: getattr(model, "total_cost", 0.0))
         self._name = name
         self._store = store
         self.guard = Guard(
@@ -164,7 +172,7 @@ class Reflection:
     @property
     def total_cost(self) -> float:
         """US dollars spent so far, where the model reports them."""
-        return float(getattr(self._model, "total_cost", 0.0))
+        return float(self._cost())
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
@@ -174,45 +182,6 @@ class Reflection:
             stored = self.guard(prompt)
             self._store.put(key, stored)
         return str(stored)
-
-
-class _NamedModel:
-    """A model opened by its name as a function ``prompt -> text``.
-
-    Parameters
-    ----------
-    model : str
-        As for `calibrant.inference.open_client`.
-    options : mapping
-        The same.
-    """
-
-    def __init__(self, model: str, options: Mapping[str, Any]) -> None:
-        self._client: Client = open_client(model, options=options)
-        self._calls = ModelCalls()
-        # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
-        own: dict[str, Any] = {} if is_in_process(self._client) else {"temperature": None}
-        self._options = {**own, **call_options(options)}
-
-    @property
-    def total_cost(self) -> float:
-        """US dollars spent so far, where the model reports them."""
-        return self._calls.gate.cost
-
-    def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
-        """Return the model's answer."""
-        messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
-        request = CompletionRequest(messages=messages, top_logprobs=0, options=self._options)
-        completion, _ = run_sync(self._calls.complete(self._client, request))
-        if not completion.text.strip():
-            raise ProviderError(
-                f"Expected text, got {completion.refusal or 'an empty answer'!r}.", provider=self._client.name
-            )
-        return completion.text
-
-    def close(self) -> None:
-        """Close the client."""
-        self._client.close()
 
 
 @contextlib.contextmanager
@@ -239,15 +208,29 @@ def open_reflection(
     ProviderError
         The model cannot be asked.
     """
-    if model is None or not isinstance(model, str):
+    if not isinstance(model, str):
         yield None if model is None else Reflection(model, name=name_of(model), store=store)
         return
-    named = _NamedModel(model, options or {})
+    client, calls = open_client(model, options=options or {}), ModelCalls()
+    # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
+    own: dict[str, Any] = {} if is_in_process(client) else {"temperature": None}
+    sent = {**own, **call_options(options or {})}
+
+    def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
+        messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
+        request = CompletionRequest(messages=messages, top_logprobs=0, options=sent)
+        completion, _ = run_sync(calls.complete(client, request))
+        if not completion.text.strip():
+            raise ProviderError(
+                f"Expected text, got {completion.refusal or 'an empty answer'!r}.", provider=client.name
+            )
+        return completion.text
+
     try:
-        named(_SMALL_PROMPT)
-        yield Reflection(named, name=model, store=store)
+        write(_SMALL_PROMPT)
+        yield Reflection(write, name=model, store=store, cost=lambda: calls.gate.cost)
     finally:
-        named.close()
+        client.close()
 
 
 def check_names(*functions: object) -> None:

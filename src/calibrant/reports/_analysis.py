@@ -55,8 +55,8 @@ class Bin(NamedTuple):
     ----------
     lower, upper : float
         Ends of the bin, in [0, 1]; the upper one belongs to it.
-    count : int
-        Rows, at least 1.
+    rows : int
+        Number of rows, at least 1.
     confidence : float
         Their mean confidence.
     accuracy : Interval
@@ -65,7 +65,7 @@ class Bin(NamedTuple):
 
     lower: float
     upper: float
-    count: int
+    rows: int
     confidence: float
     accuracy: Interval
 
@@ -275,7 +275,7 @@ def reliability_bins(rows: PromptRows) -> list[Bin]:
         Bin(
             lower=float(edges[i]),
             upper=float(edges[i + 1]),
-            count=int(count[i]),
+            rows=int(count[i]),
             confidence=float(total[i] / count[i]),
             accuracy=wilson_interval(int(right[i]), int(count[i])),
         )

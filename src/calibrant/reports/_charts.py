@@ -113,6 +113,11 @@ class Frame:
             about=about,
         )
 
+    def circle(self, x: float, y: float, radius: float, about: str) -> None:
+        """Draw a point, with a text for the pointer."""
+        markup = '<circle class="point" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>'
+        self.add(markup, x=x, y=y, r=radius, about=about)
+
     def drawn(self) -> Markup:
         """Return the element."""
         return Markup("").join([*self._parts, Markup("</svg>")])
@@ -159,18 +164,15 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
     )
     frame.axes(_SHARES, _SHARES, ("confidence", "accuracy"))
     frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
-    most = max((found.count for found in bins), default=1)
+    most = max((found.rows for found in bins), default=1)
     for found in bins:
         x, accuracy = frame.x(found.confidence), found.accuracy
         frame.line((x, frame.y(accuracy.lower), x, frame.y(accuracy.upper)), "whisker")
-        frame.add(
-            '<circle class="point" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>',
-            x=x,
-            y=frame.y(accuracy.estimate),
-            r=3.0 + 5.0 * math.sqrt(found.count / most),
-            about=f"{found.count:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
-            f"({accuracy.lower:.3f} to {accuracy.upper:.3f})",
+        about = (
+            f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
+            f"({accuracy.lower:.3f} to {accuracy.upper:.3f})"
         )
+        frame.circle(x, frame.y(accuracy.estimate), 3.0 + 5.0 * math.sqrt(found.rows / most), about)
     return frame.drawn()
 
 
@@ -235,11 +237,8 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
     )
     frame.add('<polyline class="curve" points="{points}"/>', points=points)
     if len(curve.risk) == 1:
-        frame.add(
-            '<circle class="point" cx="{x}" cy="{y}" r="4"/>',
-            x=frame.x(float(curve.coverage[0])),
-            y=frame.y(float(curve.risk[0])),
-        )
+        coverage, risk = float(curve.coverage[0]), float(curve.risk[0])
+        frame.circle(frame.x(coverage), frame.y(risk), 4.0, f"coverage {coverage:.3f}, risk {risk:.3f}")
     if certified is not None:
         _mark(frame, certified)
     return frame.drawn()

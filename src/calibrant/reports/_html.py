@@ -195,27 +195,17 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     """Return cost and latency in words."""
     rows, metrics = run.rows, {**run.metrics, **(run.search.record if run.search else {})}
     parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
-    priced = ~np.isnan(rows.cost)
-    if priced.any():
-        total, count = float(rows.cost[priced].sum()), int(priced.sum())
-        parts.append(
-            (
-                "cost of these rows",
-                f"${total:.4f}, ${1000 * total / count:.4f} for 1,000 rows; {count:,} rows with a price",
-            )
-        )
-    else:
-        parts.append(("cost of these rows", "no price is known"))
+    prices = rows.cost[~np.isnan(rows.cost)]
+    total, n = float(prices.sum()), len(prices)
+    priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {n:,} rows with a price"
+    parts.append(("cost of these rows", priced if n else "no price is known"))
     if isinstance(metrics.get("cost"), int | float):
         parts.append(("cost of the whole run", f"${metrics['cost']:.4f}"))
     seconds = rows.latency[~np.isnan(rows.latency)]
     if len(seconds):
-        median, late, last = (
-            charts.seconds(float(value)) for value in np.quantile(seconds, [0.5, 0.9, 0.99])
-        )
-        parts.append(
-            ("latency", f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows")
-        )
+        median, late, last = map(charts.seconds, np.quantile(seconds, [0.5, 0.9, 0.99]).tolist())
+        spread = f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows"
+        parts.append(("latency", spread))
     for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
         if isinstance(metrics.get(key), int):
             label = "rows without a call" if key == "rows_from_cache" else key.replace("_", " ")
@@ -233,17 +223,12 @@ def _matrix(summary: ClassificationSummary) -> _Matrix:
     shown = np.sort(np.argsort(-trouble, kind="stable")[:_MAX_LABELS])
     columns = [*shown.tolist(), size]
     most = np.maximum(table.sum(axis=1), 1)
-    cells = [
-        [
-            (
-                int(table[i, j]),
-                min(5, math.ceil(5 * table[i, j] / most[i])),
-                "" if not table[i, j] else "right" if i == j else "wrong",
-            )
-            for j in columns
-        ]
-        for i in shown
-    ]
+
+    def cell(i: int, j: int) -> tuple[int, int, str]:
+        kind = "" if not table[i, j] else "right" if i == j else "wrong"
+        return int(table[i, j]), min(5, math.ceil(5 * table[i, j] / most[i])), kind
+
+    cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
     pairs = Counter({(int(i), int(j)): int(missed[i, j]) for i, j in np.argwhere(missed)})
     names = [*summary.labels, "none"]
     return _Matrix(

@@ -22,7 +22,7 @@ from calibrant.core._prediction import Outcome
 from calibrant.core._run_rows import UNKNOWN, RunRow
 from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import RowFile
 
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}

@@ -18,8 +18,7 @@ from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._folder import unwritable
-from calibrant.runs._records import CountRow, StoredRow, record_line, row_record
-from calibrant.runs._row_file import RowFile
+from calibrant.runs._records import CountRow, RowFile, StoredRow, record_line, row_record
 
 _BATCH: Final = 256  # rows
 _SECONDS: Final = 0.2  # between writes

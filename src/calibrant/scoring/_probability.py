@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from calibrant.core._prediction import LabelDistribution
-from calibrant.scoring._validation import check_logprob, check_parameter, format_number
+from calibrant.metrics._validation import check_number
+from calibrant.scoring._validation import check_logprob, format_number
 
 # Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a
 # few hundred rounded token log-probabilities is off by less, and no provider reports as finely.
@@ -188,5 +189,4 @@ class SigmoidScoring(_ProbabilityScoring):
 
 
 def _check_field(strategy: _ProbabilityScoring, name: str, interval: str) -> None:
-    value = check_parameter(name, getattr(strategy, name), interval=interval)
-    object.__setattr__(strategy, name, value)
+    object.__setattr__(strategy, name, check_number(name, getattr(strategy, name), interval))

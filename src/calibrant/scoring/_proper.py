@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import LabelDistribution
-from calibrant.scoring._validation import check_logprob, check_parameter, format_number
+from calibrant.metrics._validation import check_number
+from calibrant.scoring._validation import check_logprob, format_number
 
 
 class _ProperScoring(ABC):
@@ -114,7 +115,7 @@ class LogScoring(_ProperScoring):
     min_probability: float = 1e-4
 
     def __post_init__(self) -> None:
-        value = check_parameter("min_probability", self.min_probability, interval="(0, 1)")
+        value = check_number("min_probability", self.min_probability, "(0, 1)")
         object.__setattr__(self, "min_probability", value)
 
     def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import HTTPException
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from calibrant.assembly._bundle import Decision
@@ -13,6 +13,25 @@ from calibrant.core._prediction import Outcome, Part, Prediction
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _OneText(BaseModel):
+    """Body of a request for one text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: _Text
+
+
+class _SeveralTexts(BaseModel):
+    """Body of a request for several texts."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    texts: Annotated[list[_Text], Field(min_length=1)]
 
 
 class AnswerPart(BaseModel):
@@ -86,24 +105,23 @@ def decision_name(decision: Decision) -> str | None:
 
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
-    failed = prediction.outcome is Outcome.ERROR
+    # A provider's message may name internal addresses.
+    reason = _FAILED if prediction.outcome is Outcome.ERROR else prediction.reason
     record: dict[str, Any] = {
-        **_labelled(prediction),
+        **_label_fields(prediction),
         "calibrated": decision.calibrated,
         "decision": decision_name(decision),
         "decided_by": decision.decided_by,
         "threshold": decision.threshold,
         "outcome": prediction.outcome.value,
-        "reason": _FAILED
-        if failed
-        else prediction.reason,  # a provider's message may name internal addresses
+        "reason": reason,
     }
     if prediction.parts:
-        record["parts"] = [{"name": part.name, **_labelled(part)} for part in prediction.parts]
+        record["parts"] = [{"name": part.name, **_label_fields(part)} for part in prediction.parts]
     return record
 
 
-def _labelled(answer: Prediction | Part) -> dict[str, Any]:
+def _label_fields(answer: Prediction | Part) -> dict[str, Any]:
     """Return label, probabilities and confidence."""
     found = answer.distribution
     probabilities = found and dict(zip(found.labels, found.probabilities.tolist(), strict=True))
@@ -112,19 +130,9 @@ def _labelled(answer: Prediction | Part) -> dict[str, Any]:
 
 def asked_schema(most_texts: int) -> dict[str, Any]:
     """Return the JSON schema of a request's body."""
-    text = {"type": "string", "minLength": 1}
-    texts = {"type": "array", "items": text, "minItems": 1, "maxItems": most_texts}
-    return {
-        "oneOf": [
-            {
-                "type": "object",
-                "required": [name],
-                "properties": {name: schema},
-                "additionalProperties": False,
-            }
-            for name, schema in (("text", text), ("texts", texts))
-        ]
-    }
+    one, several = _OneText.model_json_schema(), _SeveralTexts.model_json_schema()
+    several["properties"]["texts"]["maxItems"] = most_texts
+    return {"oneOf": [one, several]}
 
 
 def parse_asked(body: bytes, most_texts: int) -> list[str]:
@@ -136,23 +144,23 @@ def parse_asked(body: bytes, most_texts: int) -> list[str]:
         400 if the body is not JSON in UTF-8, 422 if its fields are wrong or it has too many texts.
     """
     try:
-        found = from_json(body)
+        record = from_json(body)
     except ValueError as error:
         # Its message says where, and does not quote.
         raise HTTPException(
             400, f"Expected a body of JSON in UTF-8, got one that is not ({error})."
         ) from None
-    if not isinstance(found, dict) or set(found) not in ({"text"}, {"texts"}):
-        got = "other fields" if isinstance(found, dict) else type(found).__name__
-        raise HTTPException(422, f"{_SHAPE}, got {got}.")
-    texts = [found["text"]] if "text" in found else found["texts"]
-    if not isinstance(texts, list) or not texts:
-        raise HTTPException(422, f"{_SHAPE}, got texts that are no list, or an empty one.")
+    several = isinstance(record, dict) and "texts" in record
+    try:
+        texts = (
+            _SeveralTexts.model_validate(record).texts if several else [_OneText.model_validate(record).text]
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))[:40] or "the body"
+        raise HTTPException(422, f"{_SHAPE}, got {place} otherwise: {problem['msg']}.") from None
     if len(texts) > most_texts:
         raise HTTPException(
             422, f"Expected at most {most_texts:,} texts, got {len(texts):,}: send several requests."
         )
-    for number, text in enumerate(texts):
-        if not isinstance(text, str) or not text:
-            raise HTTPException(422, f"{_SHAPE}, got no text, or an empty one, at position {number}.")
     return texts

@@ -216,7 +216,7 @@ class _Service:
         try:
             return _is_answered(await self._answer(_PROBE_TEXT))
         except CalibrantError as error:
-            _LOG.warning("The model cannot be asked.", extra={"fields": self._loggable(error)})
+            _LOG.warning("The model cannot be asked.", extra={"fields": self._error_fields(error)})
             return False
 
     def _refuse_flood(self, rows: int) -> None:
@@ -238,11 +238,11 @@ class _Service:
             if not isinstance(first, CalibrantError):
                 raise first from None
             self._readiness.note(answered=False)
-            _LOG.error("The model cannot be asked.", extra={"fields": self._loggable(first)})
+            _LOG.error("The model cannot be asked.", extra={"fields": self._error_fields(first)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
-    def _loggable(self, error: CalibrantError) -> dict[str, Any]:
+    def _error_fields(self, error: CalibrantError) -> dict[str, Any]:
         """Return the loggable fields of an error; its message only if texts may be logged, as it may quote one."""
         details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None

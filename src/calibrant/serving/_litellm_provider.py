@@ -99,7 +99,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         **_: object,
     ) -> ModelResponse:
         """Answer a call inside an event loop; the parameters are litellm's."""
-        prediction, content = await self._answered(model, messages, timeout)
+        prediction, content = await self._predict_json(model, messages, timeout)
         model_response.model = model
         model_response.choices[0].message.content = content
         model_response.choices[0].finish_reason = "stop"
@@ -108,7 +108,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
 
     def streaming(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> Iterator[Any]:  # noqa: ANN401
         """Answer a call in one piece; the parameters are litellm's."""
-        prediction, content = run_sync(self._answered(model, messages, call.get("timeout")))
+        prediction, content = run_sync(self._predict_json(model, messages, call.get("timeout")))
         yield _piece(prediction, content)
 
     async def astreaming(
@@ -118,10 +118,10 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         **call: Any,  # noqa: ANN401
     ) -> AsyncIterator[Any]:
         """Answer a call in one piece inside an event loop; the parameters are litellm's."""
-        prediction, content = await self._answered(model, messages, call.get("timeout"))
+        prediction, content = await self._predict_json(model, messages, call.get("timeout"))
         yield _piece(prediction, content)
 
-    async def _answered(
+    async def _predict_json(
         self, model: str, messages: Sequence[Mapping[str, Any]], seconds: object
     ) -> tuple[Prediction, str]:
         name = model.removeprefix(f"{_PROVIDER}/")

@@ -68,10 +68,10 @@ class Readiness:
         """Return the status; while the model fails, start a probe when one is due."""
         idle = self._probing is None or self._probing.done()
         if self.status == "model failing" and idle and self._next_probe <= asyncio.get_running_loop().time():
-            self._probing = asyncio.create_task(self._ask())
+            self._probing = asyncio.create_task(self._run_probe())
         return self.status
 
-    async def _ask(self) -> None:
+    async def _run_probe(self) -> None:
         """Probe the model once and schedule the next probe; the end of the event loop cancels it."""
         answered = False
         try:

@@ -19,6 +19,8 @@ _MOST_BYTES: Final = 2**20
 # Question and answer are never cut, so they are bounded; a context has the rest of the body.
 _MOST_CHARACTERS: Final = 50_000
 
+# Fields of `calibrant.cascade.Verification` that an answer repeats.
+_VERDICT: Final = ("confidence", "verified_count", "total_samples", "samples", "unreadable", "context_cut")
 _EMPTY: Final = "Expected the field {field!r} to be a text that is not empty."
 # Messages by pydantic's types of errors.
 _PROBLEMS: Final = {
@@ -80,26 +82,16 @@ def create_verifier_app(
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
-        asked = _parsed(await bounded_body(request, _MOST_BYTES, seconds=limits.seconds_for_body))
+        asked = _parse_question(await bounded_body(request, _MOST_BYTES, seconds=limits.seconds_for_body))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
-        verification = await while_connected(request, _verified(verifier, asked))
+        verification = await while_connected(request, _verify_answer(verifier, asked))
         if verification.confidence is None:
             return _without_verdict(verification)
         least = threshold if asked.threshold is None else asked.threshold
-        return JSONResponse(
-            {
-                "confidence": verification.confidence,
-                "should_escalate": verification.confidence < least,
-                "verified_count": verification.verified_count,
-                "total_samples": verification.total_samples,
-                "samples": verification.samples,
-                "threshold": least,
-                "unreadable": verification.unreadable,
-                "context_cut": verification.context_cut,
-                **_spent(verification),
-            }
-        )
+        verdict = {name: getattr(verification, name) for name in _VERDICT}
+        escalate = {"should_escalate": verification.confidence < least, "threshold": least}
+        return JSONResponse({**verdict, **escalate, **_spent_record(verification)})
 
     @app.get("/health")
     async def health() -> JSONResponse:
@@ -114,7 +106,7 @@ def create_verifier_app(
     return app
 
 
-def _parsed(body: bytes) -> _Question:
+def _parse_question(body: bytes) -> _Question:
     try:
         return _Question.model_validate_json(body)
     except ValidationError as error:
@@ -129,7 +121,7 @@ def _problem_message(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
     return template.format(field=".".join(map(str, problem["loc"]))[:40], why=problem["msg"])
 
 
-async def _verified(verifier: Verifier, asked: _Question) -> Verification:
+async def _verify_answer(verifier: Verifier, asked: _Question) -> Verification:
     try:
         return await verifier.averify(asked.question, asked.answer, asked.context)
     except ContextLengthError as error:
@@ -150,10 +142,10 @@ def _without_verdict(found: Verification) -> JSONResponse:
     else:
         why = "its model could not be asked"
     error = f"The verifier came to no verdict: {why}. Try again later; the service's log says more."
-    return JSONResponse({"error": error, **_spent(found)}, status_code=503)
+    return JSONResponse({"error": error, **_spent_record(found)}, status_code=503)
 
 
-def _spent(found: Verification) -> dict[str, Any]:
+def _spent_record(found: Verification) -> dict[str, Any]:
     usage = found.usage
     counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}

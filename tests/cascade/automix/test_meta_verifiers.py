@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import (
-    POMDPMetaVerifier,
-    SelfConsistencyMetaVerifier,
-    ThresholdMetaVerifier,
-    ibc_lift,
-    routing_frontier,
-)
+from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
@@ -111,21 +105,6 @@ def test_a_budget_is_met_and_used_as_well_as_prefixes_can(seed: int, budget: flo
     assert np.where(cut, rows[2], rows[1]).mean() == pytest.approx(max(affordable))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_policies_for_prices_are_corners_of_the_frontier(seed: int) -> None:
-    """Those of `routing_frontier`, where neither the small model nor looking costs anything."""
-    rows = small_rows(seed)
-    for form, thresholds_only in (("discrete", False), (None, True)):
-        frontier = routing_frontier(*rows, small_cost=0.0, large_cost=50.0, thresholds_only=thresholds_only)
-        for price in (0.0, 0.003, 0.01, 0.5):
-            fitted: Any = ThresholdMetaVerifier(price=price)
-            if form:
-                fitted = POMDPMetaVerifier(form="discrete", k=4, smoothing=0.0, price=price)
-            routed = fitted.fit(*rows, **COSTS).route(rows[0])
-            performance = np.where(routed, rows[2], rows[1]).mean()
-            assert performance == pytest.approx(frontier.at(50.0 * routed.mean()))
-
-
 def test_gains_are_posterior_means_by_bayes() -> None:
     """Written out for every observation, with the prior and the table that are reported."""
     rows = three_states(600)
@@ -173,16 +152,6 @@ def test_the_continuous_form_interpolates_and_keeps_the_mean_gain() -> None:
     seen = fitted.prior_ @ fitted.observation_
     assert seen @ fitted.gain_ == pytest.approx((rows[2] - rows[1]).mean())
     assert fitted.observation_.sum(axis=1) == pytest.approx(np.ones(81))
-
-
-def test_the_continuous_form_by_hand() -> None:
-    """One row of each kind at scores 0 and 1 with k = 1: smoothing moves a known share to the other observation."""
-    fitted = POMDPMetaVerifier(form="continuous", k=1, price=0.0).fit([0, 1], [0, 1], [1, 1], **COSTS)
-    stay = 1.0 / (1.0 + np.exp(-0.5))
-    # Node (0, 1) gains 1 and was seen with observation 0, node (1, 1) gains 0 with observation 1; each node takes
-    # `stay` of its own row and the rest of the other's.
-    own = stay * stay + (1 - stay) * (1 - stay)
-    assert fitted.gain_ == pytest.approx([own, 1 - own])
 
 
 def test_the_continuous_form_row_by_row() -> None:

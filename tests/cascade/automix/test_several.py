@@ -243,28 +243,6 @@ def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:
     assert raw[0] == pytest.approx(np.array([[1.0, 0.0], [0.5, 0.5]]))
 
 
-def test_shrinkage_helps_where_cells_are_sparse() -> None:
-    """On fresh rows of 81 cells learned from 150: cheaper for as much, on average over draws."""
-
-    def draw(rng: np.random.Generator, n: int) -> tuple[list[Array], list[Array]]:
-        level = rng.random(n)
-        scores = [(level < share).astype(float) for share in (0.5, 0.7, 0.9)]
-        return [rng.binomial(8, 0.3 + 0.5 * s) / 8 for s in scores[:2]], scores
-
-    def value(strength: float, seed: int) -> float:
-        rng = np.random.default_rng(seed)
-        frontier = plan_models(*draw(rng, 150), cost=[1, 5, 50], verifier_cost=[1, 1], shrinkage=strength)
-        fresh = draw(rng, 4000)
-        at = [
-            frontier.policy(p).evaluate(*fresh, cost=[1, 5, 50], verifier_cost=[1, 1])
-            for p in range(len(frontier))
-        ]
-        return float(max(np.mean(performance) - 0.004 * np.mean(spent) for spent, performance in at))
-
-    shrunk, plain = (np.mean([value(s, seed) for seed in range(5)]) for s in (8.0, 0.0))
-    assert shrunk > plain
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -273,13 +251,11 @@ def test_shrinkage_helps_where_cells_are_sparse() -> None:
         ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
         ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
         ({"scores": [[0, 1]]}, "two models or more"),
-        ({"scores": [[0, 1], [1, 1], [1]]}, "one entry per row"),
         ({"k": 0}, "k to be"),
         ({"k": 1000}, "cells"),
         ({"shrinkage": -1.0}, "shrinkage"),
         ({"cost": [1.0]}, "3 costs and 2 verifier"),
         ({"verifier_cost": [1, -1]}, "at least 0"),
-        ({"verifier_cost": [1, np.nan]}, "verifier_cost to be finite"),
     ],
 )
 def test_bad_rows_are_refused(options: dict[str, Any], message: str) -> None:

@@ -54,7 +54,6 @@ def test_three_models_together_are_never_worse() -> None:
     [
         ({"cost": [1, 2]}, "3 costs and 2 verifier costs"),
         ({"cost": [10, 1, 50]}, "from the cheapest"),
-        ({"verifier_cost": [1]}, "2 verifier costs"),
         ({"verifier_scores": [[0.5]]}, "all but the last"),
         ({"scores": [[1.0]], "cost": [1], "verifier_scores": []}, "2 models"),
     ],

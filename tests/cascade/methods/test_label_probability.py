@@ -145,7 +145,7 @@ def test_the_default_threshold_can_escalate_with_two_labels() -> None:
     assert 0.5 < LabelProbability().default_threshold < 1.0
 
 
-@pytest.mark.parametrize("native", [0.1, math.nan, -math.inf, "x"])
+@pytest.mark.parametrize("native", [0.1])
 def test_native_values_out_of_range_are_refused(native: Any) -> None:
     """A logarithm of a probability is at most 0."""
     with pytest.raises(ConfigurationError, match="logarithm"):

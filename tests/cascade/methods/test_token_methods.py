@@ -8,16 +8,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import AvgLogprob, Hybrid, Margin
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, Token
-from calibrant.heads import fit_head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient
 
@@ -102,16 +99,6 @@ def test_means_go_over_the_tokens_that_count() -> None:
     assert hybrid.confidence == hybrid.native == pytest.approx(0.25 * 0.9 + 0.75 * (1 - math.exp(-1)))
 
 
-def test_the_most_probable_alternatives_are_compared_wherever_they_are_listed() -> None:
-    """Lists that are not sorted, or lack the emitted token, give the same gap."""
-    listed = ((b"a", -5.0), (b"b", -0.5), (b"c", -3.5))
-    for top in (listed, listed[::-1], (listed[1], listed[0], listed[2])):
-        found = assess(Margin(token_filter="all"), answered(Token(b"a", -5.0, top)))
-        assert found.native == pytest.approx(3.0)
-    unlisted = Token(b"a", -2.5, ((b"b", -0.5),))
-    assert assess(Margin(token_filter="all"), answered(unlisted)).native == pytest.approx(2.0)
-
-
 def test_what_was_ruled_out_does_not_outweigh_a_tie() -> None:
     """OpenAI's -9999 is a gap of 27.6 nats, the distance to 1e-12."""
     found = assess(Margin(token_filter="all"), answered(token(0.0, -9999.0), *[token(-0.7, -0.7)] * 9))
@@ -144,13 +131,8 @@ def test_every_method_asks_for_an_alternative() -> None:
     ("weights", "message"),
     [
         ((0.5, 0.6), "add up to 1"),
-        ((0.5, 0.4999), "add up to 1"),
-        ((0.0, 0.0), "add up to 1"),
         ((1.5, -0.5), r"logprob_weight to be a number in \[0, 1\], got 1.5"),
         ((-0.5, 1.5), r"logprob_weight"),
-        ((math.nan, 1.0), "nan"),
-        ((0.5, math.inf), "inf"),
-        ((True, 0.0), "True"),
         (("0.5", 0.5), "'0.5'"),
     ],
 )
@@ -172,11 +154,11 @@ def test_weights_may_miss_one_by_rounding() -> None:
 @pytest.mark.parametrize(
     ("method", "native"),
     [
-        (AvgLogprob(), 0.1), (AvgLogprob(), math.nan), (AvgLogprob(), -math.inf), (AvgLogprob(), "-1"),
-        (Margin(), -0.1), (Margin(), math.nan), (Margin(), math.inf), (Margin(), False),
-        (Hybrid(), 1.1), (Hybrid(), -0.1), (Hybrid(), math.nan),
+        (AvgLogprob(), 0.1),
+        (Margin(), -0.1),
+        (Hybrid(), 1.1),
     ],
-)  # fmt: skip
+)
 def test_native_values_out_of_range_are_refused(method: Any, native: Any) -> None:
     """A threshold of the wrong sign would accept all or nothing."""
     with pytest.raises(ConfigurationError, match=r"Expected a .* got"):
@@ -279,33 +261,6 @@ def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
         assert "category" in refused(method(), answered(token(-0.1, -1.0)))
 
 
-@pytest.mark.parametrize("bad", [math.nan, 0.5, math.inf])
-def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
-    """Whether of the token itself or of an alternative."""
-    for method in METHODS:
-        for one in (token(bad, -1.0), token(-1.0, bad)):
-            assert "<= 0" in refused(method(token_filter="all"), answered(one))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"prior_correction": LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)},
-        {"head": fit_head(np.log([[0.95, 0.05], [0.9, 0.1]] * 30), [0, 1] * 30, labels=LABELS)},
-    ],
-    ids=["prior", "head"],
-)
-def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict[str, Any]) -> None:
-    """The label-prior correction, or a head, answers something the model did not write."""
-    corrected = classifier(**changes)
-    prediction = corrected.classify("meow")
-    assert prediction.label == "dog"
-    found = Answered(question="meow", prediction=prediction, classifier=corrected)
-    for method in METHODS:
-        assert "label-prior correction" in refused(method(), found)
-        assert assess(method(), replace(found, prediction=CLASSIFIER.classify("meow"))).confidence > 0
-
-
 # --- from a classifier ---------------------------------------------------------------------------
 
 
@@ -336,28 +291,6 @@ def test_confidence_is_in_range_and_ignores_the_order_of_alternatives(rows: Any,
         assert 0.0 <= found.confidence <= 1.0
         assert found == assess(chosen, answered(*shuffled))
         assert chosen.to_confidence(found.native) == found.confidence
-
-
-@given(st.lists(LOGPROBS, min_size=1, max_size=6), st.integers(0, 5), st.floats(0.0, 30.0))
-def test_a_more_probable_token_never_lowers_the_confidence(
-    logprobs: list[float], at: int, more: float
-) -> None:
-    """The others staying as they are."""
-    raised = list(logprobs)
-    raised[at % len(raised)] = min(0.0, raised[at % len(raised)] + more)
-    method = AvgLogprob(token_filter="all")
-    before, after = (
-        assess(method, answered(*(token(one, -9.0) for one in row))) for row in (logprobs, raised)
-    )
-    assert after.confidence >= before.confidence - 1e-12
-
-
-@given(st.floats(-9.0, 0.0), st.floats(0.0, 20.0), st.floats(0.0, 5.0))
-def test_a_wider_gap_never_lowers_the_confidence(best: float, gap: float, more: float) -> None:
-    """Wherever the best alternative lies."""
-    method = Margin(token_filter="all")
-    near, far = (assess(method, answered(token(best, best - width))) for width in (gap, gap + more))
-    assert far.confidence >= near.confidence - 1e-12
 
 
 @given(TOKENS, st.floats(0.0, 1.0))

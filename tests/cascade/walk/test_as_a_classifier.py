@@ -15,7 +15,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.core import ConfigurationError, Example, Limits, Outcome, Prediction, ProviderError, Stop
+from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError
 from calibrant.core._predictor import Query
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
@@ -238,32 +238,6 @@ def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
     assert built.calls == [30, 20]
 
 
-def test_a_stopped_batch_goes_on_where_it_was(build: Build, tmp_path: Path) -> None:
-    """And ends with what one run, row by row, gives."""
-    serial = BatchEvaluator(build(unsure, sure).cascade, concurrency=1).evaluate(ROWS).predictions
-    built = build(unsure, sure, client={"latency": 0.001})
-    stop = Stop()
-
-    def enough(progress: Any) -> None:
-        if progress.rows:
-            stop.request("enough")
-
-    first = build(
-        lambda text: (stop.request("enough"), unsure(text))[1] if text.endswith("12") else unsure(text), sure
-    )
-    BatchEvaluator(first.cascade, concurrency=4).evaluate(
-        ROWS, out=tmp_path / "run", stop=stop, on_progress=enough
-    )
-    asked = first.calls[0]
-    assert 12 < asked < 30
-    BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
-    assert asked + built.calls[0] == 30
-    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    assert [(line["label"], line["confidence"]) for line in lines] == [
-        (row.label, row.confidence) for row in serial
-    ]
-
-
 def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -> None:
     """Steps and all, across processes; no step has a call of this one."""
     texts = [row.input for row in ROWS]
@@ -277,13 +251,6 @@ def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -
         (row.label, tuple(replace(step, attempts=0) for step in row.steps), row.accepted) for row in found
     ]
     assert prediction_from_record(prediction_to_record(found[1])).steps == found[1].steps
-
-
-def test_a_lambda_among_the_models_is_refused_where_its_name_is_kept(told: Any, tmp_path: Path) -> None:
-    """As it is for one model: another function has the same name."""
-    model = Classifier(model=lambda _messages: "cat", labels=["cat", "dog"])
-    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
-        BatchEvaluator(Cascade([model], method=told())).evaluate(ROWS, out=tmp_path / "run")
 
 
 def test_an_optimiser_takes_a_cascade(build: Build) -> None:

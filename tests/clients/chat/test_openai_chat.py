@@ -187,7 +187,7 @@ class TestCalls:
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
             server.peak = 0
-            server.held = 0.5 if count == 300 else 0.01
+            server.held = 2.0 if count == 300 else 0.01
             await asyncio.gather(*(client.complete(request()) for _ in range(count)))
             return int(server.peak)
 

@@ -117,7 +117,7 @@ def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> Non
 
 
 def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Path) -> None:
-    """In input order, though the provider answers in another, and over several files."""
+    """Rows come in input order, although the provider answers in another order and over several files."""
     submit(tmp_path)
     report = collect(tmp_path)
     assert report.outcomes == {"ok": 6}
@@ -189,7 +189,7 @@ def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path:
 
 @pytest.mark.usefixtures("server")
 def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the model that it names, which collecting opens."""
+    """Collecting opens the embedding model that the head names."""
     install_model2vec(monkeypatch, {"here": 0})
     given = classifier()
     texts, answers = KNOWN
@@ -211,7 +211,7 @@ def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:
-    """With the same one, submitting again does nothing; a head that is gone or exchanged is missed."""
+    """Submitting with the same head does nothing; a missing or exchanged head is refused."""
     given = classifier()
     given.head = swapping()
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> 
     assert not (tmp_path / "predictions.jsonl").exists()
 
 
-def test_a_start_with_a_head_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
+def test_a_start_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
     """A head beside nothing of ours is somebody else's."""
     given = classifier()
     given.head = swapping()
@@ -243,7 +243,7 @@ def test_a_start_with_a_head_that_was_cut_off_is_begun_anew(server: Any, tmp_pat
 
 
 def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) -> None:
-    """By requests, and by bytes; no row is in two, and none is missing."""
+    """Requests and bytes are limited; no row is in two files, and none is missing."""
     report = submit(tmp_path / "requests")
     assert [part.requests for part in report.parts] == [2, 2, 2]
     line = len(
@@ -262,14 +262,14 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
 
 
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
-    """Before anything is sent."""
+    """Nothing has been sent by then."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
         submit_batch(classifier(), ROWS, out=tmp_path, limits=BatchLimits(bytes=100))
     assert server.calls == []
 
 
 def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
-    """Neither before nor after it was collected."""
+    """It holds before and after the job was collected."""
     assert submit(tmp_path).submitted == 3
     calls = list(server.calls)
     assert submit(tmp_path).submitted == 0
@@ -291,7 +291,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
 def test_the_directory_of_another_job_is_refused(
     server: Any, tmp_path: Path, change: dict[str, Any], named: str
 ) -> None:
-    """Naming what differs, and sending nothing."""
+    """The message names the difference, and nothing is sent."""
     submit(tmp_path)
     with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
         submit(tmp_path, **change)
@@ -362,8 +362,8 @@ def test_kill_9_while_the_provider_answers_submits_nothing_twice(
     assert outcomes(tmp_path / "job") == ["ok"] * 6
 
 
-def test_a_lost_answer_is_looked_up_among_pages_of_other_batches(server: Any, tmp_path: Path) -> None:
-    """Within one command: the batch is adopted, not made again."""
+def test_a_batch_with_a_lost_answer_is_looked_up(server: Any, tmp_path: Path) -> None:
+    """The same command adopts the batch instead of making another."""
     submit(tmp_path / "other")
     server.faults["create"] = [None, "lost", "reset", 503]
     submit(tmp_path / "mine")
@@ -405,7 +405,7 @@ def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -
     assert len(server.batches) == 3
 
 
-def test_a_bad_key_ends_it_at_once_and_is_not_shown(server: Any, tmp_path: Path) -> None:
+def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
     """One call, one message; the next start goes on."""
     server.faults["upload"] = [401]
     with pytest.raises(ProviderError, match="Check the API key") as caught:
@@ -426,7 +426,7 @@ def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path:
 
 
 def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> None:
-    """As a live call would have had it, and nothing is lost over lines that are broken."""
+    """Outcomes are those of live calls, and broken lines lose nothing."""
     rows = [Example(input=f"{number} meow", answer="cat") for number in range(9)]
 
     def answer(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -498,8 +498,8 @@ def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: 
     assert batch_status(tmp_path).parts[0].errors == ("line 1: model_not_found: No model 'tiny'.",)
 
 
-def test_what_has_ended_is_fetched_and_the_rest_waited_for(server: Any, tmp_path: Path) -> None:
-    """Without waiting there is one look, and no file of rows that would pass for the whole."""
+def test_ended_batches_are_fetched_first(server: Any, tmp_path: Path) -> None:
+    """Without waiting there is one look, and no file that would pass for all rows."""
     server.states = ["completed"]
     submit(tmp_path, rows=ROWS)
     slow = list(server._left)[1]
@@ -519,7 +519,7 @@ def test_what_has_ended_is_fetched_and_the_rest_waited_for(server: Any, tmp_path
 
 
 def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> None:
-    """Without asking the provider, which deletes its files one day."""
+    """The provider, which deletes its files one day, is not asked."""
     submit(tmp_path)
     collect(tmp_path)
     first = (tmp_path / "predictions.jsonl").read_bytes()
@@ -576,7 +576,7 @@ def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path)
     assert len(server.batches) == 4
 
 
-def test_a_retry_that_is_cut_off_after_it_was_written_goes_on(server: Any, tmp_path: Path) -> None:
+def test_a_retry_that_was_cut_off_goes_on(server: Any, tmp_path: Path) -> None:
     """Collecting says what is missing meanwhile."""
     server.states = ["failed"]
     submit(tmp_path)
@@ -595,7 +595,7 @@ def test_a_retry_that_is_cut_off_after_it_was_written_goes_on(server: Any, tmp_p
 
 
 def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
-    """Not even where the provider returns it."""
+    """A key that the provider returns is not written either."""
     server.answer = lambda asked: (
         [server.right(asked[0])],
         [server.failed(asked[1], "server_error", f"key {KEY} is throttled")],
@@ -626,7 +626,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_a_batch_is_refused(
     server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str
 ) -> None:
-    """Before anything is sent, and without showing a secret."""
+    """Nothing is sent by then, and the message shows no secret."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         submit_batch(make(), ROWS, out=tmp_path / "job")
     assert KEY not in str(caught.value)
@@ -635,7 +635,7 @@ def test_what_cannot_be_a_batch_is_refused(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}', '{"version": 9, "parts": []}'])
-def test_a_damaged_state_is_not_taken_for_a_new_job(server: Any, tmp_path: Path, content: str) -> None:
+def test_a_damaged_state_is_no_new_job(server: Any, tmp_path: Path, content: str) -> None:
     """Batches may have been paid for."""
     submit(tmp_path)
     (tmp_path / "batch.json").write_text(content)
@@ -645,7 +645,7 @@ def test_a_damaged_state_is_not_taken_for_a_new_job(server: Any, tmp_path: Path,
 
 
 def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None:
-    """Instead of a file with fewer rows."""
+    """A file with fewer rows is never written."""
     assert server.batches == {}
     submit(tmp_path)
     rows = tmp_path / "batch-rows.jsonl"
@@ -676,7 +676,7 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
         ),
     ],
 )
-def test_answers_of_several_labels_are_read_as_live_ones_are(
+def test_answers_of_several_labels_are_read(
     server: Any, tmp_path: Path, labels: Any, field: str, answer: str
 ) -> None:
     """What is collected later, from the job's directory alone, has the whole answer and its confidence."""
@@ -691,9 +691,7 @@ def test_answers_of_several_labels_are_read_as_live_ones_are(
 
 
 @pytest.mark.parametrize("moment", ["look", "content"])
-def test_a_directory_that_goes_away_while_collecting_is_an_error_and_the_job_is_kept(
-    server: Any, tmp_path: Path, moment: str
-) -> None:
+def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment: str) -> None:
     """It is collected from there, without a second batch."""
     out, rescue = tmp_path / "job", tmp_path / "job.rescued"
     submit(out)

@@ -44,7 +44,7 @@ def collected(task: Path, out: Path, *options: object) -> Path:
 
 
 def test_a_job_is_exported_and_predicts_what_it_predicted(task: Path, tmp_path: Path) -> None:
-    """Without its task file, and with it."""
+    """The export works with its task file and without it."""
     job = collected(task, tmp_path / "job")
     bundle = export(job, tmp_path / "bundle")
     assert export(job, tmp_path / "again", task=task).digest == bundle.digest
@@ -67,7 +67,7 @@ def test_a_calibrated_job_brings_its_calibrator(task: Path, tmp_path: Path) -> N
 
 
 def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path) -> None:
-    """With its job alone; the task file names another."""
+    """The job decides, although the task file names another prompt."""
     (tmp_path / "prompt.txt").write_text("Say which.")
     job = collected(task, tmp_path / "job", "--prompt", tmp_path / "prompt.txt")
     assert export(job, tmp_path / "bundle").prompt == "Say which."

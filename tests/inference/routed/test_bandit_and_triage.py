@@ -65,7 +65,7 @@ class TestBandit:
         assert seen[0].context is None
         assert client.router.standings()[0].observations == 0
 
-    def test_an_embedder_is_wrapped_and_one_that_is_too_small_is_told(self, scripted: Any, ask: Any) -> None:
+    def test_embedders_are_wrapped_and_checked(self, scripted: Any, ask: Any) -> None:
         """An embedder by itself is remembered and timed like any other."""
         client, seen = self.client(scripted(GOOD), embedder=HashingEmbedder(dim=8))
         assert ask(client) == GOOD
@@ -123,9 +123,7 @@ class TestTriage:
     @pytest.mark.parametrize(
         "failure", [DOWN, ConfigurationError("no such schema"), {"choices": []}, "hang"], ids=str
     )
-    def test_a_triage_model_that_fails_or_is_late_does_not_hold_requests_up(
-        self, scripted: Any, ask: Any, failure: Any
-    ) -> None:
+    def test_failing_triage_does_not_delay_requests(self, scripted: Any, ask: Any, failure: Any) -> None:
         """They go to the easiest tier; after three failures it is left alone for a while."""
 
         async def hang(_request: CompletionRequest) -> str:
@@ -177,7 +175,7 @@ class TestTriage:
         with pytest.raises(ConfigurationError, match="no triage"):
             RoutedClient(providers(scripted()), router=FixedRouter(["a"]), triage=scripted())
 
-    def test_cancelling_a_request_that_is_being_sorted_leaves_no_trace(self, scripted: Any) -> None:
+    def test_cancelled_triage_leaves_no_trace(self, scripted: Any) -> None:
         """Nor does it count against the model."""
 
         async def hang(_request: CompletionRequest) -> str:

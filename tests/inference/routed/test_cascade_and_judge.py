@@ -58,14 +58,14 @@ class TestCascade:
         )
         assert ask(client) == GOOD
 
-    def test_the_best_answer_is_returned_when_escalations_are_used_up(self, scripted: Any, ask: Any) -> None:
+    def test_best_answer_after_the_last_escalation(self, scripted: Any, ask: Any) -> None:
         """Not the last one; nobody else is asked."""
         dear = scripted(GOOD)
         client, _ = self.client(scripted(LOOP), scripted(""), dear, max_escalations=1)
         assert ask(client) == LOOP
         assert dear.calls == 0
 
-    def test_the_best_answer_is_returned_when_providers_are_used_up(self, scripted: Any, ask: Any) -> None:
+    def test_best_answer_after_the_last_provider(self, scripted: Any, ask: Any) -> None:
         """Even if every later one fails or says nothing; and there is no escalation from the last one."""
         client, _ = self.client(scripted(LOOP), scripted(""), scripted(DOWN), max_escalations=5)
         assert ask(client) == LOOP
@@ -103,7 +103,7 @@ class TestCascade:
         assert (stats["a"].cost, stats["b"].cost) == (0.5, 2.0)
         assert (stats["a"].completion_tokens, stats["b"].completion_tokens) == (7, 5)
 
-    def test_requests_with_tools_keep_the_declared_order_and_are_not_judged(self, scripted: Any) -> None:
+    def test_requests_with_tools_are_not_judged(self, scripted: Any) -> None:
         """The response is the provider's own."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
         dear, cheap = scripted(response), scripted(GOOD)
@@ -190,7 +190,7 @@ class TestJudge:
         assert fence not in attack
         assert user["content"].rstrip().endswith(f"END ANSWER {fence}")
 
-    def test_a_judge_that_takes_too_long_is_not_waited_for(self, scripted: Any, ask: Any) -> None:
+    def test_slow_judges_are_left_alone(self, scripted: Any, ask: Any) -> None:
         """After three times it is left alone for a while."""
 
         async def hang(_request: CompletionRequest) -> str:
@@ -214,7 +214,7 @@ class TestJudge:
         assert (stats.calls, stats.unusable, stats.usage.cost) == (1, 1, 0.25)
         assert stats.usage.completion_tokens == 4
 
-    def test_it_is_not_asked_about_the_only_answer_there_can_be(self, scripted: Any, ask: Any) -> None:
+    def test_only_answers_are_not_judged(self, scripted: Any, ask: Any) -> None:
         """That one is returned in any case; nor about an answer without text."""
         judge = scripted('{"score": 9}')
         client, _ = self.client(judge, scripted(GOOD))

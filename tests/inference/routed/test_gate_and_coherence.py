@@ -52,7 +52,7 @@ class TestGate:
         assert seen[1].quality == pytest.approx(0.9 / np.hypot(0.9, 0.1))
         assert client.stats()["a"].escalations == 1
 
-    def test_the_most_similar_answer_is_returned_when_none_passes(self, scripted: Any, ask: Any) -> None:
+    def test_most_similar_answer_is_returned(self, scripted: Any, ask: Any) -> None:
         """Whatever came last."""
         client, _ = self.client(scripted("far"), scripted("farther"))
         assert ask(client) == "far"
@@ -175,7 +175,7 @@ class TestCoherence:
         [vectors({}), vectors({"usual": [1.0, 0.0], "odd": [1.0, 0.0, 0.0]})],
         ids=["fails", "size"],
     )
-    def test_an_embedder_that_is_of_no_use_costs_nothing(self, scripted: Any, embedder: Any) -> None:
+    def test_useless_embedders_cost_no_penalty(self, scripted: Any, embedder: Any) -> None:
         """No penalty, and no error."""
         client, seen = self.build(scripted, embedder, "usual", "odd", "usual")
 

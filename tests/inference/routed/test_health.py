@@ -45,7 +45,7 @@ def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker
     return breaker
 
 
-def test_a_provider_is_left_out_after_three_failures_in_a_row(clock: Any) -> None:
+def test_three_failures_in_a_row_open_the_breaker(clock: Any) -> None:
     """Not after two; and an answer in between begins the count anew."""
     breaker = Breaker(clock=clock)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_it_is_left_out_no_longer_than_said(clock: Any) -> None:
     assert breaker.remaining == 0.0
 
 
-def test_exactly_one_call_finds_out_whether_it_is_back(clock: Any) -> None:
+def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
     """While that is under way no other begins; afterwards all do."""
     breaker = left_out(clock)
     clock.tick(5)
@@ -85,7 +85,7 @@ def test_exactly_one_call_finds_out_whether_it_is_back(clock: Any) -> None:
     assert breaker.last_failure is None
 
 
-def test_every_failed_probe_doubles_the_time_up_to_the_longest(clock: Any) -> None:
+def test_failed_probes_double_the_cooldown(clock: Any) -> None:
     """5, 10, 20, 40, 80, 160 and from then on 300 seconds; a recovery begins anew."""
     breaker = left_out(clock)
     found = []
@@ -101,7 +101,7 @@ def test_every_failed_probe_doubles_the_time_up_to_the_longest(clock: Any) -> No
     assert breaker.remaining == 5
 
 
-def test_a_probe_that_says_nothing_makes_room_for_another(clock: Any) -> None:
+def test_released_probes_make_room_for_another(clock: Any) -> None:
     """A cancelled call, or a request that was too long, neither brings it back nor prolongs the time."""
     breaker = left_out(clock)
     clock.tick(5)
@@ -132,7 +132,7 @@ def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
     assert breaker.succeeded(probe)
 
 
-def test_one_rate_limit_is_enough_and_names_its_own_time(clock: Any) -> None:
+def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
     """The next one without a time waits as long as a second failure."""
     breaker = left_out(clock, limited(17))
     assert breaker.remaining == 17
@@ -143,12 +143,12 @@ def test_one_rate_limit_is_enough_and_names_its_own_time(clock: Any) -> None:
     assert breaker.named_seconds is None
 
 
-def test_nonsense_after_a_rate_limit_counts_as_an_hour(clock: Any) -> None:
+def test_absurd_retry_after_counts_as_an_hour(clock: Any) -> None:
     """A server that wants to be left alone for years is asked again."""
     assert left_out(clock, limited(1e9)).remaining == 3600
 
 
-def test_a_late_rate_limit_prolongs_the_time_but_never_shortens_it(clock: Any) -> None:
+def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
     """Whoever was under way brings the better news of how long."""
     breaker = Breaker(clock=clock)
     turns = [breaker.begin() for _ in range(3)]
@@ -168,7 +168,7 @@ def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
     assert breaker.named_seconds == 30
 
 
-def test_a_forced_call_that_says_nothing_leaves_the_probe_alone(clock: Any) -> None:
+def test_released_forced_calls_leave_the_probe(clock: Any) -> None:
     """There is still one call that finds out."""
     breaker = left_out(clock)
     clock.tick(5)
@@ -182,7 +182,7 @@ def test_a_forced_call_that_says_nothing_leaves_the_probe_alone(clock: Any) -> N
 
 
 @pytest.mark.parametrize("error", [WRONG_KEY, NO_CREDIT], ids=["wrong key", "no credit"])
-def test_what_every_call_would_meet_leaves_it_out_for_long_at_once(clock: Any, error: ProviderError) -> None:
+def test_lasting_faults_cool_down_five_minutes(clock: Any, error: ProviderError) -> None:
     """Five minutes, after a single call."""
     breaker = Breaker(clock=clock)
     fail(breaker, error)
@@ -190,7 +190,7 @@ def test_what_every_call_would_meet_leaves_it_out_for_long_at_once(clock: Any, e
     assert breaker.named_seconds is None
 
 
-def test_an_allowance_that_is_used_up_is_waited_for_without_a_probe(clock: Any) -> None:
+def test_used_up_allowances_need_no_probe(clock: Any) -> None:
     """Nothing has failed: after the time all calls may begin, and none counts as a recovery."""
     breaker = Breaker(clock=clock)
     breaker.pause(7)

@@ -256,7 +256,7 @@ class TestAnOutage:
                 time.sleep(0.01)
             assert answerers(client, ["animals"]) == ["a"]
 
-    def test_when_all_are_limited_the_error_says_how_long(self) -> None:
+    def test_all_rate_limited_says_how_long(self) -> None:
         """And a classifier waits so long, once, and loses no row."""
         limits: dict[str, Any] = {"faults": ["rate_limit:0.1"]}
         with serving(limits, limits, limits) as servers:
@@ -286,7 +286,7 @@ class TestAnOutage:
 class TestThroughAClassifier:
     """Concurrently, with a cache, and with state that outlives the process."""
 
-    def test_rows_keep_their_labels_under_faults_and_bounded_concurrency(self) -> None:
+    def test_labels_survive_faults_and_concurrency(self) -> None:
         """No provider sees more calls at a time than it takes."""
         unruly = ({"faults": {"503": 0.3, "truncated": 0.1}}, {"faults": {"rate_limit:0.01": 0.2}}, {})
         profiles: list[dict[str, Any]] = [

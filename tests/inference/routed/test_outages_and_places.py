@@ -22,7 +22,7 @@ def down(name: str = "a", **options: Any) -> ProviderError:
 class TestComingBack:
     """A provider that was left out is taken back."""
 
-    def test_under_a_strategy_that_learns_it_comes_first_once(
+    def test_learning_strategies_probe_first_once(
         self, scripted: Any, ask: Any, clock: Any, routed: Any
     ) -> None:
         """Whatever the order says, as the strategy may never ask it again by itself."""
@@ -37,7 +37,7 @@ class TestComingBack:
         assert ask(client) == "a"
         assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
 
-    def test_a_failed_probe_costs_the_request_nothing_but_time(
+    def test_failed_probes_do_not_fail_requests(
         self, scripted: Any, ask: Any, clock: Any, routed: Any
     ) -> None:
         """Another provider answers, and the next probe is twice as far away."""
@@ -51,9 +51,7 @@ class TestComingBack:
             clock.tick(1.0)
         assert asked == [1, 1, 0, 1, 0, 0, 0, 1, 0]
 
-    def test_under_a_declared_order_it_is_asked_when_it_is_its_turn(
-        self, scripted: Any, ask: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_declared_orders_probe_in_turn(self, scripted: Any, ask: Any, clock: Any, routed: Any) -> None:
         """The first one at once; a fallback only when it is needed."""
         a, b = scripted("a"), scripted(down("b"), "b is back")
         a.script = [down("a"), "a is back", "a", down("a")]
@@ -118,7 +116,7 @@ class TestComingBack:
         ]
         assert client.stats()["a"].in_flight == 0
 
-    def test_a_probe_whose_request_is_too_long_makes_room_for_another(
+    def test_too_long_probes_make_room_for_another(
         self, scripted: Any, ask: Any, clock: Any, routed: Any
     ) -> None:
         """It says nothing about whether the provider is back."""
@@ -132,9 +130,7 @@ class TestComingBack:
         assert ask(client) == "a is back"
         assert router.seen[-1].recovered
 
-    def test_a_probe_that_finds_no_place_makes_room_for_another(
-        self, scripted: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_probes_without_place_make_room(self, scripted: Any, clock: Any, routed: Any) -> None:
         """Calls from before may still hold all places when the time is over."""
         gate = asyncio.Event()
 
@@ -161,7 +157,7 @@ class TestComingBack:
         asyncio.run(run())
         assert client.stats()["a"].cooling_seconds == 0.0
 
-    def test_a_used_up_allowance_is_respected_and_does_not_reach_the_caller(
+    def test_used_up_allowance_stays_inside(
         self, scripted: Any, ask: Any, clock: Any, answered: Any, routed: Any
     ) -> None:
         """It is one provider's own: the caller would stop asking the others too."""
@@ -203,7 +199,7 @@ class TestConcurrency:
         asyncio.run(self.together(client, 8))
         assert (a.calls, a.most_in_flight, b.calls) == (8, 2, 0)
 
-    def test_a_strategy_that_learns_passes_a_full_provider_over(self, scripted: Any, routed: Any) -> None:
+    def test_learning_strategies_skip_full_providers(self, scripted: Any, routed: Any) -> None:
         """Where all are full, the first one is waited for; only who is asked is learnt from."""
         a, b = self.slow(scripted, "a"), self.slow(scripted, "b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
@@ -221,7 +217,7 @@ class TestConcurrency:
         assert [seen.latency_seconds for seen in router.seen] == [1.0] * 5
 
     @pytest.mark.parametrize(("own", "most"), [({}, 2), ({"concurrency": 3}, 3)])
-    def test_a_client_that_computes_itself_gets_no_more_than_it_computes(
+    def test_engines_get_no_more_calls_than_slots(
         self, scripted: Any, clock: Any, routed: Any, own: dict[str, int], most: int
     ) -> None:
         """The rest would queue inside it, and their waiting would be its latency; the user's word comes first."""
@@ -232,9 +228,7 @@ class TestConcurrency:
         assert engine.most_in_flight == most
         assert max(seen.latency_seconds for seen in router.seen) <= most
 
-    def test_who_waited_for_a_provider_that_fails_meanwhile_goes_elsewhere(
-        self, scripted: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_waiting_calls_leave_a_failed_provider(self, scripted: Any, clock: Any, routed: Any) -> None:
         """It is left out by then, and asking it would be in vain."""
 
         async def fails(_request: CompletionRequest) -> ProviderError:
@@ -271,9 +265,7 @@ class TestConcurrency:
         assert len(router.seen) == 3
         assert client.stats()["a"].in_flight == 0
 
-    def test_who_gives_up_waiting_for_an_overloaded_provider_is_no_sign_that_it_recovers(
-        self, scripted: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_giving_up_waiting_is_no_recovery(self, scripted: Any, clock: Any, routed: Any) -> None:
         """It is not asked, so its places stay as few as its overload left."""
         release = asyncio.Event()
 

@@ -39,9 +39,7 @@ def too_long(name: str = "a") -> ContextLengthError:
 class TestOneRequest:
     """What becomes of a single request."""
 
-    def test_the_first_provider_is_asked_and_its_own_response_is_returned(
-        self, scripted: Any, routed: Any
-    ) -> None:
+    def test_first_provider_answers_unchanged(self, scripted: Any, routed: Any) -> None:
         """Untouched, whatever shape it has."""
         response = {"choices": [{"message": {"content": "a cat"}}], "something": "else"}
         first, second = scripted(response), scripted()
@@ -64,7 +62,7 @@ class TestOneRequest:
         ],
         ids=lambda failure: str(failure)[:30],
     )
-    def test_what_fails_or_cannot_be_read_goes_on_to_the_next(
+    def test_failures_go_on_to_the_next_provider(
         self, scripted: Any, ask: Any, failure: Any, routed: Any
     ) -> None:
         """Both calls are learnt from, the first one as a failure."""
@@ -83,9 +81,7 @@ class TestOneRequest:
         ],
         ids=["refusal", "cut off", "filtered"],
     )
-    def test_an_answer_that_is_the_models_own_doing_is_one(
-        self, scripted: Any, choice: Any, routed: Any
-    ) -> None:
+    def test_refusals_and_cut_answers_are_answers(self, scripted: Any, choice: Any, routed: Any) -> None:
         """Refused or cut off, it came: another provider is not asked."""
         other = scripted()
         client, router = routed(scripted({"choices": [choice]}), other)
@@ -93,9 +89,7 @@ class TestOneRequest:
         assert other.calls == 0
         assert router.seen[0].success
 
-    def test_a_request_that_is_too_long_is_not_held_against_the_provider(
-        self, scripted: Any, ask: Any, routed: Any
-    ) -> None:
+    def test_too_long_requests_teach_nothing(self, scripted: Any, ask: Any, routed: Any) -> None:
         """The next one is asked, nothing is learnt, and nobody is left out, however often it happens."""
         client, router = routed(scripted(too_long()), scripted("b knows"))
         for _ in range(5):
@@ -152,9 +146,7 @@ class TestOneRequest:
         request = CompletionRequest(messages=(), options={"tools": [{}]})
         assert asyncio.run(client.complete(request)) is response
 
-    def test_a_provider_whose_window_is_too_small_is_asked_last(
-        self, scripted: Any, ask: Any, routed: Any
-    ) -> None:
+    def test_small_windows_are_asked_last(self, scripted: Any, ask: Any, routed: Any) -> None:
         """As far as the length can be estimated; one whose window is unknown keeps its turn."""
         client, _ = routed(
             Provider("a", scripted("a"), context_window=10), scripted("b"), Provider("c", scripted("c"))
@@ -162,7 +154,7 @@ class TestOneRequest:
         assert ask(client, "short") == "a"
         assert ask(client, "long " * 20) == "b"
 
-    def test_calls_that_take_too_long_go_on_to_the_next(self, scripted: Any, ask: Any, routed: Any) -> None:
+    def test_slow_calls_go_on_to_the_next(self, scripted: Any, ask: Any, routed: Any) -> None:
         """With a deadline for each, which counts as a failure."""
 
         async def hang(_request: CompletionRequest) -> str:
@@ -218,7 +210,7 @@ class TestNobodyAnswers:
         assert error.systemic
         assert not error.retryable
 
-    def test_missing_log_probabilities_come_with_lines_for_the_task_file(
+    def test_missing_logprobs_come_with_task_file_lines(
         self, scripted: Any, raised: Any, routed: Any
     ) -> None:
         """Once, behind what every provider said; those that are left out since say it, too."""
@@ -240,9 +232,7 @@ class TestNobodyAnswers:
             assert str(error).count("This model gives no token") == 1
             assert str(error).count(lines) == 1
 
-    def test_beside_a_wrong_key_the_lines_are_shown_and_beside_a_passing_fault_they_are_not(
-        self, scripted: Any, raised: Any, routed: Any
-    ) -> None:
+    def test_task_file_lines_only_for_lasting_faults(self, scripted: Any, raised: Any, routed: Any) -> None:
         """The one ends a run, the other is a row's reason."""
         refused = LogprobsUnsupportedError("no logprobs.", provider="gpt")
         denied = ProviderError("wrong key", provider="b", status=401, hint="Check the API key.")
@@ -254,7 +244,7 @@ class TestNobodyAnswers:
         client, _ = routed(scripted(refused), scripted(down("b")))
         assert str(raised(client)).endswith("no provider answered: a: gpt: no logprobs; b: is down.")
 
-    def test_it_stays_systemic_while_providers_are_left_out_for_it(self, scripted: Any, raised: Any) -> None:
+    def test_error_stays_systemic_during_cooldowns(self, scripted: Any, raised: Any) -> None:
         """Rows that come later meet the same fault, though fewer providers are asked."""
         error = raised(
             scripted(ProviderError("wrong key", provider="a", status=401)),
@@ -297,9 +287,7 @@ class TestNobodyAnswers:
         never = down("b", status=400, retryable=False)
         assert raised(scripted(limited(5.0)), scripted(never)).retry_after == 5.0
 
-    def test_too_long_for_who_was_asked_is_not_too_long_for_who_is_left_out(
-        self, scripted: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_too_long_does_not_cover_cooling_providers(self, scripted: Any, clock: Any, routed: Any) -> None:
         """The row may be asked again: it is no mistake of the prompt yet."""
         a, b = (
             scripted(down("a"), down("a"), down("a"), "never"),
@@ -330,15 +318,13 @@ class TestNobodyAnswers:
         assert caught.value.retryable
         assert not caught.value.systemic
 
-    def test_a_provider_that_is_asked_as_the_last_one_is_named_once(
-        self, scripted: Any, clock: Any, raised: Any
-    ) -> None:
+    def test_last_resort_is_named_once(self, scripted: Any, clock: Any, raised: Any) -> None:
         """As one that failed, not as one that is left out."""
         error = raised(scripted(down("a")), scripted(down("b")), allowed_failures=1, clock=clock, times=2)
         assert str(error).count("is down") == 2
         assert str(error).count("left out") == 1
 
-    def test_when_all_are_left_out_the_one_whose_time_ends_first_is_asked(
+    def test_shortest_cooldown_is_the_last_resort(
         self, scripted: Any, ask: Any, clock: Any, routed: Any
     ) -> None:
         """And nobody else; if it answers, it is back."""

@@ -89,7 +89,7 @@ def test_every_prediction_is_that_of_the_provider_alone(by_turns: Any) -> None:
     assert {row.confidence for row in alone[0]}.isdisjoint({row.confidence for row in alone[1]})
 
 
-def test_they_come_back_from_a_cache_as_they_were(by_turns: Any) -> None:
+def test_cached_rows_keep_their_space(by_turns: Any) -> None:
     """Each with its own space, without a call."""
     client, masked, raw = by_turns()
     journal = MemoryJournal()
@@ -103,7 +103,7 @@ def test_they_come_back_from_a_cache_as_they_were(by_turns: Any) -> None:
     assert len(masked.requests) + len(raw.requests) == calls
 
 
-def test_a_cache_keeps_apart_what_would_be_read_otherwise(scripted: Any, routed: Any) -> None:
+def test_spaces_are_part_of_the_identity(scripted: Any, routed: Any) -> None:
     """Who reports what is part of the client's identity, where they differ."""
 
     def identity(*found: LogprobSpace) -> str:
@@ -138,7 +138,7 @@ def test_who_has_no_evidence_is_asked_once(routed: Any) -> None:
     assert spaces(found) == [MASKED, None] * 5
 
 
-def test_a_model_that_never_sends_log_probabilities_is_known_by_name(routed: Any) -> None:
+def test_silent_models_are_known_by_name(routed: Any) -> None:
     """Of providers of one space, too: the first row is asked again, further ones are not."""
 
     def silent(_text: str) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def test_a_model_that_never_sends_log_probabilities_is_known_by_name(routed: Any
     assert without == "cc--c-c-c"
 
 
-def test_a_model_is_not_judged_by_the_silence_of_another(routed: Any) -> None:
+def test_silence_of_one_model_is_its_own(routed: Any) -> None:
     """Each is given a second chance within a row, once."""
 
     def silent(name: str) -> FakeClient:
@@ -173,7 +173,7 @@ def test_a_model_is_not_judged_by_the_silence_of_another(routed: Any) -> None:
     assert [row.attempts for row in found] == [3, 2, 1, 1]
 
 
-def test_an_answer_that_does_not_say_what_its_own_are_has_no_distribution(by_turns: Any) -> None:
+def test_answers_without_space_have_no_distribution(by_turns: Any) -> None:
     """Such as one to a request with tools: a guess might mislead."""
     client, *_ = by_turns()
     found = classifier(client, options={"tools": [{"type": "function"}]}).classify_many(TEXTS)
@@ -188,7 +188,7 @@ def answers(client: RoutedClient, **options: Any) -> Any:
     return asyncio.run(client.complete(CompletionRequest(messages=messages, options=options)))
 
 
-def test_the_response_stays_the_providers_where_all_are_alike(routed: Any) -> None:
+def test_equal_spaces_keep_the_response(routed: Any) -> None:
     """Or where it offers tools, whose calls a completion cannot hold."""
     masked, raw = fakes()
     alike, _ = routed(Provider("a", masked, space="raw"), raw)
@@ -217,7 +217,7 @@ def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any, rout
     assert spaces(classifier(beside).classify_many(TEXTS)) == [MASKED, RAW] * 10
 
 
-def test_the_best_of_several_answers_says_what_its_own_are(scripted: Any) -> None:
+def test_best_answer_keeps_its_own_space(scripted: Any) -> None:
     """Not what those of the last one asked are."""
     first, second = scripted("A whole and sensible answer."), scripted("")
     second.space = RAW
@@ -230,7 +230,7 @@ def test_the_best_of_several_answers_says_what_its_own_are(scripted: Any) -> Non
     assert (first.calls, second.calls) == (1, 1)
 
 
-def test_what_a_calibrator_belongs_to_says_that_they_are_mixed(by_turns: Any) -> None:
+def test_fingerprints_say_mixed(by_turns: Any) -> None:
     """So that one that was fitted on one space is refused."""
     client, *_ = by_turns()
     assert classifier(client).fingerprint().space is LogprobSpace.MIXED
@@ -250,7 +250,7 @@ class TestWhatIsPaid:
         assert {row.usage.cost for row in found} == {declared}
         assert client.stats()["a"].cost == pytest.approx(total)
 
-    def test_without_one_the_response_says_that_it_is_not_known(self, routed: Any) -> None:
+    def test_unpriced_responses_count_as_unpriced(self, routed: Any) -> None:
         """As it came."""
         client, _ = routed(fakes()[0])
         asking = classifier(client)

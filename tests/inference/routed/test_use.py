@@ -123,7 +123,7 @@ class TestWhereverAClientIs:
         assert (unsure.label, len(unsure.steps)) == ("dog", 2)
         assert len(alive.requests) == 2
 
-    def test_a_row_whose_providers_all_fail_is_a_row_that_failed(self, routed: Any) -> None:
+    def test_rows_fail_when_all_providers_fail(self, routed: Any) -> None:
         """Retried as its policy says, and systemic faults end the run as ever."""
         passing, _ = routed(*(FakeClient(self.LABELS, lambda _text: down("x")) for _ in range(2)))
         retry = RetryPolicy(attempts=3, initial_seconds=0.0)
@@ -253,7 +253,7 @@ class TestPuttingItTogether:
 class TestClosing:
     """Who opened something closes it."""
 
-    def test_clients_are_closed_only_if_they_belong_to_it(self, scripted: Any, routed: Any) -> None:
+    def test_only_owned_clients_are_closed(self, scripted: Any, routed: Any) -> None:
         """Each once, even if two providers share one."""
         shared = scripted()
         for owned, times in ((False, 0), (True, 1)):

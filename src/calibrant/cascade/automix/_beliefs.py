@@ -59,8 +59,8 @@ class BinnedRows:
     def sums(self, values: Array | None = None) -> Array:
         """Return numbers of rows, or sums of `values`, by state and bin, shape (3, k + 1)."""
         cells = self.state * (self.k + 1) + self.bins
-        found = np.bincount(cells, weights=values, minlength=3 * (self.k + 1))
-        return found.reshape(3, self.k + 1).astype(np.float64)
+        totals = np.bincount(cells, weights=values, minlength=3 * (self.k + 1))
+        return totals.reshape(3, self.k + 1).astype(np.float64)
 
 
 def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
@@ -137,9 +137,9 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> t
             for candidate in _GAMMAS:
                 tried = gammas.copy()
                 tried[state] = candidate
-                found = judge(tried)
-                if found > best:
-                    gammas, best = tried, found
+                merit = judge(tried)
+                if merit > best:
+                    gammas, best = tried, merit
         if best == before:
             break
     return _powers(gammas, steps), gammas

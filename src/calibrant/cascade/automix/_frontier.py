@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.cascade._checks import check_count
 from calibrant.cascade.automix._hull import Corners, rising_hull
 from calibrant.cascade.automix._policy import RoutingPolicy, SignalBins, bin_numbers
-from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows
+from calibrant.cascade.automix._routing_checks import Array, PairedRows
 from calibrant.metrics._validation import check_values
 
 Action = Literal["small", "large", "verify"]
@@ -42,12 +42,6 @@ class RoutingFrontier(Corners):
     n_routed: NDArray[np.intp] = field(compare=False)
     bins: SignalBins
     order: NDArray[np.intp] = field(compare=False)
-
-    def routed(self, point: int) -> Bools:
-        """Return a mask of the bins that go on to the large model at a break point, bool, shape (B,)."""
-        routed = np.zeros(len(self.order), dtype=bool)
-        routed[self.order[: self.n_routed[point]]] = True
-        return routed
 
     def policy(self, point: int) -> RoutingPolicy:
         """Return the deterministic policy of a break point; negative numbers count from the dearest.
@@ -82,7 +76,7 @@ class RoutingFrontier(Corners):
         for point, part in parts:
             chance[self.action[point]] += part
             if self.action[point] == "verify":
-                route += part * self.routed(point)
+                route[self.order[: self.n_routed[point]]] += part
         if chance["verify"] > 0.0:
             route = np.minimum(route / chance["verify"], 1.0)
         return RoutingPolicy(

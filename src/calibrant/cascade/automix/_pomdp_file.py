@@ -107,7 +107,7 @@ def read_pomdp(path: str | Path) -> PomdpSpecification:
         raise DataError(
             f"Expected a POMDP file of UTF-8 text that can be read: {error}.", path=place
         ) from error
-    return _Reader(text, place).read()
+    return _PomdpReader(text, place).read()
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ def _are_probabilities(table: Array) -> Bools:
     return valid
 
 
-class _Reader:
+class _PomdpReader:
     """Reads one text entry by entry; a fault is reported with the line of its entry."""
 
     def __init__(self, text: str, path: Path) -> None:
@@ -222,7 +222,7 @@ class _Reader:
         return start
 
     def _read_table(self, kind: str, words: list[str]) -> None:
-        """Fill what an entry names, such as ``T: action : state``, with its numbers."""
+        """Fill the part of a table that an entry names, such as ``T: action : state``, with its numbers."""
         table, axes = self._table(kind), _AXES[kind]
         where = [self._index(axes[0], words[:1])]
         rest = words[1:]

@@ -67,9 +67,9 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
     ConfigurationError
         Another length, negative, NaN, infinite, or nothing but zeros with `positive`.
     """
-    given = np.asarray(cost)
-    array = check_values(name, given.reshape(1) if given.ndim == 0 else given)
-    if given.ndim and len(array) != n:
+    costs = np.asarray(cost)
+    array = check_values(name, costs.reshape(1) if costs.ndim == 0 else costs)
+    if costs.ndim and len(array) != n:
         raise ConfigurationError(
             f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
         )

@@ -92,8 +92,8 @@ class CascadePolicy:
                 performance[rows] = columns[model][rows]
                 continue
             spent[rows] += looks[model]
-            found = bins[model][rows]
-            waiting += [((*seen, (model, int(b))), rows[found == b]) for b in np.unique(found)]
+            steps = bins[model][rows]
+            waiting += [((*seen, (model, int(b))), rows[steps == b]) for b in np.unique(steps)]
         return spent, performance
 
 
@@ -107,7 +107,7 @@ class CascadeFrontier(Corners):
         Expected per row at every break point; both ascend strictly, and the slope falls strictly.
     """
 
-    _tree: _Tree = field(compare=False)
+    _tree: _PlanTree = field(compare=False)
 
     def policy(self, point: int) -> CascadePolicy:
         """Return the policy of a break point; negative numbers count from the dearest.
@@ -123,7 +123,7 @@ class CascadeFrontier(Corners):
         actions = self._tree.best_actions(float(slopes[at] + slopes[at + 1]) / 2.0)
         return CascadePolicy(
             actions=MappingProxyType(actions),
-            k=self._tree.k,
+            k=tuple(size - 1 for size in self._tree.root.mass.shape),
             cost=float(self.cost[at]),
             performance=float(self.performance[at]),
         )
@@ -225,7 +225,9 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
     hulls of the bins add up segment by segment, steepest first (the Minkowski sum); among actions the hull of the
     union is taken. The corners at the root are all break points, without a grid of prices.
     """
-    tree = _Tree(root=_Node(mass=mass, gain=mass * value, after=0), cost=cost, verifier_cost=verifier_cost)
+    tree = _PlanTree(
+        root=_PlanNode(mass=mass, gain=mass * value, after=0), cost=cost, verifier_cost=verifier_cost
+    )
     x, y = tree.hull(tree.root)
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
@@ -241,8 +243,8 @@ def _shrunk(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
         before = here.sum(axis=-1, keepdims=True)
         overall = counts.sum(axis=tuple(a for a in range(axes) if a != axis)) / n
         added = strength * overall
-        known = before + strength > 0.0
-        share = np.where(known, (here + added) / np.where(known, before + strength, 1.0), overall)
+        filled = before + strength > 0.0
+        share = np.where(filled, (here + added) / np.where(filled, before + strength, 1.0), overall)
         seen = here + added > 0.0
         total = sums.sum(axis=tuple(1 + a for a in rest)) + added * means[..., None]
         means = np.where(seen, total / np.where(seen, here + added, 1.0), means[..., None])
@@ -287,7 +289,7 @@ def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: i
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Node:
+class _PlanNode:
     """A point of a cascade: unnormalised probabilities of all that may still be seen.
 
     `mass` has an axis for each verifier behind the last one looked at; `gain` is mass times the expected score of
@@ -298,44 +300,38 @@ class _Node:
     gain: Array
     after: int  # the next model's position; the one before it was just verified
 
-    def total(self, model: int) -> float:
-        return float(self.gain[model].sum())
-
-    def verified(self, model: int) -> list[_Node]:
+    def verified(self, model: int) -> list[_PlanNode]:
         """Return the nodes behind each bin of a model's verifier; models passed over are never verified."""
         skipped = tuple(range(model - self.after))
         mass = self.mass.sum(axis=skipped)
         gain = self.gain.sum(axis=tuple(1 + axis for axis in skipped))
-        return [_Node(mass=mass[b], gain=gain[:, b], after=model + 1) for b in range(len(mass))]
+        return [_PlanNode(mass=mass[b], gain=gain[:, b], after=model + 1) for b in range(len(mass))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tree:
+class _PlanTree:
     """The decision problem: tables and costs."""
 
-    root: _Node
+    root: _PlanNode
     cost: Array
     verifier_cost: Array
 
-    @property
-    def k(self) -> tuple[int, ...]:
-        return tuple(size - 1 for size in self.root.mass.shape)
-
-    def reports(self, node: _Node) -> Iterator[tuple[int, float, float]]:
+    def reports(self, node: _PlanNode) -> Iterator[tuple[int, float, float]]:
         """Yield model, cost and performance of reporting an answer now."""
         mass = float(node.mass.sum())
+        gains = node.gain.reshape(len(node.gain), -1).sum(axis=1).tolist()
         if node.after > 0:
-            yield node.after - 1, 0.0, node.total(node.after - 1)
+            yield node.after - 1, 0.0, gains[node.after - 1]
         for model in range(node.after, len(self.cost)):
-            yield model, mass * float(self.cost[model]), node.total(model)
+            yield model, mass * float(self.cost[model]), gains[model]
 
-    def looks(self, node: _Node) -> Iterator[tuple[int, float]]:
+    def looks(self, node: _PlanNode) -> Iterator[tuple[int, float]]:
         """Yield model and cost of asking and verifying it."""
         mass = float(node.mass.sum())
         for model in range(node.after, len(self.verifier_cost)):
             yield model, mass * float(self.cost[model] + self.verifier_cost[model])
 
-    def hull(self, node: _Node) -> tuple[Array, Array]:
+    def hull(self, node: _PlanNode) -> tuple[Array, Array]:
         """Return the frontier behind a node: corners of all its actions' frontiers together."""
         points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
         for model, cost in self.looks(node):
@@ -349,7 +345,7 @@ class _Tree:
         """Return the action with the best performance minus price times cost, wherever the policy can come."""
         return self._best(self.root, (), price)[1]
 
-    def _best(self, node: _Node, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
+    def _best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
         value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
@@ -357,9 +353,9 @@ class _Tree:
                 self._best(child, (*seen, (looked, b)), price)
                 for b, child in enumerate(node.verified(looked))
             ]
-            found = sum(part for part, _ in below) - price * cost
-            if found > value:
-                value = found
+            worth = sum(part for part, _ in below) - price * cost
+            if worth > value:
+                value = worth
                 best = {seen: CascadeAction(kind="verify", model=looked)}
                 for _, actions in below:
                     best |= actions

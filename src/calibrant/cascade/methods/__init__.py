@@ -1,1 +1,1 @@
-"""How sure an answer is: confidences read from tokens, learned, or asked for."""
+"""Confidence methods: confidence read from tokens, learned, or asked for."""

@@ -124,10 +124,14 @@ class AutoMixEntailment(ShareMethod):
 
     async def _posted(self, service: JsonService, answered: Answered) -> Assessment | NoEvidence:
         usages: list[Usage] = []  # of refused calls, too
+        body = {
+            "question": self._question(answered),
+            "answer": answered.prediction.label,
+            "threshold": self.default_threshold,
+            **({"context": answered.context} if answered.context else {}),
+        }
         try:
-            reply, attempts = await service.post(
-                self._body(answered), on_object=lambda one: usages.append(_usage(one))
-            )
+            reply, attempts = await service.post(body, on_object=lambda one: usages.append(_usage(one)))
         except ProviderError as error:
             return NoEvidence(reason=str(error), usage=sum(usages, Usage()), attempts=error.attempts)
         usage = sum(usages, Usage())
@@ -148,14 +152,6 @@ class AutoMixEntailment(ShareMethod):
         """Close the connections to a service; a verifier that was handed in is left open."""
         if self._service is not None:
             self._service.close()
-
-    def _body(self, answered: Answered) -> dict[str, Any]:
-        body = {
-            "question": self._question(answered),
-            "answer": answered.prediction.label,
-            "threshold": self.default_threshold,
-        }
-        return {**body, "context": answered.context} if answered.context else body
 
     def _question(self, answered: Answered) -> str:
         classifier = answered.classifier

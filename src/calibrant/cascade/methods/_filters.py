@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Literal, TypeAlias
@@ -65,9 +64,9 @@ def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field
     else:
         kept = tuple(tokens)
     if not kept:
-        wanted = "values of a tool call's arguments" if which == "tool_call_args" else "content"
+        content = "values of a tool call's arguments" if which == "tool_call_args" else "content"
         raise LogprobsUnavailableError(
-            f"Expected tokens that hold {wanted}, got none among {len(tokens)} tokens of {text[:80]!r}: use another "
+            f"Expected tokens that hold {content}, got none among {len(tokens)} tokens of {text[:80]!r}: use another "
             "token_filter, such as 'label' or 'all'."
         )
     return kept
@@ -121,14 +120,10 @@ def _holding_content(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
 def _holding_arguments(tokens: Sequence[Token]) -> tuple[Token, ...]:
     spans = argument_spans(b"".join([token.data for token in tokens]))
-    ends = [end for _, end in spans]
-    kept: list[Token] = []
-    start = 0
-    for token in tokens:
-        # An empty token counts where it stands in a value: some servers report a cut character so.
-        end = start + max(1, len(token.data))
-        at = bisect_left(ends, start + 1)
-        if at < len(spans) and spans[at][0] < end:
-            kept.append(token)
-        start += len(token.data)
-    return tuple(kept)
+    starts = accumulate([len(token.data) for token in tokens], initial=0)
+    # An empty token counts where it stands in a value: some servers report a cut character so.
+    return tuple(
+        token
+        for token, start in zip(tokens, starts, strict=False)
+        if any(begin < start + max(1, len(token.data)) and start < end for begin, end in spans)
+    )

@@ -66,21 +66,23 @@ class LabelProbability(ShareMethod):
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the probability of the label; no evidence where the prediction has none."""
-        given, label = answered.prediction.confidence, answered.prediction.label
-        if given is None or label is None:
+        reported, label = answered.prediction.confidence, answered.prediction.label
+        if reported is None or label is None:
             return NoEvidence(
                 reason="Expected a prediction with a confidence, got one without: use a model that reports "
                 "log-probabilities, or scoring='sampled'."
             )
         try:
             confidence = (
-                float(given) if self._calibrate is None else float(self._calibrate(given, predicted=label))
+                float(reported)
+                if self._calibrate is None
+                else float(self._calibrate(reported, predicted=label))
             )
         except CalibrantError as error:
             return NoEvidence(reason=f"The calibrator failed: {error}")
         if not is_share(confidence):
             return NoEvidence(
-                reason=f"Expected a confidence in [0, 1], got {confidence!r} from {given!r}: check the calibrator."
+                reason=f"Expected a confidence in [0, 1], got {confidence!r} from {reported!r}: check the calibrator."
             )
         return Assessment(confidence=confidence, native=math.log(max(confidence, _LEAST)))
 

@@ -38,11 +38,11 @@ _WORD: Final = re.compile(r"\w+")
 _Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
-class _State(pydantic.BaseModel):
+class _StrictRecord(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class _ConfidenceState(_State):
+class _ConfidenceState(_StrictRecord):
     """Weights of the confidence features, and the means that are subtracted first; none without confidence."""
 
     weights: list[float]
@@ -55,7 +55,7 @@ class _ConfidenceState(_State):
         return self
 
 
-class _TextState(_State):
+class _TextState(_StrictRecord):
     """Hashed TF-IDF of words and pairs of neighbouring words.
 
     With n texts, of which d hold something in a bucket, its inverse document frequency is
@@ -67,7 +67,7 @@ class _TextState(_State):
     buckets: list[tuple[int, _Positive, float]]  # number, frequency, weight
 
 
-class _LearnedState(_State):
+class _LearnedState(_StrictRecord):
     strength: float
     intercept: float
     labels: dict[str, float]

@@ -13,7 +13,6 @@ from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._filters import TokenFilter, chosen_tokens, kept_tokens
 from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
-from calibrant.logprobs._fields import UnparsedError, field_value
 
 _SCALE: Final = 3.0  # nats
 _IMPOSSIBLE: Final = -9999.0
@@ -21,16 +20,6 @@ _IMPOSSIBLE: Final = -9999.0
 # OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
 _LEAST: Final = math.log(1e-12)
 _TOLERANCE: Final = 1e-9
-
-
-def _mean_logprob(tokens: Sequence[Token]) -> float:
-    """Return the mean log-probability of the emitted tokens, in [-9999, 0]."""
-    return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
-
-
-def _mean_gap(tokens: Sequence[Token]) -> float:
-    """Return the mean distance of the two most probable alternatives, in [0, 27.6] nats."""
-    return math.fsum(_gap(token) for token in tokens) / len(tokens)
 
 
 def _gap(token: Token) -> float:
@@ -46,14 +35,6 @@ def _gap(token: Token) -> float:
     return max(best, _LEAST) - max(second, _LEAST)
 
 
-def _from_logprob(x: float) -> float:
-    return min(max((x + _SCALE) / _SCALE, 0.0), 1.0)
-
-
-def _from_gap(x: float) -> float:
-    return 1.0 - math.exp(-x / _SCALE) if x > 0.0 else 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class _TokenMethod(ABC):
     """A confidence method that reads the tokens of an answer."""
@@ -65,9 +46,9 @@ class _TokenMethod(ABC):
 
     def __post_init__(self) -> None:
         if self.token_filter not in get_args(TokenFilter):
-            known = ", ".join(map(repr, get_args(TokenFilter)))
+            filters = ", ".join(map(repr, get_args(TokenFilter)))
             raise ConfigurationError(
-                f"Expected token_filter to be one of {known}, got {self.token_filter!r}."
+                f"Expected token_filter to be one of {filters}, got {self.token_filter!r}."
             )
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
@@ -101,33 +82,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
             "(scoring='decode'), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
             "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
         )
-    if classifier.prior_correction is not None or classifier.head is not None:
-        _refuse_corrected(answered)
     kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
-    chosen = chosen_tokens(kept, prediction.tokens)
-    for token in chosen:
-        # Reading an answer drops these; tokens that were made elsewhere may still hold them.
-        if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
-            raise LogprobsUnavailableError(
-                f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
-                "alternatives: the answer's evidence cannot be used."
-            )
-    return chosen
-
-
-def _refuse_corrected(answered: Answered) -> None:
-    """Refuse an answer whose label was changed after it was written: its tokens speak of another one."""
-    prediction, classifier = answered.prediction, answered.classifier
-    try:
-        written = field_value(prediction.text, classifier.field)
-    except UnparsedError:
-        return
-    label = classifier.labels.canonical(written) if isinstance(written, str) else None
-    if label is not None and label != prediction.label:
-        raise LogprobsUnavailableError(
-            f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "
-            "or the head replaced: use label_probability, or leave it out."
-        )
+    return chosen_tokens(kept, prediction.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +122,7 @@ class AvgLogprob(_TokenMethod):
     top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        return _mean_logprob(tokens)
+        return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
 
     def to_confidence(self, native: float) -> float:
         """Return the confidence of a mean natural log-probability.
@@ -176,7 +132,8 @@ class AvgLogprob(_TokenMethod):
         ConfigurationError
             It is not a finite number <= 0.
         """
-        return _from_logprob(check_real("a mean natural log-probability", native, high=0.0))
+        mean = check_real("a mean natural log-probability", native, high=0.0)
+        return min(max((mean + _SCALE) / _SCALE, 0.0), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +171,7 @@ class Margin(_TokenMethod):
     top_logprobs: ClassVar[int] = 2
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        return _mean_gap(tokens)
+        return math.fsum(_gap(token) for token in tokens) / len(tokens)
 
     def to_confidence(self, native: float) -> float:
         """Return the confidence of a mean gap in nats.
@@ -224,7 +181,7 @@ class Margin(_TokenMethod):
         ConfigurationError
             It is not a finite number >= 0.
         """
-        return _from_gap(check_real("a mean gap in nats", native, low=0.0))
+        return 1.0 - math.exp(-check_real("a mean gap in nats", native, low=0.0) / _SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +220,13 @@ class Hybrid(_TokenMethod):
             )
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        score = self.logprob_weight * _from_logprob(_mean_logprob(tokens))
-        if self.margin_weight > 0.0:
-            score += self.margin_weight * _from_gap(_mean_gap(tokens))
-        return min(score, 1.0)
+        parts: tuple[tuple[float, _TokenMethod], ...] = (
+            (self.logprob_weight, AvgLogprob()),
+            (self.margin_weight, Margin()),
+        )
+        # Evidence of a half that does not count is not needed.
+        shares = [weight * half.to_confidence(half._measure(tokens)) for weight, half in parts if weight > 0]  # noqa: SLF001
+        return min(sum(shares), 1.0)
 
     def to_confidence(self, native: float) -> float:
         """Return a weighted score as it is.

@@ -44,7 +44,7 @@ def argument_spans(data: bytes) -> list[Span]:
         opening = _OPENING.search(data, position)
         if opening is None:
             break
-        reader = _Reader(data, opening.start())
+        reader = _CallReader(data, opening.start())
         if reader.read(inside=False):
             spans += reader.spans
             position = reader.position
@@ -57,7 +57,7 @@ class _CutOffError(Exception):
     """The data ended inside a document."""
 
 
-class _Reader:
+class _CallReader:
     """Reads one JSON document and marks argument values.
 
     Attributes
@@ -156,7 +156,7 @@ def _encoded(raw: bytes, start: int) -> list[Span] | None:
             decoded += match[0]
             origin += [(at, at + 1) for at in range(begin, end)]
     document = bytes(decoded)
-    reader = _Reader(document, 0)
+    reader = _CallReader(document, 0)
     if _OPENING.match(document.lstrip()) is None or not reader.read(inside=True):
         return None
     if document[reader.position :].strip():

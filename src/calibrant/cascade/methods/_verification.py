@@ -218,7 +218,7 @@ class Verifier:
         # Of a long context a single call finds out whether it fits.
         together = self.k if len(context) <= _FITS else 1
         while True:
-            new = await self._ask(self._message(question, answer, context), range(together))
+            new = await self._ask(question, answer, context, range(together))
             answers = _joined(answers, new)
             if not (context and _too_long(new)):
                 break
@@ -227,21 +227,19 @@ class Verifier:
         if _too_long(new):
             raise _refusal(answers)
         if new.given and together < self.k:
-            rest = await self._ask(self._message(question, answer, context), range(together, self.k))
+            rest = await self._ask(question, answer, context, range(together, self.k))
             answers = _joined(answers, rest)
         return answers, context
 
-    def _message(self, question: str, answer: str, context: str) -> str:
-        """Return the prompt of one case."""
+    async def _ask(self, question: str, answer: str, context: str, numbers: range) -> RowAnswers:
+        """Draw the samples of these numbers."""
         texts = {
             "question": quoted(question),
             "answer": quoted(answer),
             _PAPERS_NAME: quoted(answer),
             "context": quoted(context) if context else "(none)",
         }
-        return fill_slots(self.prompt, texts)
-
-    async def _ask(self, text: str, numbers: range) -> RowAnswers:
+        text = fill_slots(self.prompt, texts)
         return await ask_together(self._method.predict(self._request(text, number)) for number in numbers)
 
     def _request(self, text: str, number: int) -> CompletionRequest:
