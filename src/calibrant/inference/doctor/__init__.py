@@ -1,4 +1,4 @@
-"""What a model's log-probabilities mean, found out before anyone trusts them."""
+"""Examination of a model's log-probabilities, before anyone trusts them."""
 
 from typing import TYPE_CHECKING
 
