@@ -176,7 +176,7 @@ def lines_of(start: int, rows: int) -> bytes:
     import numpy as np
 
     from calibrant.core import Example, LabelDistribution, Outcome, Prediction, Usage
-    from calibrant.core._distribution import LogprobSpace
+    from calibrant.core._prediction import LogprobSpace
     from calibrant.runs._records import row_line
 
     rng = np.random.default_rng(start)

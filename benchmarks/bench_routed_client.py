@@ -15,7 +15,7 @@ import time
 from statistics import median
 
 from calibrant.core import Client, CompletionRequest
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Provider, RoutedClient
 from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter

@@ -11,7 +11,7 @@ import pytest
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.calibration._prior import correct_prediction
 from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Outcome, Prediction
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 
 
 def distribution(**changes: Any) -> LabelDistribution:

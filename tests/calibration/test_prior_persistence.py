@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import ConfigurationError, LabelSet, StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
 
 LABELS = ("World", "Sports", "Café")
 FINGERPRINT = Fingerprint(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from calibrant.cli._app import app
 from calibrant.cli._doctor import settings_toml
 from calibrant.core import ConfigurationError, ProviderError, Task
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from calibrant.inference.doctor._records import Examination, Thresholds, load_examination
 from calibrant.testing import FakeClient

@@ -20,7 +20,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 

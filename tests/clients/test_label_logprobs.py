@@ -22,7 +22,7 @@ from calibrant.clients._servers import (
 )
 from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
 from calibrant.core._completion import LabelContinuation
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, ask, failure

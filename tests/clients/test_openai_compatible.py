@@ -14,7 +14,7 @@ from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import CompletionRequest, ConfigurationError, Outcome, ProviderError
 from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, open_client
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._models import call_options

@@ -25,7 +25,7 @@ from calibrant.core import (
     ProviderTimeoutError,
 )
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 

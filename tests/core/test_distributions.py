@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelDistribution, Prediction
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs import extract_distribution
 from calibrant.testing import fake_response
 

@@ -21,9 +21,8 @@ from calibrant.core import (
     StateError,
     Usage,
 )
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import Part, Step, Verdict
+from calibrant.core._prediction import LogprobSpace, Part, Step, Verdict
 from calibrant.evaluation import BatchEvaluator, _parquet, load_predictions
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.inference import Classifier

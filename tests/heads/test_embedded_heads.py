@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
 from calibrant.heads import Head, fit_head
 from head_rows import noise
 from synonyms import KNOWN, LABELS, UNSEEN, Synonyms, texts

@@ -14,8 +14,8 @@ import pytest
 
 from calibrant.calibration import TemperatureScaling
 from calibrant.core import ConfigurationError, StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
 from calibrant.heads import Head, fit_head
 from head_rows import LABELS, halves
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import CompletionRequest, ConfigurationError, MultiLabels, Outcome, Prediction
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
 from token_engine import CHARACTERS, Engine, Row

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from calibrant.core import CompletionRequest
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, _loop
 from calibrant.inference._loop import run_sync
 

@@ -21,7 +21,7 @@ from calibrant.core import (
     ProviderError,
     Task,
 )
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._methods import Decoding

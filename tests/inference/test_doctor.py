@@ -23,7 +23,7 @@ from calibrant.core import (
     RateLimitError,
 )
 from calibrant.core._completion import ContinuingClient, NextTokens
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import examine
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
 from calibrant.inference.doctor._records import Examination, Thresholds, Verdict

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant.core import CompletionRequest, ConfigurationError, StateError
 from calibrant.core._completion import NextTokens
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, examine
 from calibrant.inference.doctor import _records
 from calibrant.inference.doctor._records import (

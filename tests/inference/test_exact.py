@@ -15,7 +15,7 @@ from pydantic import create_model
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import CompletionRequest, ConfigurationError, LabelSet, Outcome, ProviderError
 from calibrant.core._completion import NextTokens
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding

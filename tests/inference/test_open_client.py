@@ -16,8 +16,8 @@ from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import ConfigurationError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import _models, open_client
 from calibrant.inference._choice import Scoring
 from calibrant.testing import FakeClient

@@ -20,7 +20,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     Task,
 )
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._exact import ExactScoring

@@ -18,7 +18,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader

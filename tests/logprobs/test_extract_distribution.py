@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import Completion, ConfigurationError, LabelSet, LogprobsUnavailableError, Token
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs import extract_distribution
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import joint_logprob

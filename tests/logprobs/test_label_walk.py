@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, LogprobsUnavailableError
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._walk import LabelWalk
 
 Model = Callable[[str], Mapping[bytes, float]]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.core import Completion, LabelDistribution, LogprobsUnavailableError, Token
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs import extract_set
 from calibrant.logprobs._sets import ArrayPlace, set_of_places
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, LogprobsUnavailableError, TokenLogprobs
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._distribution import whole_label_distribution
 
 

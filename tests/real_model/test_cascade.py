@@ -9,8 +9,7 @@ import pytest
 from calibrant.cascade import AutoMixEntailment, Cascade, Verifier
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
-from calibrant.core._distribution import LogprobSpace
-from calibrant.core._prediction import Verdict
+from calibrant.core._prediction import LogprobSpace, Verdict
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 from verifier_service import serving

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.cascade import AvgLogprob, Hybrid, LabelProbability, Margin, SelfVerify
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import examine
 from calibrant.inference.doctor._records import Examination, Verdict
 from embedded import EMBEDDED

@@ -14,7 +14,7 @@ from calibrant.clients._llama import Llama, engine_module
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import locate_weights
 from calibrant.core import CompletionRequest, ConfigurationError, LabelDistribution, Outcome, Prediction
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Query
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier

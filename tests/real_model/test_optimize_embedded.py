@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Outcome, Task
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from embedded import EMBEDDED

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from calibrant.core import Field, FieldLabels, MultiLabels, Outcome
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 

@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import Verifier
 from calibrant.core import CompletionRequest, ConfigurationError
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.serving import ConnectionLimits, create_verifier_app
 from calibrant.serving._server import serve_app
 

@@ -22,8 +22,8 @@ from calibrant.core import (
     Prediction,
     ProviderError,
 )
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.serving import create_verifier_app
 from calibrant.testing import FakeClient

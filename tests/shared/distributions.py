@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core import LabelDistribution
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 
 
 def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:

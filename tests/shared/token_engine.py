@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrant.core import CompletionRequest, ContextLengthError, TokenLogprobs, Usage
 from calibrant.core._completion import NextTokens
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import Vocabulary
 
 CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import LabelDistribution, Prediction, Usage
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.store import PredictionCache
 
 POSTGRES = "CALIBRANT_POSTGRES_URL"

@@ -21,9 +21,8 @@ from calibrant.calibration import LabelPriorCorrection, TemperatureScaling, Vect
 from calibrant.cascade import LearnedScorer, read_pomdp
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
 from calibrant.core import StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Verdict
+from calibrant.core._prediction import LogprobSpace, Verdict
 from calibrant.heads import Head
 from calibrant.inference.doctor._records import Verdict as DoctorVerdict
 from calibrant.inference.doctor._records import load_examination

@@ -32,8 +32,7 @@ from calibrant.core import (
     ProviderError,
     Task,
 )
-from calibrant.core._distribution import LogprobSpace
-from calibrant.core._prediction import Step
+from calibrant.core._prediction import LogprobSpace, Step
 from calibrant.evaluation import (
     BatchEvaluator,
     Dataset,

@@ -11,10 +11,9 @@ import dspy
 from calibrant.adapters._calls import Watch
 from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_context
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.scoring._protocol import ScoringStrategy
 
 _LOG = logging.getLogger("calibrant")

@@ -28,10 +28,9 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query
 from calibrant.core._records import Journal
 from calibrant.inference import RetryPolicy

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._schema import labels_from_schema
 
 Schema: TypeAlias = Mapping[str, Any] | type

@@ -14,9 +14,8 @@ from calibrant.calibration._dominance import guarded_prior, label_wins
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
 from calibrant.calibration._state import SavedFit
 from calibrant.calibration._validation import as_numbers, as_rows, check_answers, check_log_probabilities
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LabelDistribution, Prediction
 from calibrant.metrics._validation import check_number
 
 PriorMethod = Literal["batch", "contextual"]

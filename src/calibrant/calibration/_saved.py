@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import DataError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Outcome
+from calibrant.core._prediction import LogprobSpace, Outcome
 from calibrant.core._rows import Row
 from calibrant.core._run_rows import UNKNOWN, RunRow
 

@@ -9,8 +9,8 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.metrics._validation import check_confidence_correct
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]

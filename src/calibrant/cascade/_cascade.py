@@ -18,10 +18,10 @@ from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
 from calibrant.cascade._walk import CascadeMember, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._limits import Limits
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._classifier import Classifier

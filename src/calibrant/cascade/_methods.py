@@ -16,9 +16,8 @@ from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Decoding
 from calibrant.inference.routed._client import RoutedClient

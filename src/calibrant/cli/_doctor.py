@@ -17,8 +17,8 @@ from rich.text import Text
 
 from calibrant.cli._options import parse_option
 from calibrant.clients._redact import hidden_in_address, public_address
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import StateError
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference.doctor._examine import examine
 from calibrant.inference.doctor._records import Verdict, hidden_options, holds_digest, save_examination
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from calibrant.core._distribution import Interval
+    from calibrant.core._prediction import Interval
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

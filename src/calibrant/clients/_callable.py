@@ -12,8 +12,8 @@ from typing import Any
 
 from calibrant.clients._translate import translate
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._prediction import LogprobSpace
 
 
 class CallableClient:

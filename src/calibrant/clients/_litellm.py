@@ -24,9 +24,9 @@ from calibrant.clients._gates import (
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import advised, declined, refusal, translate, without_access
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import LogprobSpace
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -32,10 +32,11 @@ from calibrant.clients._llama import engine_module
 from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core._completion import CompletionRequest, NextTokens
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
+from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._tokens import TokenContinuation, TokenLogprobs, Vocabulary
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000

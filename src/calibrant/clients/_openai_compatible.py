@@ -30,9 +30,9 @@ from calibrant.core._completion import (
     LabelLogprobs,
     NextTokens,
 )
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import reported_mapping
+from calibrant.core._prediction import LogprobSpace
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000

@@ -7,7 +7,6 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.core._completion import Client, Completion, CompletionRequest, Token
     from calibrant.core._composite import Field, FieldLabels, MultiLabels
-    from calibrant.core._distribution import Interval, LabelDistribution
     from calibrant.core._errors import (
         CalibrantError,
         ConfigurationError,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     )
     from calibrant.core._labels import LabelSet, OpenLabels
     from calibrant.core._limits import Limits
-    from calibrant.core._prediction import Outcome, Prediction, Usage
+    from calibrant.core._prediction import Interval, LabelDistribution, Outcome, Prediction, Usage
     from calibrant.core._predictor import Predictor, Stop
     from calibrant.core._records import Journal
     from calibrant.core._rows import DataSource, Example, TextWithContext, read_examples
@@ -37,7 +36,6 @@ else:
         {
             "._completion": "Client Completion CompletionRequest Token",
             "._composite": "Field FieldLabels MultiLabels",
-            "._distribution": "Interval LabelDistribution",
             "._errors": (
                 "CalibrantError ConfigurationError ContextLengthError DataError LimitReachedError "
                 "LogprobsUnavailableError LogprobsUnsupportedError NotFittedError ProviderError "
@@ -45,7 +43,7 @@ else:
             ),
             "._labels": "LabelSet OpenLabels",
             "._limits": "Limits",
-            "._prediction": "Outcome Prediction Usage",
+            "._prediction": "Interval LabelDistribution Outcome Prediction Usage",
             "._predictor": "Predictor Stop",
             "._records": "Journal",
             "._rows": "DataSource Example TextWithContext read_examples",

@@ -7,8 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from calibrant.core._distribution import LogprobSpace
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import LogprobSpace, Usage
 
 Message = Mapping[str, str]
 

@@ -11,7 +11,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 
 if TYPE_CHECKING:
-    from calibrant.core._distribution import LabelDistribution
+    from calibrant.core._prediction import LabelDistribution
 
 
 def normalise_label(text: str) -> str:

@@ -1,20 +1,243 @@
-"""The answer of a classifier to one text, and the steps of a cascade."""
+"""The answer of a classifier to one text: label, distribution over the labels, and the steps of a cascade."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
+import numpy as np
+
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import clean_line
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from calibrant.core._completion import Token
-    from calibrant.core._distribution import LabelDistribution
+
+LOW_LABEL_MASS: Final = 0.5
+"""Below this the model would rather write something else than any label.
+
+Half is where that sentence becomes true, and the answers differ there: of 1,600 of the embedded model, to 200
+validation rows of AG News and Rotten Tomatoes under eight prompts each, those with a confidence above 0.9 were right on
+71 % of the rows below it (265) and on 83 % of the others (128).
+"""
+
+
+class LogprobSpace(StrEnum):
+    """Kind of the reported log-probabilities.
+
+    ``masked``
+        The engine applied the grammar before reporting: mass on illegal tokens is zero.
+    ``raw``
+        The engine reports the unconstrained model, whatever the grammar then allowed.
+    ``exact``
+        Every label was scored.
+    ``sampled``
+        Agreement among repeated samples.
+    ``none``
+        No evidence.
+    ``mixed``
+        Of several models: every answer says what its own are (`Completion.space`), so it is never the space of a
+        distribution.
+    """
+
+    MASKED = "masked"
+    RAW = "raw"
+    EXACT = "exact"
+    SAMPLED = "sampled"
+    NONE = "none"
+    MIXED = "mixed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        msg = f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
+        raise ConfigurationError(msg)
+
+
+def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
+    """Return True if the model preferred texts that are no label.
+
+    Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
+
+    Parameters
+    ----------
+    label_mass, unresolved_mass : float
+        As the attributes of `LabelDistribution`; what is unresolved may belong to labels and counts for them.
+    space : LogprobSpace
+        What they are probabilities of.
+    """
+    is_seen = space in {LogprobSpace.RAW, LogprobSpace.EXACT}
+    return is_seen and label_mass + unresolved_mass < LOW_LABEL_MASS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelDistribution:
+    """A distribution over labels, read from one answer.
+
+    Attributes
+    ----------
+    labels : tuple of str, length L
+        The labels, in the task's order.
+    logprobs : ndarray of shape (L,)
+        Natural logarithm of the normalised probability of each label; finite, ``exp`` sums to 1.
+    measured : ndarray of bool, shape (L,)
+        Which entries rest on reported evidence; the others hold an upper bound or a share.
+    joint_logprob : float or None
+        Sum of the log-probabilities of the tokens of the emitted value, natural logarithm, <= 0.
+    label_mass : float
+        Reported probability on legal labels before normalising, in [0, 1].
+    unresolved_mass : float
+        Probability that may belong to legal labels but could not be told apart, in [0, 1].
+    space : LogprobSpace
+        What the log-probabilities are probabilities of.
+    emitted : str or None, default None
+        The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
+        empty where the answer spells none of them; None where that is not known.
+    closing_logprob : float or None, default None
+        Natural logarithm of the probability, <= 0, that the value ends where it does: of the tokens that close it,
+        where a longer label begins with the emitted one and `joint_logprob` does not hold them; else 0. None where
+        that is not known.
+    error_bound : float or None, default None
+        In ``exact`` space the largest total variation, in [0, 1], between this distribution and the
+        one that scoring every label to its end would give; None elsewhere, where it is not known.
+    """
+
+    labels: tuple[str, ...]
+    logprobs: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+    joint_logprob: float | None
+    label_mass: float
+    unresolved_mass: float
+    space: LogprobSpace
+    emitted: str | None = None
+    error_bound: float | None = None
+    closing_logprob: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "measured"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
+                array = np.array(array)  # a copy: the caller's array stays the caller's
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelDistribution):
+            return NotImplemented
+        return (
+            self.labels == other.labels
+            and np.array_equal(self.logprobs, other.logprobs)
+            and np.array_equal(self.measured, other.measured)
+            and self.joint_logprob == other.joint_logprob
+            and self.label_mass == other.label_mass
+            and self.unresolved_mass == other.unresolved_mass
+            and self.space == other.space
+            and self.emitted == other.emitted
+            and self.error_bound == other.error_bound
+            and self.closing_logprob == other.closing_logprob
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Normalised probability of each label, shape (L,), sums to 1."""
+        return np.exp(self.logprobs)
+
+    @property
+    def is_label_mass_low(self) -> bool:
+        """True if the model preferred texts that are no label; see `is_label_mass_low`."""
+        return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
+
+    def probability(self, label: str) -> float:
+        """Return the normalised probability of `label`, in [0, 1].
+
+        Raises
+        ------
+        KeyError
+            `label` is not one of `labels`.
+        """
+        try:
+            return float(np.exp(self.logprobs[self.labels.index(label)]))
+        except ValueError:
+            raise KeyError(label) from None
+
+    def confidence(self, label: str) -> float:
+        """Return the confidence in `label`, in [0, 1].
+
+        In ``masked`` space the emitted label's is ``exp(joint_logprob)``, as the reference systems
+        define it, times ``exp(closing_logprob)``: where a longer label begins with the emitted one
+        (``Bills``, ``Bills/Gas``), the label's own tokens do not tell the two apart. Where it is not
+        known how probable the end was, the confidence is no higher than the label's probability.
+        Where the emitted label is not known, the most probable ones are taken for it. For other
+        labels, and in other spaces, it is the label's probability among the legal ones.
+
+        Raises
+        ------
+        KeyError
+            `label` is not one of `labels`.
+        """
+        probability = self.probability(label)
+        if self.space is not LogprobSpace.MASKED or self.joint_logprob is None:
+            return probability
+        if self.emitted is None:
+            is_emitted = probability >= float(np.exp(self.logprobs.max()))
+        else:
+            is_emitted = label == self.emitted
+        if not is_emitted:
+            return probability
+        joint = math.exp(min(self.joint_logprob + (self.closing_logprob or 0.0), 0.0))
+        if self.closing_logprob is None and self._is_nested(label):
+            return min(joint, probability)
+        return joint
+
+    def _is_nested(self, label: str) -> bool:
+        """Return True if a longer label begins with `label`."""
+        return any(other.startswith(label) and other != label for other in self.labels)
+
+    def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
+        """Return the measured labels with their probabilities, most probable first.
+
+        Parameters
+        ----------
+        exclude : str, optional
+            A label to leave out (usually the predicted one).
+        limit : int, default 3
+            How many at most.
+        """
+        order = np.argsort(-self.logprobs, kind="stable")
+        found = [
+            (self.labels[i], float(np.exp(self.logprobs[i])))
+            for i in order
+            if self.measured[i] and self.labels[i] != exclude
+        ]
+        return found[:limit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A confidence interval.
+
+    Attributes
+    ----------
+    lower, upper : float
+        The ends, in the unit of the estimate.
+    level : float
+        Confidence level in (0, 1).
+    estimate : float
+        The point estimate.
+    median : float or None
+        Median of the resampling distribution, where one was used.
+    """
+
+    lower: float
+    upper: float
+    level: float
+    estimate: float
+    median: float | None = None
 
 
 LONGEST_NAME: Final = 200

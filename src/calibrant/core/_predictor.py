@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from calibrant.core._completion import Message
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import CallMeter, Limits
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.core._records import Journal
 from calibrant.core._rows import TextWithContext
 

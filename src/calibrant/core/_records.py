@@ -10,9 +10,18 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from calibrant.core._completion import Token
-from calibrant.core._distribution import LabelDistribution, LogprobSpace, is_label_mass_low
 from calibrant.core._errors import StateError
-from calibrant.core._prediction import Outcome, Part, Prediction, Step, Usage, Verdict
+from calibrant.core._prediction import (
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Part,
+    Prediction,
+    Step,
+    Usage,
+    Verdict,
+    is_label_mass_low,
+)
 from calibrant.core._reported import MOST_TOKENS
 
 _Record = dict[str, Any]

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlia
 
 import numpy as np
 
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LabelDistribution, Prediction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,10 +15,10 @@ from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.calibration._choice import CalibratorSelection, select_calibrator
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import expected_calibration_error

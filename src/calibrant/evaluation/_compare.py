@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._saved import SavedPredictions
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import classification_summary

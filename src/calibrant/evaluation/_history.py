@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval

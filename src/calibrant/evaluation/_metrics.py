@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Interval
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import AnsweredLabels
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ContextLengthError, StateError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.evaluation._provider_batch_state import (
     HEAD,
     LABEL_PRIOR,

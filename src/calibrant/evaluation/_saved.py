@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions, read_predictions
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import DataError
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._label_records import labels_from_record
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT, damaged_origin, read_origin

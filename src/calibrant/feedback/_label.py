@@ -29,10 +29,9 @@ import math
 import re
 from collections.abc import Mapping
 
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 
 SLACK = 1e-12  # of comparisons with a threshold: exp(log(0.99)) must count as 0.99

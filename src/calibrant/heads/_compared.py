@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
 from calibrant.heads._baseline import TextBaseline
 from calibrant.metrics._classification import AnsweredLabels, classification_summary

@@ -10,9 +10,8 @@ from typing import Any
 from calibrant.clients._constraint import LabelArray
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._composite import MultiLabels
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError, ProviderError
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LabelDistribution, Prediction
 from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._exact import ExactMethod, LabelScorer, RowCalls
 from calibrant.inference._reader import parts_of_set

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import Client
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings

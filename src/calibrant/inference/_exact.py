@@ -20,10 +20,9 @@ from calibrant.core._completion import (
     LabelLogprobs,
     NextTokens,
 )
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._methods import (
     DEFAULT_TOLERANCE,

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import Client, Completion, CompletionRequest, ContinuingClient
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -20,7 +19,7 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion

@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._feed import Feed, Runner

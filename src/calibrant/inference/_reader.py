@@ -12,10 +12,9 @@ import numpy as np
 
 from calibrant.core._completion import Completion
 from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
-from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values, joint_logprob

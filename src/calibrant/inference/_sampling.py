@@ -13,10 +13,9 @@ import numpy as np
 
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Part, Prediction, Usage
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Part, Prediction, Usage
 from calibrant.inference._methods import Decoding, ModelCalls, total_usage
 from calibrant.inference._reader import AnswerReader
 

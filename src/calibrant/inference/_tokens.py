@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ContextLengthError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LabelDistribution
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._methods import ModelCalls
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk

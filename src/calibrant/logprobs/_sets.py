@@ -48,9 +48,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._tokens import TokenLogprobs
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._decisions import ArrayDecision, next_decision, read_decisions

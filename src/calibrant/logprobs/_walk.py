@@ -42,9 +42,9 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._fields import checked_logprob

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
+from calibrant.core._prediction import Interval
 from calibrant.metrics._validation import check_count, check_level, check_values
 
 # Counts drawn at once: 2^22 are 32 MB.

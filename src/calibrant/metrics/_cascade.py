@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core._distribution import Interval
-from calibrant.core._prediction import Verdict
+from calibrant.core._prediction import Interval, Verdict
 from calibrant.metrics._intervals import wilson_interval
 
 

@@ -10,9 +10,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
-from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import Interval, Prediction
 from calibrant.metrics._classification import (
     AnsweredLabels,
     ClassificationSummary,

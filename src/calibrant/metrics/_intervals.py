@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.metrics._validation import check_count, check_level, check_values, normal_quantile
 
 

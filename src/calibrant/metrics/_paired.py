@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import check_binary, check_same_length, check_values, normal_quantile
 

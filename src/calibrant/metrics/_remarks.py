@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.core._distribution import LOW_LABEL_MASS, Interval
+from calibrant.core._prediction import LOW_LABEL_MASS, Interval
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.metrics._validation import check_confidence_correct, check_number, normal_quantile
 
 _HALVINGS = 60  # of [0, 1]: to the last bit of a float

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Interval
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._intervals import mean_interval, wilson_interval
 

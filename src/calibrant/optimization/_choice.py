@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calibrant.core._distribution import Interval
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._composite import answer_summary

@@ -12,11 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._distribution import Interval
 from calibrant.core._files import write_atomically
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._task import Task

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._held_out import held_out_answer_probability
-from calibrant.core._distribution import Interval
-from calibrant.core._prediction import Outcome
+from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import ClassificationSummary

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import changed_prompt, search_verdict
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.reports._charts import CertifiedPoint

@@ -10,9 +10,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import StateError
 from calibrant.core._files import write_atomically
+from calibrant.core._prediction import Interval
 from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, up
 from calibrant.reports._html import environment, policy_hash, static
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from calibrant.core._composite import part_of
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction
 from calibrant.core._records import step_to_record
 from calibrant.core._rows import Example
 from calibrant.core._run_rows import RunRow

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from calibrant.core._distribution import LabelDistribution
+from calibrant.core._prediction import LabelDistribution
 from calibrant.metrics._validation import check_number
 from calibrant.scoring._validation import check_logprob, format_number
 

@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._distribution import LabelDistribution
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import LabelDistribution
 from calibrant.metrics._validation import check_number
 from calibrant.scoring._validation import check_logprob, format_number
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from calibrant.core._distribution import LabelDistribution
+from calibrant.core._prediction import LabelDistribution
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LogprobSpace
 from calibrant.testing._response import fake_response
 from calibrant.testing._rule import Answer, Rule, distribution_of
 from calibrant.testing._tokens import Split

@@ -24,8 +24,8 @@ from calibrant.cascade import LearnedScorer
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.cascade.methods._learned import confidence_features
 from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Prediction, StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from calibrant.metrics import auroc
 from calibrant.testing import FakeClient
@@ -364,7 +364,7 @@ def test_a_loaded_scorer_needs_no_scikit_learn(tmp_path: Path, fitted: LearnedSc
 import sys
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.cascade import LearnedScorer
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core import Prediction
 fingerprint = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels={LABELS!r})
 scorer = LearnedScorer.load({str(tmp_path / "scorer.json")!r}, fingerprint=fingerprint)

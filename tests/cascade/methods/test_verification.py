@@ -14,7 +14,7 @@ from calibrant.cascade import Verifier
 from calibrant.cascade.methods._prompts import VERIFIER_PROMPT
 from calibrant.cascade.methods._verification import Verification, _beginning
 from calibrant.core import CompletionRequest, ConfigurationError, ContextLengthError, DataError, ProviderError
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient
 

@@ -18,8 +18,8 @@ from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._planner import replay
 from calibrant.cascade.planning._priced import Prices, Signals
 from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
 
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
 LABELS = ("cat", "dog")

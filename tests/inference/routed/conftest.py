@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import CompletionRequest
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Provider, RoutedClient
 from calibrant.routing import FixedRouter, Observation, RoutingRequest
 from calibrant.testing import fake_response

@@ -19,7 +19,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._distribution import LogprobSpace
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter

@@ -10,11 +10,10 @@ from typing import Any, Final
 from calibrant.cascade._checks import is_count, is_number
 from calibrant.cascade.methods._prompts import SLOT, VERIFIER_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import run_sync

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from calibrant.cascade._checks import check_real
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.cascade.planning._rules import KeepPolicy, Route
-from calibrant.core._distribution import Interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import paired_comparison

@@ -19,8 +19,8 @@ from calibrant.core._completion import (
     Message,
     Token,
 )
-from calibrant.core._distribution import LabelDistribution, LogprobSpace
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
+from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.inference.doctor import _readings as task
 from calibrant.inference.doctor._readings import TopicReading, read_topic, unit_fault
 from calibrant.logprobs._completion import read_completion

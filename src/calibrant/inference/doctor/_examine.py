@@ -10,9 +10,8 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._completion import Client, Token
-from calibrant.core._distribution import LOW_LABEL_MASS, LogprobSpace
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Outcome
+from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference.doctor._evidence import Evidence, ExaminationCalls, FailedCall, gather

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from calibrant.core._completion import Completion, Message, Token
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses

@@ -26,9 +26,9 @@ from calibrant.clients._redact import (
     public_address,
     redact,
 )
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
+from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._methods import Decoding, Method
 
 _ADDRESS: Final = ("api_base", "base_url")

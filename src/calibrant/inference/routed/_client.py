@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import total_usage

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from calibrant.clients._rates import rate_state
 from calibrant.core._completion import Completion, CompletionRequest
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import (
     CalibrantError,
     ContextLengthError,
@@ -21,7 +20,7 @@ from calibrant.core._errors import (
     RateLimitError,
 )
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit

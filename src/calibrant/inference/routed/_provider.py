@@ -9,9 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final
 
 from calibrant.core._completion import Client
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
