@@ -3,71 +3,95 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.assembly._bundle import Figure
-from calibrant.assembly._bundle_diff import BundleDiff, Change, diff_bundles
-from calibrant.assembly._bundle_export import export
+from calibrant import assembly
+from calibrant.assembly._bundle_diff import diff_bundles
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, collapse_warning, label_mass_warning
 from calibrant.cli._errors import GATE_FAILED
-from calibrant.cli._tables import aligned
+from calibrant.cli._tables import aligned, print_output, say
 from calibrant.core._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from calibrant.assembly._bundle import Figure
+    from calibrant.assembly._bundle_diff import BundleDiff, Change
 
 _SHOWN: Final = 60  # characters of a value
 
 
-def run_export(  # noqa: PLR0913  (keyword-only options)
+def export(  # noqa: PLR0913  (keyword-only options)
     run: Path,
     *,
     out: Path,
-    calibration: Path | None,
-    task: Path | None,
-    model: str | None,
-    texts: bool,
-    as_json: bool,
+    calibration: Path | None = None,
+    task: Path | None = None,
+    model: str | None = None,
+    texts: bool = True,
+    as_json: bool = False,
 ) -> None:
-    """Write the bundle and print its contents."""
+    """Write the bundle and print its contents.
+
+    Parameters
+    ----------
+    run : RUN
+        Directory of optimize, evaluate, batch or cascade run.
+    out
+        The bundle's folder; not there yet, or empty.
+    calibration
+        Directory of `calibrant calibrate`; by default the run's, if it was calibrated there.
+    task : TASK.toml
+        The task that was run; for runs without a task.json.
+    model
+        With --task: the model that was asked instead.
+    texts
+        Pack the training texts that prompts show as demonstrations; without them, none are shown.
+    """
     if model is not None and task is None:
         raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
-    bundle = export(run, out, task=task, model=model, calibration=calibration, texts=texts)
-    if as_json:
-        record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
-        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return
-    lines = [f"{bundle.name}: {out}", f"SHA-256 of the bundle: {bundle.digest}"]
+    bundle = assembly.export(run, out, task=task, model=model, calibration=calibration, texts=texts)
+    record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
+    print_output(record, _contents(bundle, out), as_json=as_json)
+
+
+def _contents(bundle: assembly.Bundle, out: Path) -> Iterator[str]:
+    yield f"{bundle.name}: {out}"
+    yield f"SHA-256 of the bundle: {bundle.digest}"
     left_out = [
         f"{', '.join(options)} of {model}" for own in bundle.tasks for model, options in own.left_out.items()
     ]
     if left_out:
-        lines.append(f"Left out, as they may be credentials: {'; '.join(left_out)}.")
-    lines += _measured(bundle.figures)
-    lines.append(f'Load it with calibrant.load("{out}"); what it is, and how good, is in {out}/card.md.')
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _measured(figures: Sequence[Figure]) -> Iterator[str]:
-    """Yield macro F1 and the share of labels answered, and warnings of few labels and of low label mass."""
-    shown = [figure for figure in figures if "macro F1" in figure.name or figure.name == LABELS_ANSWERED]
+        yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
+    figures = bundle.figures
+    shown = [one for one in figures if "macro F1" in one.name or one.name == LABELS_ANSWERED]
     if shown:
         yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
     for warning in filter(None, (collapse_warning(figures), label_mass_warning(figures))):
         yield f"warning: {warning}"
+    yield f'Load it with calibrant.load("{out}"); what it is, and how good, is in {out}/card.md.'
 
 
-def run_diff(before: Path, after: Path, *, require_same: bool, as_json: bool) -> None:
-    """Print the differences; exit with 3 if `require_same` and there are any."""
+def diff(before: Path, after: Path, *, require_same: bool = False, as_json: bool = False) -> None:
+    """Print the differences; exit with 3 if `require_same` and there are any.
+
+    Parameters
+    ----------
+    before : A
+        A bundle, or a run that could be exported.
+    after : B
+        Another one.
+    require_same
+        Exit with 3 if anything differs.
+    """
     found = diff_bundles(before, after)
-    text = json.dumps(found.to_record(), ensure_ascii=False) if as_json else "\n".join(_lines(found))
-    sys.stdout.write(text + "\n")
+    print_output(found.to_record(), _differences(found), as_json=as_json)
     if require_same and not found.same:
-        sys.stderr.write("--require-same: they differ.\n")
+        say("--require-same: they differ.")
         raise SystemExit(GATE_FAILED)
 
 
-def _lines(found: BundleDiff) -> Iterator[str]:
+def _differences(found: BundleDiff) -> Iterator[str]:
     if found.same:
         yield "Nothing differs."
     for name, text in (("prompt", found.prompt), ("user template", found.user_template)):
@@ -91,9 +115,8 @@ def _lines(found: BundleDiff) -> Iterator[str]:
 def _changes(title: str, changes: Sequence[Change]) -> Iterator[str]:
     if changes:
         yield f"{title}:"
-        yield from (
-            f"  {change.name}: {_short(change.before)} -> {_short(change.after)}" for change in changes
-        )
+    for change in changes:
+        yield f"  {change.name}: {_short(change.before)} -> {_short(change.after)}"
 
 
 def _short(value: Any) -> str:  # noqa: ANN401 (any JSON value)
