@@ -101,8 +101,8 @@ def _row(parameter: Any) -> str | None:  # noqa: ANN401
 
 
 def _text(words: str) -> str:
-    """Return help on one line, as Markdown: nothing in it is markup but code."""
-    return re.sub(r"([|<\[*_])", r"\\\1", " ".join(words.split()))
+    """Return help on one line, as Markdown: nothing in it is markup but code, and rich's escapes are gone."""
+    return re.sub(r"([|<\[*_])", r"\\\1", " ".join(words.replace("\\[", "[").split()))
 
 
 def _exports(path: Path) -> bool:

@@ -16,7 +16,7 @@ import typer
 
 from calibrant.cli._errors import reports_errors
 from calibrant.cli._options import AsJson
-from calibrant.cli._tables import fitted, number, with_interval
+from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
 from calibrant.routing import (
@@ -171,7 +171,7 @@ def _run(paths: Sequence[Path], options: Options) -> None:
         record = _record(source, results, options, weight)
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
         return
-    lines = [*said, "", *fitted(table)]
+    lines = [*said, "", *aligned(table)]
     if options.out is not None:
         lines.append(f"Page: {options.out}")
     sys.stdout.write("\n".join(lines) + "\n")

@@ -75,7 +75,7 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
 
 def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path: Path) -> None:
     """What opens the classifier there holds the texts: the task's files are here alone."""
-    options = EvaluateOptions(out=tmp_path / "run", limits={})
+    options = EvaluateOptions(out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
         opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301

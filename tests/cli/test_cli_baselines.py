@@ -74,7 +74,7 @@ def rows_to_learn_from(directory: Path) -> int:
 
 @pytest.mark.usefixtures("model")
 def test_the_table_ends_with_baselines_and_a_verdict(write_task: WriteTask, tmp_path: Path) -> None:
-    """On the answered rows, learned from training and validation rows; the file says the same."""
+    """Baselines learn from training and validation rows; the file holds the same numbers."""
     task = write_task(train=animals("a", 12), validation=animals("b", 8), test=animals("c", 10))
     done = run("evaluate", task, "--out", tmp_path / "out")
     assert ["on 10 answered rows", "accuracy", "macro F1", "labels answered", "learned from"] in table(done)
@@ -100,7 +100,7 @@ def test_the_verdict_says_what_the_model_is_for(
     is_right: bool,
     said: str,
 ) -> None:
-    """Much where words tell nothing, nothing where they tell all."""
+    """The model adds much where words tell nothing, and nothing where they tell all."""
     answers = {row["input"]: row["answer"] for row in rows("test", 40)}
     use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
     task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})
@@ -115,7 +115,7 @@ def test_the_verdict_says_what_the_model_is_for(
 def test_the_evaluated_split_teaches_nothing(
     write_task: WriteTask, tmp_path: Path, words: Sequence[str], count: int
 ) -> None:
-    """Of another file both splits teach, but for texts that are in it."""
+    """Both splits teach for another file, except for texts that are in it."""
     task = write_task(train=animals("a", 5), validation=animals("b", 3), test=animals("c", 4))
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(row) + "\n" for row in animals("d", 4)))
@@ -167,7 +167,7 @@ def test_an_unfinished_evaluation_has_no_baselines(
 def test_sets_of_labels_have_no_baselines(
     write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Nor a line about them."""
+    """No line mentions baselines."""
     toml = (
         'name = "topics"\nmulti_label = true\nlabels = ["cat", "dog"]\nprompt = "Which?"\n[data]\n'
         'train = "train.jsonl"\ntest = "test.jsonl"\n'

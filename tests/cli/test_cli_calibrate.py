@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 from calibrant.calibration import load_calibrator
-from calibrant.cli._app import app
 from calibrant.core import DataError, Example, StateError
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, load_predictions
 from calibrant.inference import Classifier
 from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
 from calibrant.testing import FakeClient
+from command_line import command, refusal
+
+run = command("calibrate")
 
 LABELS = ["cat", "dog"]
 
@@ -45,11 +46,6 @@ def write(path: Path, found: list[dict[str, Any]]) -> Path:
     """Write predictions to a file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in found))
     return path
-
-
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["calibrate", *map(str, arguments)])
 
 
 def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
@@ -102,7 +98,7 @@ def _was_fitted(calibrator: Any, name: str) -> bool:
 
 
 def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
-    """Or the calibrator would be judged on what it has seen; too few texts are refused."""
+    """The calibrator is not judged on texts that it has seen; too few texts are refused."""
     data = rows(200)
     for row in data:
         row["input"] = f"text {row['index'] % 50}"
@@ -147,7 +143,7 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
-    """With the reason, and no point that a report would draw."""
+    """The reason is printed, and no threshold is stored."""
     path = write(tmp_path / "p.jsonl", rows(60))
     result = run(path, "--target-accuracy", 0.99, "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
@@ -178,7 +174,7 @@ def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None
 
 
 def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
-    """As an evaluation and a search write it; a column of another meaning is left alone."""
+    """The column is read as evaluations and searches write it; one of another meaning is ignored."""
     found = rows(80)
     found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
     found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
@@ -230,7 +226,7 @@ def test_without_a_run_no_calibrator_is_left(tmp_path: Path) -> None:
 
 
 def test_rows_without_confidence_or_label_are_left_out_and_counted(tmp_path: Path) -> None:
-    """Each for its reason."""
+    """Rows are counted by the reason for which they are left out."""
     data = rows(100)
     data[0] |= {"outcome": "error", "confidence": None, "correct": None}
     data[1] |= {"outcome": "refusal", "confidence": None, "correct": False, "label": None}
@@ -245,15 +241,10 @@ def test_rows_without_confidence_or_label_are_left_out_and_counted(tmp_path: Pat
     assert "(left out: 1 failed, 1 without a true label, 1 without a confidence)" in text
 
 
-@pytest.mark.parametrize("count", [1, 19])
-def test_few_rows_are_refused(tmp_path: Path, count: int) -> None:
-    """With the number there is and the number it takes."""
-    result = run(write(tmp_path / "p.jsonl", rows(count)), "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert (
-        f"expected at least 20 rows with a confidence and a true label, got {count} of {count}"
-        in result.stderr
-    )
+def test_few_rows_are_refused(tmp_path: Path) -> None:
+    """The message names the number of rows and the number needed."""
+    result = run(write(tmp_path / "p.jsonl", rows(19)), "--out", tmp_path / "out")
+    assert "at least 20 rows with a confidence and a true label, got 19 of 19" in refusal(result)
     assert not (tmp_path / "out").exists()
 
 
@@ -266,7 +257,7 @@ def test_few_rows_are_refused(tmp_path: Path, count: int) -> None:
     ],
 )
 def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Finite numbers throughout, whatever there is to learn."""
+    """All numbers are finite."""
     data = [{**row, **changes} for row in rows(100)]
     result = run(write(tmp_path / "p.jsonl", data), "--target-accuracy", 0.8, "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
@@ -291,30 +282,21 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("metrics", "said"),
     [
         ({"complete": True}, ""),
+        ({}, ""),  # of a search: result.json
         ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
         (None, "has neither metrics.json nor result.json"),
     ],
 )
 def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | None, said: str) -> None:
-    """What is there is used, and it is said that this is not all."""
+    """The rows present are used, and a warning says that the run is incomplete."""
     run_directory = tmp_path / "run"
     run_directory.mkdir()
     write(run_directory / "predictions.jsonl", rows(200))
     (run_directory / "run.json").write_text('{"prompt": "p", "user_template": null, "model": "m"}')
     if metrics is not None:
-        (run_directory / "metrics.json").write_text(json.dumps(metrics))
+        name = "metrics.json" if metrics else "result.json"
+        (run_directory / name).write_text(json.dumps(metrics))
     found = run(run_directory, "--out", tmp_path / "out")
     assert found.exit_code == 0
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)
-
-
-def test_a_finished_search_is_finished(tmp_path: Path) -> None:
-    """It has a result instead of metrics; an evaluation without metrics is warned of."""
-    write(tmp_path / "predictions.jsonl", rows(200))
-    (tmp_path / "run.json").write_text("{}")
-    assert "so the run is not finished" in run(tmp_path, "--out", tmp_path / "out").stderr
-    (tmp_path / "result.json").write_text("{}")
-    result = run(tmp_path, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
-    assert "not finished" not in result.stderr

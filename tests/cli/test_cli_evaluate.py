@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import parquet
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli import _progress as progress_module
-from calibrant.cli._app import app
 from calibrant.core import Interval, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient
 from claude_server import KEY, AnthropicServer
+from command_line import animals, command, knows, prediction_rows, process, refusal, wait_for
 from fault_server import FaultServer
+
+run = command("evaluate")
 
 WriteTask = Callable[..., Path]
 Rule = Callable[[str, str], Answer]
@@ -38,44 +37,9 @@ LABELS = ["cat", "dog"]
 PASSING = {"attempts", "latency_seconds", "cost"}
 
 
-def knows(text: str, _prompt: str) -> Answer:
-    """Know what meows; take everything else for a dog."""
-    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
-
-
-@pytest.fixture
-def fake(use_model: Callable[..., Any]) -> Fake:
-    """Return a function that puts a fake in the place of every model."""
-
-    def install(rule: Rule = knows, **options: Any) -> FakeClient:
-        client = FakeClient(LABELS, rule, **options)
-        use_model(client)
-        return client
-
-    return install
-
-
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
-
-
-def animals(count: int, start: int = 0) -> list[dict[str, str]]:
-    """Return rows of which the model gets three in four right."""
-    return [
-        {"input": f"{n} {'meow' if n % 2 else 'woof'}", "answer": "cat" if n % 2 or n % 4 == 0 else "dog"}
-        for n in range(start, start + count)
-    ]
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl``."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
-
-
 def lasting(directory: Path) -> list[dict[str, Any]]:
     """Return the rows without what depends on the moment."""
-    return [{name: row[name] for name in row if name not in PASSING} for row in lines(directory)]
+    return [{name: row[name] for name in row if name not in PASSING} for row in prediction_rows(directory)]
 
 
 # --- what it does -------------------------------------------------------------------------------
@@ -84,7 +48,7 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 def test_it_prints_the_numbers_with_their_denominators(
     write_task: WriteTask, fake: Fake, tmp_path: Path
 ) -> None:
-    """A plain table on one stream, progress on the other."""
+    """The table goes to standard output, progress to standard error."""
 
     def rule(text: str, prompt: str) -> Answer:
         return ProviderError("no route.", provider="fake") if text.startswith("7") else knows(text, prompt)
@@ -106,8 +70,7 @@ def test_it_prints_the_numbers_with_their_denominators(
     assert f"Files: {out}/predictions.jsonl, metrics.json, run.json" in result.stdout
     assert "evaluate: 8/8 rows" in result.stderr
     assert (
-        "1 rows failed for the server's reasons; run the same command again to ask them again"
-        in result.stderr
+        "1 rows failed with a transport error; run the same command again to ask them again" in result.stderr
     )
     assert client.closed
 
@@ -115,7 +78,7 @@ def test_it_prints_the_numbers_with_their_denominators(
 def test_what_discredits_the_confidence_is_said_in_a_sentence(
     write_task: WriteTask, fake: Fake, tmp_path: Path
 ) -> None:
-    """Labels that the model would hardly have written, also in rows read back; surer wrong than right answers."""
+    """Low label mass and a backward ranking are named, also for rows read back."""
     fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)
     command = write_task(test=animals(8)), "--out", tmp_path / "out"
     for _ in range(2):
@@ -129,7 +92,7 @@ def test_what_discredits_the_confidence_is_said_in_a_sentence(
 
 
 def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Beside the lines, and named with them."""
+    """The Parquet file stands beside the lines and is named."""
     fake()
     out = tmp_path / "out"
     result = run(write_task(test=animals(8)), "--out", out, "--parquet")
@@ -141,7 +104,7 @@ def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: F
 def test_columns_that_cannot_be_written_end_it_before_a_call(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the command that installs what is missing."""
+    """The message holds the command that installs what is missing."""
     client = fake()
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     result = run(write_task(test=animals(8)), "--out", tmp_path / "out", "--parquet")
@@ -151,7 +114,7 @@ def test_columns_that_cannot_be_written_end_it_before_a_call(
 
 
 def test_json_is_the_content_of_the_metrics_file(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """On one line, and nothing else on that stream."""
+    """Standard output holds one line of JSON and nothing else."""
     fake()
     result = run(write_task(), "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.stderr
@@ -165,19 +128,11 @@ def test_only_the_rows_of_the_split_are_read(write_task: WriteTask, fake: Fake, 
     task = write_task(train="not JSON\n", validation=animals(3))
     assert run(task, "--split", "validation", "--out", tmp_path / "out").exit_code == 0
     assert len(client.requests) == 3
-    unknown = run(task, "--split", "dev", "--out", tmp_path / "other")
-    assert unknown.exit_code == 2
-    assert "Expected --split to be one of train, validation, test, got 'dev'" in unknown.stderr
-
-
-def test_a_split_without_a_file_is_named(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """With what to do."""
-    fake()
-    task = write_task()
+    unknown = refusal(run(task, "--split", "dev", "--out", tmp_path / "other"))
+    assert "Expected --split to be one of train, validation, test, got 'dev'" in unknown
     task.write_text(task.read_text().replace('test = "test.jsonl"\n', ""))
-    result = run(task, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "has no 'test' rows: name a file for it under [data], or pass --file" in result.stderr
+    missing = refusal(run(task, "--out", tmp_path / "other"))
+    assert "has no 'test' rows: name a file for it under [data], or pass --file" in missing
 
 
 def test_another_file_and_its_first_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -188,9 +143,9 @@ def test_another_file_and_its_first_rows(write_task: WriteTask, fake: Fake, tmp_
     arguments = (write_task(), "--file", data, "--out", tmp_path / "out")
     first = run(*arguments, "--max-rows", 4)
     assert first.exit_code == 0, first.stderr
-    assert [row["index"] for row in lines(tmp_path / "out")] == [0, 1, 2, 3]
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == [0, 1, 2, 3]
     assert run(*arguments).exit_code == 0
-    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(9))
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(9))
     assert len(client.requests) == 9
 
 
@@ -230,7 +185,7 @@ def test_prompts_come_from_a_file_or_from_a_search(write_task: WriteTask, fake: 
         "Best.",
         "It says: test 3 woof",
     ]
-    first = lines(tmp_path / "b")[0]
+    first = prediction_rows(tmp_path / "b")[0]
     assert first["confidence"] != pytest.approx(0.9)
 
     both = run(task, "--run", search, "--prompt", prompt, "--out", tmp_path / "c")
@@ -278,12 +233,12 @@ def test_a_deadline_is_exit_code_1_and_the_next_run_goes_on(
     )
     assert "accuracy, all rows" in result.stdout
     assert run(*arguments).exit_code == 0
-    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(40))
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(40))
     assert 40 <= len(client.requests) <= 42
 
 
 def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Not one for every row, and not after every row."""
+    """The run ends early with one message."""
     refusal = ProviderError("HTTP 401.", provider="fake", status=401, hint="Check the API key.")
     client = fake(lambda *_: refusal)
     result = run(write_task(test=animals(500)), "--out", tmp_path / "out")
@@ -312,8 +267,8 @@ def test_a_server_that_goes_away_is_one_message_and_the_next_run_goes_on(
     assert len(client.requests) < 250
     gone[0] = False
     assert run(*arguments).exit_code == 0
-    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(400))
-    assert all(row["outcome"] == "ok" for row in lines(tmp_path / "out"))
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(400))
+    assert all(row["outcome"] == "ok" for row in prediction_rows(tmp_path / "out"))
     texts = [request.messages[-1]["content"] for request in client.requests]
     assert all(texts.count(row["input"]) == 1 for row in animals(30))
 
@@ -327,7 +282,7 @@ def test_rows_that_all_failed_are_exit_code_1(write_task: WriteTask, fake: Fake,
 def test_the_cache_spares_a_second_directory_and_can_be_left_out(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
 ) -> None:
-    """By default it is the user's; a URL or file names another one."""
+    """The default cache is the user's; a URL or file names another one."""
     client = fake()
     task = write_task()
     for number, (options, calls) in enumerate(
@@ -344,27 +299,13 @@ def test_the_cache_spares_a_second_directory_and_can_be_left_out(
     assert both.exit_code == 2
 
 
-def test_a_changed_prompt_is_refused(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """A directory holds one run."""
-    fake()
-    task = write_task()
-    prompt = tmp_path / "prompt.txt"
-    prompt.write_text("Cat or dog?")
-    assert run(task, "--out", tmp_path / "out").exit_code == 0
-    result = run(task, "--out", tmp_path / "out", "--prompt", prompt)
-    assert result.exit_code == 2
-    assert (
-        'differs in prompt ("Which animal?" then, "Cat or dog?" now): choose a new directory' in result.stderr
-    )
-
-
 # --- progress -----------------------------------------------------------------------------------
 
 
 def test_progress_elsewhere_is_a_line_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rate, accuracy with its interval, failures by kind, cost, and how long it will take."""
+    """A line holds rate, accuracy with interval, failures by kind, cost and time left."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     with progress_module.EvaluationDisplay() as display:
@@ -390,36 +331,20 @@ def test_progress_elsewhere_is_a_line_every_ten_seconds(
 
 
 def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a line of its own, however short ago the last one was printed, and again as time goes by."""
+    """The wait is printed at once, in a line of its own."""
     with progress_module.EvaluationDisplay() as display:
         display(EvaluationProgress(rows=1, rows_expected=9))
-        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 57.2}))
-        display(EvaluationProgress(rows=2, rows_expected=9, rate_limits={"openai/m": 56.9}))
+        # Calls of the last seconds say nothing about a minute without any, so no time left is named.
+        state = EvaluationProgress(rows=2, rows_expected=9, remaining=7, session_rows=2, seconds=1.0)
+        display(replace(state, rate_limits={"openai/m": 57.2}))
+        display(replace(state, rate_limits={"openai/m": 56.9}))
     first, second, last = capsys.readouterr().err.splitlines()
     assert first == "evaluate: 1/9 rows, 0.0 rows/s"
     assert re.fullmatch(
-        r"evaluate: 2/9 rows, waiting for openai/m's rate limit, 58 s \(until \d\d:\d\d:\d\d\), 0\.0 rows/s",
+        r"evaluate: 2/9 rows, waiting for openai/m's rate limit, 58 s \(until \d\d:\d\d:\d\d\), 2\.0 rows/s",
         second,
     )
     assert "57 s" in last
-
-
-def test_no_time_left_is_named_while_a_rate_limit_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """Calls of the last seconds say nothing about a minute without any."""
-    with progress_module.EvaluationDisplay() as display:
-        display(
-            EvaluationProgress(
-                rows=2,
-                rows_expected=4,
-                remaining=2,
-                session_rows=2,
-                seconds=1.0,
-                rate_limits={"openai/m": 60.0},
-            )
-        )
-    line = capsys.readouterr().err
-    assert "waiting for openai/m's rate limit" in line
-    assert " left" not in line
 
 
 def test_progress_on_a_terminal_is_a_bar(
@@ -444,7 +369,7 @@ def test_progress_on_a_terminal_is_a_bar(
 COMMAND = """
 import json, sys, urllib.request
 from calibrant.cli._app import main
-from calibrant.clients._callable import CallableClient
+from calibrant.clients import CallableClient
 from calibrant.testing import fake_model
 
 ADDRESS = sys.argv.pop(1)
@@ -462,54 +387,32 @@ with fake_model("local/smollm2-135m", opened):
 """
 
 
-@contextlib.contextmanager
-def process(server: FaultServer, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run the command line in a process of its own, and end it in any case."""
-    command = [sys.executable, "-c", COMMAND, server.api_base, "evaluate", *map(str, arguments)]
-    with subprocess.Popen(  # noqa: S603 (our own code)
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it never came so far"
-        assert running.poll() is None, running.communicate()[1]
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize(
     "options", [pytest.param((), marks=pytest.mark.slow), ("--no-cache",)], ids=["cache", "no-cache"]
 )
 def test_a_killed_run_goes_on_where_it_was(
     write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """Every row once, in order, as in an uninterrupted run; hardly a call is paid twice."""
+    """Every row is there once, in order, and hardly a call is paid twice."""
     rows, concurrency = 300, 8
     task = write_task(test=animals(rows))
     with FaultServer(LABELS, knows, latency=0.01) as server:
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("--concurrency", concurrency, "--no-cache")
-        with process(server, task, "--out", whole, *arguments) as running:
+        with process(COMMAND, server.api_base, "evaluate", task, "--out", whole, *arguments) as running:
             assert running.wait(60) == 0, running.communicate()[1]
         assert sum(server.counts.values()) == rows
         arguments = ("--out", broken, "--concurrency", concurrency, *options)
         for asked in (70, 140, 220):
-            with process(server, task, *arguments) as running:
+            with process(COMMAND, server.api_base, "evaluate", task, *arguments) as running:
                 wait_for(lambda asked=asked: sum(server.counts.values()) >= rows + asked, running)
                 running.send_signal(signal.SIGKILL)
                 running.wait()
-        with process(server, task, *arguments) as running:
+        with process(COMMAND, server.api_base, "evaluate", task, *arguments) as running:
             assert running.wait(60) == 0, running.communicate()[1]
         paid = sum(server.counts.values()) - rows
     assert lasting(broken) == lasting(whole)
-    assert [row["index"] for row in lines(broken)] == list(range(rows))
+    assert [row["index"] for row in prediction_rows(broken)] == list(range(rows))
     # Three kills: the calls in flight, and one transaction of at most 64 answers.
     assert rows <= paid <= rows + 3 * (concurrency + 64)
     first, last = (json.loads((where / "metrics.json").read_text()) for where in (whole, broken))
@@ -532,21 +435,21 @@ def test_the_first_signal_finishes_the_rows_under_way(
     out = tmp_path / "out"
     arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
     with FaultServer(LABELS, knows, latency=0.05) as server:
-        with process(server, *arguments) as running:
+        with process(COMMAND, server.api_base, "evaluate", *arguments) as running:
             wait_for(lambda: sum(server.counts.values()) >= 10, running)
             running.send_signal(number)
             stdout, stderr = running.communicate(timeout=30)
         assert running.returncode == 130, stderr
-        saved = len(lines(out))
+        saved = len(prediction_rows(out))
         assert sum(server.counts.values()) == saved < 60
         assert "interrupted: finishing the rows under way" in stderr
         assert f"{saved} of 60 rows are saved; run the same command again to go on" in stderr
         assert "accuracy, all rows" in stdout
         assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
-        with process(server, *arguments) as running:
+        with process(COMMAND, server.api_base, "evaluate", *arguments) as running:
             assert running.wait(60) == 0, running.communicate()[1]
         assert sum(server.counts.values()) == 60
-    assert [row["index"] for row in lines(out)] == list(range(60))
+    assert [row["index"] for row in prediction_rows(out)] == list(range(60))
 
 
 def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -> None:
@@ -557,7 +460,10 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
         return "hang" if int(body["messages"][-1]["content"].split()[0]) >= 8 else None
 
     arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
-    with FaultServer(LABELS, knows, faults=hangs) as server, process(server, *arguments) as running:
+    with (
+        FaultServer(LABELS, knows, faults=hangs) as server,
+        process(COMMAND, server.api_base, "evaluate", *arguments) as running,
+    ):
         wait_for(lambda: sum(server.counts.values()) >= 12, running)
         running.send_signal(signal.SIGINT)
         assert running.stderr is not None
@@ -571,7 +477,7 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
         _, stderr = running.communicate(timeout=30)
     assert running.returncode == 130, stderr
     assert "run the same command again to go on" in stderr
-    assert [row["index"] for row in lines(out)] == list(range(8))
+    assert [row["index"] for row in prediction_rows(out)] == list(range(8))
 
 
 def test_a_directory_that_goes_away_is_exit_code_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -592,72 +498,18 @@ def test_a_directory_that_goes_away_is_exit_code_1(write_task: WriteTask, fake: 
     assert run(task, "--out", f"{out}.rescued").exit_code == 0
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000], ids=["cut off", "no object", "too deep"])
-def test_a_damaged_metrics_file_is_one_message(
-    write_task: WriteTask, fake: Fake, tmp_path: Path, content: str
-) -> None:
-    """Which says how to have it written again."""
+def test_a_damaged_metrics_file_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """The message says how to have the file written again."""
     fake()
     task, out = write_task(test=animals(8)), tmp_path / "out"
     whole = run(task, "--out", out, "--json").stdout
-    (out / "metrics.json").write_text(content)
+    (out / "metrics.json").write_text("{")
     result = run(task, "--out", out)
     assert result.exit_code == 2
     assert "metrics.json: expected a JSON object" in result.stderr
     (out / "metrics.json").unlink()
     again = json.loads(run(task, "--out", out, "--json").stdout)
     assert again["accuracy"] == json.loads(whole)["accuracy"]
-
-
-def test_credentials_reach_no_file_and_no_stream(
-    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
-) -> None:
-    """Neither an option, nor a header, nor what stands in an address or comes back in an error."""
-    secrets = {
-        name: f"planted-{name}-8f3a61c2" for name in ("key", "header", "user", "password", "environment")
-    }
-    monkeypatch.setenv("OPENAI_API_KEY", secrets["environment"])
-    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    model = (
-        '[model]\nname = "openai/m"\napi_base = "ADDRESS"\n[model.options]\n'
-        f'api_key = "{secrets["key"]}"\n[model.options.extra_headers]\nAuthorization = "Bearer {secrets["header"]}"\n'
-    )
-    with FaultServer(LABELS, knows, api_key="another key") as server:
-        task = write_task(extra=model.replace("ADDRESS", server.api_base), directory=tmp_path / "task")
-        refused = run(task, "--out", out)
-        assert refused.exit_code == 1, refused.output
-        assert "Check the API key." in refused.output
-    with FaultServer(LABELS, knows, faults=["503", "400"], port=server.port):
-        answered = run(task, "--out", out)
-        assert answered.exit_code == 0, answered.output
-        address = server.api_base.replace("http://", f"http://{secrets['user']}:{secrets['password']}@")
-        task = write_task(extra=model.replace("ADDRESS", address), directory=tmp_path / "task")
-        addressed = run(task, "--out", elsewhere)
-        assert addressed.exit_code == 0, addressed.output
-    outputs = [refused.output, answered.output, addressed.output]
-    written = [
-        path for folder in (out, elsewhere, calibrant_home) for path in folder.rglob("*") if path.is_file()
-    ]
-    assert any(path.name == "predictions.sqlite" for path in written)
-    everything = b"".join(path.read_bytes() for path in written) + "".join(outputs).encode()
-    assert [name for name, secret in secrets.items() if secret.encode() in everything] == []
-
-
-def test_faults_of_the_server_are_no_wrong_answers(write_task: WriteTask, tmp_path: Path) -> None:
-    """One row in six fails at first; all are answered in the end."""
-    faults = {"500": 0.05, "503": 0.05, "empty_choices": 0.05}
-    task = write_task(test=animals(120))
-    with FaultServer(LABELS, knows, faults=faults, seed=3) as server:
-        with process(server, task, "--out", tmp_path / "out", "--concurrency", 16) as running:
-            stdout, stderr = running.communicate(timeout=60)
-        assert running.returncode == 0, stderr
-        assert sum(server.faults_sent.values()) > 5
-    found = lines(tmp_path / "out")
-    assert [row["index"] for row in found] == list(range(120))
-    assert all(row["outcome"] == "ok" for row in found)
-    assert sum(row["attempts"] for row in found) == sum(server.counts.values())
-    assert "0.750" in stdout
-    assert os.fspath(tmp_path) in stdout
 
 
 # --- engines ------------------------------------------------------------------------------------
@@ -668,14 +520,12 @@ def test_faults_of_the_server_are_no_wrong_answers(write_task: WriteTask, tmp_pa
     [
         (["--engine", "spark"], "--engine to be one of local, ray, got 'spark'"),
         (["--ray-address", "auto"], "only with --engine ray"),
-        (["--workers", "2"], "only with --engine ray"),
-        (["--engine", "local", "--workers", "2"], "only with --engine ray"),
     ],
 )
 def test_options_of_another_engine_are_refused(
     write_task: WriteTask, tmp_path: Path, options: list[str], message: str
 ) -> None:
-    """Rather than left unused."""
+    """An option that would be ignored is bad usage."""
     result = run(write_task(), "--out", tmp_path / "run", *options)
     assert (result.exit_code, message in result.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
@@ -721,41 +571,31 @@ with fake_model("local/smollm2-135m", engine):
 """
 
 
-@pytest.mark.parametrize("command", ["evaluate", "classify"])
+@pytest.mark.parametrize("name", ["evaluate", "classify"])
 def test_a_model_in_this_process_is_interrupted_at_once(
-    write_task: WriteTask, tmp_path: Path, command: str
+    write_task: WriteTask, tmp_path: Path, name: str
 ) -> None:
-    """Although a call never ends; what was answered is kept, and a rerun goes on."""
+    """A call that never ends is given up; answers are kept, and a rerun goes on."""
     task, out, texts = write_task(test=animals(60)), tmp_path / "out", tmp_path / "texts.txt"
     texts.write_text("\n".join(row["input"] for row in animals(60)))
-    options = {"evaluate": ("--out", out), "classify": ("--file", texts)}[command]
-    arguments = [command, *map(str, (task, *options))]
-    with subprocess.Popen(  # noqa: S603 (our own code)
-        [sys.executable, "-u", "-c", IN_PROCESS, "6", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    options = {"evaluate": ("--out", out), "classify": ("--file", texts)}[name]
+    with process(IN_PROCESS, 6, name, task, *options) as running:
         assert running.stdout is not None
-        try:
-            if command == "classify":
-                printed = [running.stdout.readline() for _ in range(6)]
-                assert all(line.startswith(("cat", "dog")) for line in printed)
-            else:
-                wait_for(lambda: out.exists() and len(safe_lines(out)) == 6, running)
-            running.send_signal(signal.SIGINT)
-            _, stderr = running.communicate(timeout=30)
-        finally:
-            running.kill()
+        if name == "classify":
+            printed = [running.stdout.readline() for _ in range(6)]
+            assert all(line.startswith(("cat", "dog")) for line in printed)
+        else:
+            wait_for(lambda: out.exists() and len(safe_lines(out)) == 6, running)
+        running.send_signal(signal.SIGINT)
+        _, stderr = running.communicate(timeout=30)
     assert running.returncode == 130, stderr
-    if command == "evaluate":
+    if name == "evaluate":
         assert "interrupted: the rows under way are given up; what was answered is kept" in stderr
         assert "6 of 60 rows are saved; run the same command again to go on" in stderr
         assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
-        again = [sys.executable, "-c", IN_PROCESS, "60", *arguments, "--json"]
-        ended = subprocess.run(again, capture_output=True, text=True, check=True)  # noqa: S603
-        assert json.loads(ended.stdout)["rows"] == 60
-        assert [row["index"] for row in lines(out)] == list(range(60))
+        with process(IN_PROCESS, 60, name, task, *options, "--json") as again:
+            assert json.loads(again.communicate(timeout=30)[0])["rows"] == 60
+        assert [row["index"] for row in prediction_rows(out)] == list(range(60))
 
 
 def safe_lines(directory: Path) -> list[str]:
@@ -794,7 +634,7 @@ def test_a_model_without_logprobs_is_told_with_two_lines_that_work(
     second = run(write_task(extra=lines_shown + "\n"), *arguments)
     assert second.exit_code == 0, second.stderr
     assert len(claude.requests) == 4 * 10
-    assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
+    assert {row["label"] for row in prediction_rows(tmp_path / "out")} == {"cat"}
 
 
 CASCADE = """
@@ -838,16 +678,4 @@ def test_several_models_without_logprobs_are_told_with_lines_that_work(
         second = run(write_task(extra=f"{found.group()}\n{rest}"), *arguments)
     assert second.exit_code == 0, second.stderr
     assert len(claude.requests) == 4 * 10
-    assert {row["label"] for row in lines(tmp_path / "out")} == {"cat"}
-
-
-def test_a_wrong_key_ends_it_at_once(
-    write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is tried again, and no row is written."""
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "another")
-    extra = '[model]\nname = "anthropic/claude-haiku-4-5"\nscoring = "sampled"\n'
-    found = run(write_task(extra=extra), "--out", tmp_path / "out", "--no-cache")
-    assert found.exit_code == 1
-    assert "Check the API key." in found.stderr
-    assert claude.requests == []
+    assert {row["label"] for row in prediction_rows(tmp_path / "out")} == {"cat"}

@@ -74,7 +74,7 @@ def test_a_search_learns_a_head_with_embeddings(
 def test_a_search_misses_the_extra_before_it_asks(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And leaves no directory behind; without a head to learn nothing is missed."""
+    """No directory is left; a search without a head needs no extra."""
     without_model2vec(monkeypatch)
     task.write_text(task.read_text() + SECTION)
     found = run("optimize", task, "--out", tmp_path / "run", *BUDGET)

@@ -31,7 +31,7 @@ def final_rows(searched: Path) -> list[dict[str, Any]]:
 
 
 def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None:
-    """Two prompts, the first without its label prior too, the head, two baselines; below, verdict and origin."""
+    """The table holds prompts, head and baselines, with verdict and origin below."""
     done = run("optimize", task, *BUDGET)
     assert done.exit_code == 0, done.stderr
     cells = [
@@ -51,7 +51,7 @@ def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None
 
 
 def test_texts_are_classified_with_the_head_of_a_run(task: Path, searched: Path) -> None:
-    """As the search classified them; the prompt alone leaves it behind."""
+    """Labels are those of the search; the prompt alone brings no head."""
     texts = [argument for row in final_rows(searched) for argument in ("--text", row["input"])]
     done = run("classify", task, *texts, "--run", searched, "--json")
     assert done.exit_code == 0, done.stderr
@@ -65,7 +65,7 @@ def test_texts_are_classified_with_the_head_of_a_run(task: Path, searched: Path)
 
 
 def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, tmp_path: Path) -> None:
-    """All right, as in the search; the head stays with the evaluation."""
+    """All labels are right, and the head stays with the evaluation."""
     out = tmp_path / "evaluated"
     done = run("evaluate", task, "--run", searched, "--out", out, "--no-cache")
     assert done.exit_code == 0, done.stderr
@@ -77,20 +77,8 @@ def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, t
     assert (out / "head.json").read_bytes() == (searched / "head.json").read_bytes()
 
 
-@pytest.mark.parametrize("command", [("classify", "--text", "t"), ("evaluate", "--out", "other")])
-def test_a_prompt_beside_a_run_is_refused(
-    task: Path, searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    """Either would be another's."""
-    monkeypatch.chdir(tmp_path)
-    name, *rest = command
-    done = run(name, task, *rest, "--run", searched, "--prompt", searched / "best_prompt.txt")
-    assert done.exit_code == 2
-    assert "either --prompt or --run, got both" in done.stderr
-
-
 def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, searched: Path) -> None:
-    """As a label prior is."""
+    """Heads are refused as label priors are."""
     head = searched / "head.json"
     whole = head.read_text()
     head.write_text(whole[: len(whole) // 2])

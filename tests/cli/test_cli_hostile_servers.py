@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from calibrant.cli._app import app
 from calibrant.testing import Answer, fake_response
+from command_line import command
 from fault_server import Fault, FaultServer
+
+run = command()
 
 WriteTask = Callable[..., Path]
 Change = Callable[[dict[str, Any]], object]
@@ -85,11 +87,6 @@ def task(write_task: WriteTask, server: tuple[str, FaultServer]) -> Path:
     return write_task(extra=model, **rows)
 
 
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
 def said(result: Result, *folders: Path) -> str:
     """Return all that a command printed and wrote as text."""
     files = [
@@ -114,7 +111,7 @@ def test_an_evaluation_ends_well_and_so_does_its_repetition(task: Path, tmp_path
 
 
 def test_classified_texts_are_printed(task: Path, server: tuple[str, FaultServer]) -> None:
-    """As JSON and as lines."""
+    """The command prints JSON and plain lines."""
     texts = [f"--text={n} {'meow' if n % 2 else 'woof'}" for n in range(4)]
     for options in (["--json"], []):
         result = run("classify", task, *texts, *options)

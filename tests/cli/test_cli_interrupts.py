@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from calibrant.cascade import plan_cascade
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
-from calibrant.cli._app import app
 from calibrant.testing import FakeClient
+from command_line import command, prediction_rows, process, wait_for
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
@@ -85,39 +81,12 @@ def answers(text: str) -> tuple[str, float]:
     return ("cat" if "meow" in text else "dog"), 0.9
 
 
-@contextlib.contextmanager
-def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a process of its own, and end it in any case."""
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    with subprocess.Popen(  # noqa: S603 (our own code)
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it never came so far"
-        assert running.poll() is None, running.communicate()[1]
-        time.sleep(0.005)
-
-
 def interrupted(running: subprocess.Popen[str]) -> str:
     """Press Ctrl-C once; return what the process said until it ended, which it did soon."""
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=SOON)
     assert running.returncode == INTERRUPTED, said
     return said
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl``."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
 
 
 def test_ctrl_c_while_a_command_loads_is_one_line() -> None:
@@ -146,7 +115,7 @@ def embedded_then_hosted(
         runs = []
         for task in tasks:
             out = task.parent / "run"
-            done = CliRunner().invoke(app, ["evaluate", str(task), "--no-cache", "--out", str(out)])
+            done = command("evaluate")(task, "--no-cache", "--out", out)
             assert done.exit_code == 0, done.output
             runs.append(out)
         policy = KeepPolicy(name="threshold 0.8", members=(0, 1), rules=(KeepRule.from_threshold(0.8),))
@@ -159,7 +128,7 @@ def embedded_then_hosted(
 def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
     embedded_then_hosted: Callable[[FaultServer], tuple[Path, ...]], tmp_path: Path
 ) -> None:
-    """Whichever of the two a row waits for; rows and single answers that came are kept and not asked again."""
+    """Answers that came are kept and not asked again, whichever model a row waits for."""
     out, noted = tmp_path / "out", tmp_path / "asked"
     silent: set[str] = set()
 
@@ -180,17 +149,17 @@ def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
             said = interrupted(running)
         assert "the rows under way are given up; what was answered is kept" in said
         assert "7 of 12 rows are saved" in said
-        assert [row["index"] for row in lines(out)] == list(range(7))
+        assert [row["index"] for row in prediction_rows(out)] == list(range(7))
         assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
-        kept = lines(out)
+        kept = prediction_rows(out)
         silent.clear()
         with process(EMBEDDED, noted, 12, *arguments) as running:
             stdout, stderr = running.communicate(timeout=60)
         assert running.returncode == 0, stderr
         hosted = {int(text.split()[0]): n - planned[text] for text, n in server.counts.items()}
     assert json.loads(stdout)["rows"] == 12
-    assert lines(out)[:7] == kept
-    assert [row["label"] for row in lines(out)] == ["cat", "dog"] * 6
+    assert prediction_rows(out)[:7] == kept
+    assert [row["label"] for row in prediction_rows(out)] == ["cat", "dog"] * 6
     # The small model's answer about row 7 came, and is not asked for again either.
     assert small_asked() == sorted([*range(12), 8, 9, 10])
     assert hosted == {number: (number % 2) * (2 if number == 7 else 1) for number in range(12)}
@@ -202,7 +171,7 @@ def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
 def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
     write_task: WriteTask, tmp_path: Path
 ) -> None:
-    """Neither before a call nor before another attempt; a call in flight is paid for, so its answer is kept."""
+    """No call is begun, and the answer of a call in flight is kept."""
     limited, out = True, tmp_path / "out"
 
     def faults(_number: int, body: Any) -> str | None:
@@ -219,7 +188,7 @@ def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
             said = interrupted(running)
         assert "interrupted: finishing the rows under way" in said
         assert "9 of 20 rows are saved; run the same command again to go on" in said
-        assert [row["index"] for row in lines(out)] == list(range(9))
+        assert [row["index"] for row in prediction_rows(out)] == list(range(9))
         asked, limited = server.counts, False
         with process("from calibrant.cli._app import main; main()", *arguments) as running:
             stdout, stderr = running.communicate(timeout=60)

@@ -47,14 +47,14 @@ def test_every_number_has_its_column() -> None:
 
 
 def test_without_calls_there_is_no_table() -> None:
-    """As when a run was finished already."""
+    """A run that was finished already has no calls."""
     assert (
         RoutingStats(strategy="ema", providers=(ProviderStats(provider="small"),), helpers={}).lines() == []
     )
 
 
 def test_the_record_is_json() -> None:
-    """With the names of the attributes."""
+    """The keys are the names of the attributes."""
     record = json.loads(json.dumps(FOUND.to_record()))
     assert record["strategy"] == "triage"
     assert record["providers"][0]["rate_limits"] == 2

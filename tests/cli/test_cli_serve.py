@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from command_line import command, json_of
 from fault_server import FaultServer
 from packed import packed
 from processes import processes
@@ -81,7 +80,7 @@ def taken(url: str) -> float:
 def test_what_was_taken_when_a_signal_comes_is_answered(
     start: Start, number: signal.Signals, notice: str
 ) -> None:
-    """All of it, though most texts still wait for their turn; the process ends cleanly; its log holds no texts."""
+    """Waiting texts are answered, the process ends cleanly, and its log holds no texts."""
     process, ready = start("--notice", notice, "--max-concurrency", "4")
     assert ready["name"] == "animals"
     found: list[tuple[int, Any]] = []
@@ -106,7 +105,7 @@ def test_what_was_taken_when_a_signal_comes_is_answered(
 
 
 def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) -> None:
-    """And answered, though nobody else is let in any more."""
+    """The request is answered, though no other is let in."""
     process, ready = start("--notice", "0")
     address = ("127.0.0.1", int(ready["url"].rpartition(":")[2]))
     body = b'{"text": "late dog"}'
@@ -131,7 +130,7 @@ def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) 
 
 
 def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is never shown."""
+    """The key is never shown."""
     monkeypatch.setenv("SERVICE_KEY", "sk-service-1")
     process, ready = start("--api-key-env", "SERVICE_KEY", "--notice", "0")
     assert ask(ready["url"], "a cat")[0] == 401
@@ -142,26 +141,19 @@ def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.Monk
 
 
 def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_path: Path) -> None:
-    """Under the names that `evaluate --history` takes by default; all that were given are there at the end."""
+    """Answers join the scope that `evaluate --history` takes by default."""
     history = str(tmp_path / "history.sqlite")
-    arguments = ["evaluate", str(folder.parent / "task.toml"), "--out", str(tmp_path / "run"), "--no-cache"]
-    done = CliRunner().invoke(app, [*arguments, "--history", history, "--account", "acme"])
-    assert done.exit_code == 0, done.output
-    process, ready = start("--notice", "0", "--history", history, "--account", "acme")
+    scope = ("--history", history, "--account", "acme")
+    task, out = folder.parent / "task.toml", tmp_path / "run"
+    json_of(command("evaluate")(task, "--out", out, "--no-cache", "--json", *scope))
+    process, ready = start("--notice", "0", *scope)
     for text in ("a cat", "a dog", "another cat"):
         assert ask(ready["url"], text)[0] == 200
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=SECONDS)
-    listed = CliRunner().invoke(app, ["history", "list", "--history", history, "--json"])
-    found = {row["evaluator_id"]: row["scores"] for row in json.loads(listed.output)}
-    assert found == {"animals": 30, "animals/confidence": 33}, listed.output
-
-
-def test_a_history_that_cannot_be_used_ends_it_at_once(folder: Path, tmp_path: Path) -> None:
-    """Before it listens."""
-    done = CliRunner().invoke(app, ["serve", str(folder), "--history", str(tmp_path)])
-    assert done.exit_code == 2, done.output
-    assert str(tmp_path) in done.output.replace("\n", "")
+    listed = json_of(command("history", "list")("--history", history, "--json"))
+    found = {row["evaluator_id"]: row["scores"] for row in listed}
+    assert found == {"animals": 30, "animals/confidence": 33}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +161,7 @@ def test_a_history_that_cannot_be_used_ends_it_at_once(folder: Path, tmp_path: P
     [
         (["--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
         (["--max-rows", "1"], "most_rows"),
+        (["--history", "."], "is a folder"),
         (["--max-concurrency", "0"], "concurrency"),
         (["--deadline", "0"], "deadline_seconds"),
         (["--option", "x"], "KEY=VALUE"),
@@ -176,13 +169,7 @@ def test_a_history_that_cannot_be_used_ends_it_at_once(folder: Path, tmp_path: P
     ],
 )
 def test_bad_settings_end_it_at_once(folder: Path, options: list[str], told: str) -> None:
-    """With exit code 2, before it listens."""
-    done = CliRunner().invoke(app, ["serve", str(folder), *options])
-    assert done.exit_code == 2, done.output
-    assert told in done.output
-
-
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    """With exit code 2."""
-    done = CliRunner().invoke(app, ["serve", str(tmp_path)])
-    assert done.exit_code == 2, done.output
+    """The command ends with exit code 2 before it listens."""
+    done = command("serve")(folder, *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert told in done.stderr

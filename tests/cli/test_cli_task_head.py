@@ -60,7 +60,7 @@ def labels_of(task: Path, *options: object) -> list[str]:
 
 
 def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> None:
-    """Rung, figures before and after, and the lines for the task file, which are TOML that names the file."""
+    """The output holds rung, figures before and after, and lines for the task file."""
     done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
@@ -75,7 +75,7 @@ def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> Non
 
 
 def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
-    """As JSON; another seed deals other folds."""
+    """The JSON holds all rungs; another seed deals other folds."""
     found = [
         json.loads(
             run("calibrate", evaluated, "--head", "--out", tmp_path / "o", "--json", "--seed", seed).stdout
@@ -95,30 +95,21 @@ def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, tmp_path: Path) -> None:
-    """And counted."""
+    """Rows left out are counted."""
     path = evaluated / "predictions.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records[0]["probabilities"], records[1]["outcome"] = None, "error"
+    records[3]["probabilities"] = {"cat": 1.0, "dog": 0.0}  # its logarithm is bounded
     records[2] |= {"answer": None, "correct": None}
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
     assert "from 37 labelled rows (left out: 3 without a distribution or a true label)" in done.stdout
 
 
-def test_a_probability_of_nothing_is_read(evaluated: Path, tmp_path: Path) -> None:
-    """Its logarithm is bounded."""
-    path = evaluated / "predictions.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    records[0]["probabilities"] = {"cat": 1.0, "dog": 0.0}
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert run("calibrate", evaluated, "--head", "--out", tmp_path / "out").exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"probabilities": {"cat": 1.0}}, "probabilities of every label"),
-        ({"parts": []}, "one model with one label each"),
         ({"steps": []}, "one model with one label each"),
         ({"answer": "horse"}, "answers among the labels, got 'horse'"),
     ],
@@ -126,7 +117,7 @@ def test_a_probability_of_nothing_is_read(evaluated: Path, tmp_path: Path) -> No
 def test_rows_of_something_else_are_refused(
     evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
-    """With what was expected; no head is written."""
+    """The message says what was expected, and no head is written."""
     path = evaluated / "predictions.jsonl"
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([*others, json.dumps({**json.loads(first), **change})]) + "\n")
@@ -139,7 +130,7 @@ def test_rows_of_something_else_are_refused(
 def test_predictions_that_a_head_cannot_learn_from_are_refused(
     task: Path, evaluated: Path, with_head: Path, tmp_path: Path
 ) -> None:
-    """A search, a file, a run with a head already, and a run without distributions."""
+    """Each kind is named, and no head is written."""
     again = evaluate(with_head, tmp_path / "again", "--split", "train")
     for path, said in (
         (again, "got some made with a head"),
@@ -171,7 +162,7 @@ def test_a_head_and_a_certificate_are_two_commands(evaluated: Path, tmp_path: Pa
 
 
 def test_texts_are_classified_with_the_head_of_the_task(task: Path, with_head: Path) -> None:
-    """All right; without it they are all cats."""
+    """All labels are right; without the head they are all cats."""
     assert labels_of(with_head) == TRUTH
     plain = task.read_text().partition("\n[head]")[0]
     task.write_text(plain)
@@ -190,7 +181,7 @@ def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: 
 
 
 def test_a_task_is_opened_with_its_head(with_head: Path) -> None:
-    """Beside it, wherever the process runs."""
+    """The head's path is relative to the task file."""
     with open_classifier(Task.from_file(with_head)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
 
@@ -218,7 +209,7 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
 def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
     """The file stays here."""
     task = Task.from_file(with_head)
-    options = EvaluateOptions(out=tmp_path / "out", limits={})
+    options = EvaluateOptions(out=tmp_path / "out")
     with open_classifier(task) as classifier:
         opening = _opening(task, options, classifier)
     (tmp_path / "head.json").unlink()
@@ -230,7 +221,7 @@ def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
 def test_a_head_of_another_prompt_is_refused(
     with_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """Whether the prompt was changed in the file or on the command line."""
+    """Classify and evaluate refuse the head."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Which beast?")
     name, *rest = command
@@ -244,7 +235,7 @@ def test_a_head_of_another_prompt_is_refused(
 
 
 def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable[..., Any]) -> None:
-    """By name."""
+    """The message names the model."""
     use_model(lambda name, **_: FakeClient(LABELS, biased, name=name), name="openai/other")
     done = run("classify", with_head, "--text", "t", "--model", "openai/other")
     assert done.exit_code == 2
@@ -252,7 +243,7 @@ def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable
 
 
 def test_a_head_that_is_missing_is_named(task: Path) -> None:
-    """Relative to the task file."""
+    """The message names the path, relative to the task file."""
     task.write_text(task.read_text() + '\n[head]\nfile = "absent.json"\n')
     done = run("classify", task, "--text", "t")
     assert done.exit_code == 2
@@ -260,7 +251,7 @@ def test_a_head_that_is_missing_is_named(task: Path) -> None:
 
 
 def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tmp_path: Path) -> None:
-    """And a search does without it: it learns another."""
+    """The run's head is used, and a search learns another."""
     (tmp_path / "head.json").unlink()
     found = search(with_head, tmp_path / "run")
     assert (found / "head.json").exists()

@@ -111,7 +111,7 @@ def animals(split: str, *kinds: str) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Echo]:
-    """A running server."""
+    """Return a running server."""
     found = Echo()
     yield found
     found.stop()
@@ -165,7 +165,7 @@ def run(*arguments: object, code: int = 0) -> str:
 def test_no_secret_is_left_by_a_run_and_what_is_made_of_it(
     task: Path, tmp_path: Path, calibrant_home: Path
 ) -> None:
-    """`evaluate`, `report`, `export`, and `evaluate` once more."""
+    """Outputs and files of evaluate, report and export hold no secret."""
     runs = tmp_path / "runs"
     output = run("evaluate", task, "--out", runs / "a")
     output += run("evaluate", task, "--out", runs / "a")  # the refused row is asked again
@@ -182,7 +182,7 @@ def test_no_secret_is_left_by_a_run_and_what_is_made_of_it(
 
 
 def test_no_secret_is_left_by_a_search(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
-    """`optimize`, whose feedback repeats what a model wrote."""
+    """Feedback repeats what a model wrote, but no secret."""
     runs = tmp_path / "runs"
     output = run(
         "optimize", task, "--out", runs / "search", "--max-metric-calls", "90", "--minibatch-size", "12"
@@ -193,7 +193,7 @@ def test_no_secret_is_left_by_a_search(task: Path, tmp_path: Path, calibrant_hom
 
 
 def test_no_secret_is_printed_with_labels(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
-    """`classify`, in both forms."""
+    """Plain lines and JSON hold no secret."""
     texts = [word for kind in ("refuse", "decline", "babble", "model") for word in ("--text", f"{kind} meow")]
     output = run("classify", task, "--text", "meow", *texts) + run(
         "classify", task, "--text", "meow", *texts, "--json"
@@ -204,7 +204,7 @@ def test_no_secret_is_printed_with_labels(task: Path, tmp_path: Path, calibrant_
 def test_no_secret_is_left_by_an_examination(
     server: Echo, tmp_path: Path, calibrant_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`doctor`, whose findings quote the server."""
+    """Findings quote the server, but no secret."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["environment"])
     options = [f"nonce={SECRETS['option']}", "extra_body=" + json.dumps({"deep": SECRETS["body"]})]
     options.append("extra_headers=" + json.dumps({"X-Custom": SECRETS["header"]}))
@@ -219,7 +219,7 @@ def test_no_secret_is_left_by_an_examination(
 def test_no_secret_is_left_by_a_job_at_a_provider(
     task: Path, server: Echo, write_task: WriteTask, tmp_path: Path, calibrant_home: Path
 ) -> None:
-    """`batch submit`, which takes none but a key, whose refusal is quoted."""
+    """The quoted refusal of a key holds no secret."""
     out = tmp_path / "job"
     output = run("batch", "submit", task, "--out", out, code=2)
     with_option = f'[model]\nname = "openai/m"\napi_base = "{server.root}/v1"\n[model.options]\n'
@@ -232,7 +232,7 @@ def test_no_secret_is_left_by_a_job_at_a_provider(
 
 
 def test_every_secret_was_sent(server: Echo, task: Path, tmp_path: Path) -> None:
-    """Or else the tests above prove nothing."""
+    """The tests above would prove nothing otherwise."""
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     run("evaluate", write_plain(task), "--out", tmp_path / "plain", "--no-cache")
     elsewhere = {"environment"} if "tok=" in task.read_text() else {"parameter", "user", "password"}

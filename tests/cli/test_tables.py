@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from calibrant.cli._tables import aligned, dollars, fitted
-
-ROWS = [["name", "one", "two", "three"], ["first", "1", "22", "333"], ["second", "4444", "5", "6"]]
+from calibrant.cli._tables import aligned, dollars
 
 
 @pytest.mark.parametrize(
@@ -28,27 +26,14 @@ def test_small_amounts_are_not_nothing(cost: float | None, text: str) -> None:
     assert dollars(cost) == text
 
 
-def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """Print to a terminal of so many columns."""
+def test_a_table_wraps_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines in a file are never wrapped."""
+    rows = [["name", "one", "two"], ["first", "1", "22"], ["second", "long " * 20, "a\nb"]]
+    wide = aligned(rows)
+    assert wide[:2] == ["name    one" + " " * 99 + "two", "first   1" + " " * 101 + "22"]
+    assert wide[2].endswith("long   a b")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(columns))
-
-
-def test_a_table_that_fits_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last column; in a file every table does."""
-    assert fitted(ROWS) == aligned(ROWS)
-    on_terminal(monkeypatch, max(map(len, aligned(ROWS))))
-    assert fitted(ROWS) == aligned(ROWS)
-
-
-def test_columns_that_do_not_fit_stand_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the names again; one that fits nowhere is printed all the same."""
-    on_terminal(monkeypatch, max(map(len, aligned(ROWS))) - 1)
-    assert fitted(ROWS) == [
-        *aligned([row[:3] for row in ROWS]),
-        *aligned([[row[0], row[3]] for row in ROWS]),
-    ]
-    on_terminal(monkeypatch, 1)
-    assert fitted(ROWS) == [
-        line for place in (1, 2, 3) for line in aligned([[row[0], row[place]] for row in ROWS])
-    ]
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = aligned(rows)
+    assert max(map(len, narrow)) <= 40
+    assert sum(line.count("long") for line in narrow) == 20

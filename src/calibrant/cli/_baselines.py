@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrant.cli._tables import aligned, number, with_interval
+from calibrant import evaluation
+from calibrant.cli._tables import aligned, number, say, with_interval
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._task import Task
-from calibrant.evaluation._data import Dataset
 
 if TYPE_CHECKING:
-    from calibrant.evaluation._evaluator import EvaluationResult
     from calibrant.heads._compared import BaselineComparison
 
 
-def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, split: str) -> list[str]:
+def baseline_lines(
+    result: evaluation.EvaluationResult, task: Task, *, file: Path | None, split: str
+) -> list[str]:
     """Compare a finished evaluation with baselines, and return the table and the verdict.
 
     Parameters
     ----------
-    result : EvaluationResult
+    result : evaluation.EvaluationResult
         The evaluation; its ``metrics.json`` gets the comparison.
     task : Task
         Task with the baselines' training and validation rows.
@@ -43,18 +43,13 @@ def baseline_lines(result: EvaluationResult, task: Task, *, file: Path | None, s
     if not sources:
         return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
     labels = LabelSet.of(task.labels)
-    labelled = chain.from_iterable(Dataset(source=source, labels=labels) for source in sources)
-    sys.stderr.write("comparing with baselines\n")  # takes seconds, of many rows half a minute
-    sys.stderr.flush()
+    labelled = chain.from_iterable(evaluation.Dataset(source=source, labels=labels) for source in sources)
     from calibrant.evaluation._baselines import add_baselines  # loads the heads
 
+    say("comparing with baselines")  # takes seconds, of many rows half a minute
     try:
         found = add_baselines(result.directory, labelled, labels=labels)
-    except (
-        ConfigurationError,
-        DataError,
-        StateError,
-    ) as error:  # the evaluation is complete without baselines
+    except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
     return [*_table(found, answered=result.metrics.answered), found.verdict]
 
@@ -65,14 +60,14 @@ def _table(found: BaselineComparison, *, answered: int) -> list[str]:
         return []
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
     head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
-    taught = f"{found.labelled_rows:,} labelled rows"
+    rows_of_baselines = f"{found.labelled_rows:,} labelled rows"
     scores = [
         (
             score.name,
             with_interval(score.accuracy),
             number(score.macro_f1),
             str(score.answered_labels),
-            "" if score.name == "model" else taught,
+            "" if score.name == "model" else rows_of_baselines,
         )
         for score in found.scores
     ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from calibrant.cli._tables import aligned, with_interval
+from calibrant import evaluation
+from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.evaluation._calibrate import calibrate_predictions
-from calibrant.evaluation._learn_head import learn_head
-from calibrant.evaluation._saved import load_predictions
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 
@@ -20,126 +18,129 @@ if TYPE_CHECKING:
     from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._learn_head import LearnedHead
 
-
-def run_calibrate(
-    path: Path, *, out: Path, target_accuracy: float | None, delta: float, seed: int, as_json: bool
-) -> None:
-    """Calibrate, write the files and print the results."""
-    found = calibrate_predictions(
-        load_predictions(path), target_accuracy=target_accuracy, delta=delta, seed=seed
-    )
-    files = found.write(out)
-    _warn(path, saved=found.fingerprint is not None)
-    if as_json:
-        sys.stdout.write(json.dumps(found.to_record(), ensure_ascii=False) + "\n")
-        return
-    names = ", ".join(file.name for file in files)
-    lines = [*_lines(found), f"Files in {out}: {names}"]
-    sys.stdout.write("\n".join(lines) + "\n")
+_HEAD_FIGURES: Final = {
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+}
 
 
-def run_learn_head(
-    path: Path,
+def calibrate(  # noqa: PLR0913  (keyword-only options)
+    predictions: Path,
     *,
     out: Path,
-    certified: bool,
-    seed: int,
-    embeddings: str | None,
-    as_json: bool,
+    target_accuracy: float | None = None,
+    delta: float = 0.05,
+    seed: int = 0,
+    head: bool = False,
+    embeddings: str | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Learn a head, write it and print its held-out gain."""
-    if certified:
+    """Calibrate or learn a head, write the files and print the results.
+
+    Parameters
+    ----------
+    predictions : RUN|PREDICTIONS
+        Directory of evaluate or optimize, or a file of predictions.
+    out
+        Directory for the calibrator, or with --head for head.json.
+    target_accuracy
+        Certify the lowest confidence above which answers are at least so accurate.
+    delta
+        Probability with which that certificate may be wrong.
+    seed
+        Of the halves: one is fitted, the other tested.
+    head
+        Learn a head from the run's distributions: head.json for [head].
+    embeddings
+        --head with model2vec or model2vec:NAME.
+    """
+    if not head and embeddings is None:
+        result = evaluation.calibrate_predictions(
+            evaluation.load_predictions(predictions), target_accuracy=target_accuracy, delta=delta, seed=seed
+        )
+        files = ", ".join(file.name for file in result.write(out))
+        _warn(predictions, saved=result.fingerprint is not None)
+        print_output(result.to_record(), [*_lines(result), f"Files in {out}: {files}"], as_json=as_json)
+        return
+    if target_accuracy is not None:
         raise ConfigurationError(
             "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
         )
-    found = learn_head(path, seed=seed, embeddings=embeddings)
-    file = found.write(out)
-    _warn(path, saved=True)
-    if as_json:
-        record = {**found.to_record(), "file": str(file)}
-        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return
-    sys.stdout.write("\n".join(_head_lines(found, file)) + "\n")
+    learned = evaluation.learn_head(predictions, seed=seed, embeddings=embeddings)
+    file = learned.write(out)
+    _warn(predictions, saved=True)
+    record = {**learned.to_record(), "file": str(file)}
+    print_output(record, _head_lines(learned, file), as_json=as_json)
 
 
-def _head_lines(found: LearnedHead, file: Path) -> list[str]:
+def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     head = found.head
     left_out = (
         f" (left out: {found.left_out:,} without a distribution or a true label)" if found.left_out else ""
     )
-    lines = [f"{found.source}: a head ({head.rung}) from {head.n_rows:,} labelled rows{left_out}"]
+    yield f"{found.source}: a head ({head.rung}) from {head.n_rows:,} labelled rows{left_out}"
     by_name = {one.name: one for one in head.figures}
     shown = [by_name[name] for name in dict.fromkeys(("as scored", head.rung)) if name in by_name]
     if shown:
-        titles = {
-            "log_loss": "log loss",
-            "brier": "Brier score",
-            "accuracy": "accuracy",
-            "macro_f1": "macro F1",
-        }
-        rows = [[title, *(f"{getattr(one, name):.3f}" for one in shown)] for name, title in titles.items()]
-        lines += aligned([["five-fold cross-validation", *(one.name for one in shown)], *rows])
-    lines.append(head.reason)
-    if head.changes_nothing:
-        return [*lines, f"File: {file}"]
-    lines.append("Evaluate it on other rows than these, from which it learned. In the task file:")
-    lines += ["", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", ""]
-    words = " (it holds words of the texts)" if head.uses_text else ""
-    return [*lines, f"File: {file}{words}"]
+        rows = [
+            [title, *(number(getattr(one, name)) for one in shown)] for name, title in _HEAD_FIGURES.items()
+        ]
+        yield from aligned([["five-fold cross-validation", *(one.name for one in shown)], *rows])
+    yield head.reason
+    words = ""
+    if not head.changes_nothing:
+        yield "Evaluate it on other rows than these, from which it learned. In the task file:"
+        yield from ("", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", "")
+        words = " (it holds words of the texts)" if head.uses_text else ""
+    yield f"File: {file}{words}"
 
 
 def _warn(path: Path, *, saved: bool) -> None:
     if (why := unfinished(path)) is not None:
-        sys.stderr.write(f"warning: {path} {why}: only the rows that are there were used.\n")
+        say(f"warning: {path} {why}: only the rows that are there were used.")
     if not saved:
-        sys.stderr.write(
+        say(
             "the calibrator was not saved: nothing says which prompt and model these predictions are from. Give "
-            "the directory of the run instead of the file alone.\n"
+            "the directory of the run instead of the file alone."
         )
 
 
-def _lines(found: CalibrationResult) -> list[str]:
-    table = aligned(
+def _lines(found: CalibrationResult) -> Iterator[str]:
+    held_out = found.held_out
+    yield f"{found.source}: learned from {found.fit_rows:,} rows, tested on {held_out.rows:,} others{_left_out(found)}"
+    errors = (held_out.ece_before, held_out.ece_after)
+    briers = (held_out.brier_before, held_out.brier_after)
+    yield from aligned(
         [
             ["", "as given", f"calibrated: {found.selection.name}"],
-            [
-                "calibration error (ECE)",
-                with_interval(found.held_out.ece_before),
-                with_interval(found.held_out.ece_after),
-            ],
-            [
-                "Brier score",
-                with_interval(found.held_out.brier_before),
-                with_interval(found.held_out.brier_after),
-            ],
+            ["calibration error (ECE)", *map(with_interval, errors)],
+            ["Brier score", *map(with_interval, briers)],
         ]
     )
-    tested = f"learned from {found.fit_rows:,} rows, tested on {found.held_out.rows:,} others"
-    remarks = confidence_remarks(
+    remark = zero_width_remark(*errors, *briers)
+    if remark:
+        yield f"An interval has {remark}."
+    difference = with_interval(held_out.brier_difference, "+.4f")
+    yield f"Brier score, calibrated minus as given: {difference}; below 0 is better"
+    yield f"Calibrator: {found.selection.reason}"
+    yield from confidence_remarks(
         found.auroc,
         rows=found.rows - found.left_out.errors,
         rows_with_low_label_mass=found.rows_with_low_label_mass,
     )
-    difference = with_interval(found.held_out.brier_difference, "+.4f")
-    return [
-        f"{found.source}: {tested}{_left_out(found)}",
-        *table,
-        *_width(found),
-        f"Brier score, calibrated minus as given: {difference}; below 0 is better",
-        f"Calibrator: {found.selection.reason}",
-        *remarks,
-        *_thresholds(found),
-        *_certificate(found),
-    ]
-
-
-def _width(found: CalibrationResult) -> list[str]:
-    """Return the explanation of intervals of width 0, if the table has one."""
-    held_out = found.held_out
-    remark = zero_width_remark(
-        held_out.ece_before, held_out.ece_after, held_out.brier_before, held_out.brier_after
-    )
-    return [f"An interval has {remark}."] if remark else []
+    chosen = found.thresholds
+    if isinstance(chosen, str):
+        yield f"No thresholds: {chosen}"
+    else:
+        yield (
+            f"Thresholds: high {chosen.high:.4g} (an answer counts as sure), low {chosen.low:.4g} (below it as "
+            f"unsure), scoring {chosen.scoring:.4g} (a right answer earns its full score)"
+        )
+        yield from (f"warning: {warning}" for warning in chosen.warnings)
+    if found.certified is not None:
+        yield _certificate(found.certified)
 
 
 def _left_out(found: CalibrationResult) -> str:
@@ -152,46 +153,21 @@ def _left_out(found: CalibrationResult) -> str:
     return f" (left out: {named})" if named else ""
 
 
-def _thresholds(found: CalibrationResult) -> list[str]:
-    one = found.thresholds
-    if isinstance(one, str):
-        return [f"No thresholds: {one}"]
-    meaning = (
-        f"high {one.high:.4g} (an answer counts as sure), low {one.low:.4g} (below it as unsure), scoring "
-        f"{one.scoring:.4g} (a right answer earns its full score)"
-    )
-    return [
-        f"Thresholds: {meaning}",
-        *(f"warning: {warning}" for warning in one.warnings),
-    ]
-
-
-def _certificate(found: CalibrationResult) -> list[str]:
-    rule = found.certified
-    if rule is None:
-        return []
-    if rule.threshold is None:
-        return [f"Nothing certified: {_missing(rule)}"]
-    line = (
-        f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "
-        f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
-        f"{rule.coverage:.1%}, {_share(rule.accuracy)} of them right."
-    )
-    return [line]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _missing(rule: CertifiedThreshold) -> str:
-    """Return the reason that no threshold is certified."""
+def _certificate(rule: CertifiedThreshold) -> str:
+    """Return the certified threshold, or the reason that none is certified."""
+    if rule.threshold is not None:
+        return (
+            f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "
+            f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
+            f"{rule.coverage:.1%}, {number(rule.accuracy, '.1%')} of them right."
+        )
     if rule.additional_rows is None:
         return (
-            f"No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no group of confident "
-            "answers large enough to tell was that accurate."
+            f"Nothing certified: No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no "
+            "group of confident answers large enough to tell was that accurate."
         )
     return (
-        f"These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with probability "
-        f"{1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are like these."
+        f"Nothing certified: These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with "
+        f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are "
+        "like these."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calibrant.cli._tables import dollars, fitted, with_interval
+from calibrant.cli._tables import aligned, dollars, with_interval
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeMetrics
@@ -37,7 +37,7 @@ def cascade_lines(found: CascadeMetrics) -> list[str]:
             dollars(found.cost),
         ),
     ]
-    lines = [*fitted(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
+    lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     troubles = [
         f"{model.model}: {count:,} {what}"
         for model in found.models

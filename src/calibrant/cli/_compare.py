@@ -1,44 +1,50 @@
-"""``calibrant compare``: runs on the same rows, each against the first."""
+"""``calibrant compare`` and ``calibrant report``: runs on the same rows, and a page about runs."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from calibrant import evaluation, reports
 from calibrant.cli._errors import GATE_FAILED
-from calibrant.cli._tables import aligned, number, with_interval
+from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.evaluation._compare import compare_predictions
-from calibrant.evaluation._saved import load_predictions
 
 if TYPE_CHECKING:
     from calibrant.evaluation._compare import RunComparison
 
 
-def run_compare(paths: Sequence[Path], *, require_better: bool, as_json: bool) -> None:
-    """Print the comparison; exit with 3 where every run had to be better and one is not."""
-    if len({path.resolve() for path in paths}) < len(paths):
+def compare(runs: list[Path], *, require_better: bool = False, as_json: bool = False) -> None:
+    """Print the comparison; exit with 3 where every run had to be better and one is not.
+
+    Parameters
+    ----------
+    runs : A B [C ...]
+        Directories of evaluate or optimize, or files of predictions, on the same rows.
+    require_better
+        Exit with 3 unless the interval of every difference lies above zero.
+    """
+    if len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
-            f"Expected different runs, got one of them twice: {', '.join(map(str, paths))}. Name each once."
+            f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    found = compare_predictions([load_predictions(path) for path in paths])
-    text = json.dumps(found.to_record(), ensure_ascii=False) if as_json else "\n".join(_lines(found))
-    sys.stdout.write(text + "\n")
+    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    print_output(found.to_record(), _lines(found), as_json=as_json)
     if require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)
-        sys.stderr.write(
+        say(
             f"--require-better: not shown to be better than {found.runs[0].name}: {failing} (the interval of the "
-            "difference does not lie above zero).\n"
+            "difference does not lie above zero)."
         )
         raise SystemExit(GATE_FAILED)
 
 
-def _lines(found: RunComparison) -> list[str]:
-    runs = [["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"]]
-    runs += [
+def _lines(found: RunComparison) -> Iterator[str]:
+    runs = [
         [
             run.name,
             with_interval(run.accuracy),
@@ -48,9 +54,11 @@ def _lines(found: RunComparison) -> list[str]:
         ]
         for run in found.runs
     ]
+    yield from aligned([["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"], *runs])
+    yield ""
     several = len(found.differences) > 1
-    against = [[f"against {found.runs[0].name}", "accuracy difference", "n", "p", *(["p, Holm"] * several)]]
-    against += [
+    head = [f"against {found.runs[0].name}", "accuracy difference", "n", "p", *(["p, Holm"] * several)]
+    differences = [
         [
             one.name,
             with_interval(one.comparison.interval, "+.3f"),
@@ -60,20 +68,37 @@ def _lines(found: RunComparison) -> list[str]:
         ]
         for one in found.differences
     ]
-    return [*aligned(runs), "", *aligned(against), *_remarks(found)]
-
-
-def _remarks(found: RunComparison) -> list[str]:
-    lines = ["95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."]
+    yield from aligned([head, *differences])
+    yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
     for one in found.differences:
-        left_out = [
-            f"{count:,} {why}"
-            for count, why in (
-                (one.excluded_errors, "that failed for the server's reasons in either run"),
-                (one.excluded_unlabelled, "without a true label"),
-            )
-            if count
-        ]
+        counts = {
+            "that failed with a transport error in either run": one.excluded_errors,
+            "without a true label": one.excluded_unlabelled,
+        }
+        left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
         if left_out:
-            lines.append(f"{one.name}: left out of the difference: rows {' and '.join(left_out)}.")
-    return lines
+            yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
+
+
+def report(
+    directories: list[Path],
+    *,
+    out: Path | None = None,
+    show: Annotated[bool, typer.Option("--open/--no-open")] = False,
+    as_json: bool = False,
+) -> None:
+    """Write the page, print where it is, and open it if asked to.
+
+    Parameters
+    ----------
+    directories : DIR...
+        Directories of evaluations or searches; all against the first.
+    out
+        The page; by default report.html in the first directory.
+    show
+        Open it in the browser.
+    """
+    path = reports.write_report(*directories, out=out)
+    print_output({"report": str(path)}, [str(path)], as_json=as_json)
+    if show:
+        webbrowser.open(path.resolve().as_uri())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec
 
 import typer
@@ -18,29 +19,30 @@ INTERRUPTED = 130
 
 
 def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
-    """Print calibrant's own errors on one line and exit with their code; others keep their trace."""
+    """Run a command in `exits_on_error`."""
 
     @functools.wraps(command)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-        try:
-            _exit_on_error(lambda: command(*args, **kwargs))
-        except KeyboardInterrupt:
-            kept = "" if kwargs.get("out") is None else ": run the same command again to go on"
-            typer.echo(f"interrupted{kept}.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        with exits_on_error(is_resumable=kwargs.get("out") is not None):
+            command(*args, **kwargs)
 
     return wrapped
 
 
-def _exit_on_error(command: Callable[[], None]) -> None:
-    from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-
+@contextlib.contextmanager
+def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
+    """Print calibrant's own errors on one line and exit with their code; others keep their trace."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        command()
-    except (ConfigurationError, DataError, StateError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    except CalibrantError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(FAILED) from error
+        from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
+
+        try:
+            yield
+        except CalibrantError as error:
+            typer.echo(f"error: {error}", err=True)
+            is_bad_input = isinstance(error, ConfigurationError | DataError | StateError)
+            raise typer.Exit(BAD_INPUT if is_bad_input else FAILED) from error
+    except KeyboardInterrupt:
+        kept = ": run the same command again to go on" if is_resumable else ""
+        typer.echo(f"interrupted{kept}.", err=True)
+        raise typer.Exit(INTERRUPTED) from None

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from calibrant.cli._errors import reports_errors
-from calibrant.cli._options import AsJson
+from calibrant.cli._options import command
+from calibrant.cli._tables import print_output, say
+from calibrant.evaluation._history import EvaluationHistory
 
 if TYPE_CHECKING:
-    from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
+    from calibrant.evaluation._history import HistoryInterval
     from calibrant.evaluation._history_run import HistoryEntry
 
-history = typer.Typer(
-    name="history",
-    no_args_is_help=True,
-    add_completion=False,
-)
-
-Account = Annotated[str, typer.Option("--account", metavar="ID", help="Whose scores.")]
-Evaluator = Annotated[str, typer.Option("--evaluator", metavar="ID", help="Evaluator of the scores.")]
-Profile = Annotated[str, typer.Option("--profile", metavar="NAME", help="Under which settings.")]
-Database = Annotated[
-    str | None,
-    typer.Option("--history", metavar="URL", help="The database, a file or URL; else $CALIBRANT_HISTORY."),
-]
+history = typer.Typer(name="history", no_args_is_help=True, add_completion=False)
+_Database = Annotated[str | None, typer.Option("--history")]
 
 
-@history.command()
-@reports_errors
-def record(  # noqa: PLR0913
+@command(history)
+def record(  # noqa: PLR0913  (keyword-only options)
     *,
-    evaluator: Evaluator,
-    profile: Profile,
-    score: Annotated[float, typer.Option(help="The raw score; 0 or 1 of a binary family.")],
-    account: Account = "default",
-    passed: Annotated[
-        bool | None, typer.Option("--passed/--failed", help="The pass flag; of binary families, the score.")
-    ] = None,
-    family: Annotated[str | None, typer.Option(help="Family of the evaluator, such as custom.")] = None,
-    capture: Annotated[str, typer.Option(help="Single results are stored under always alone.")] = "always",
-    database: Database = None,
-    as_json: AsJson = False,
+    evaluator: str,
+    profile: str,
+    score: float,
+    account: str = "default",
+    passed: Annotated[bool | None, typer.Option("--passed/--failed")] = None,
+    family: str | None = None,
+    capture: str = "always",
+    database: _Database = None,
+    as_json: bool = False,
 ) -> None:
-    """Record a single result."""
-    found = _open(database, create=True)
-    stored = found.record(
+    """Record a single result.
+
+    Parameters
+    ----------
+    evaluator : ID
+        Evaluator of the scores.
+    profile : NAME
+        Under which settings.
+    score
+        The raw score; 0 or 1 of a binary family.
+    account : ID
+        Whose scores.
+    passed
+        The pass flag; of binary families, the score.
+    family
+        Family of the evaluator, such as custom.
+    capture
+        Single results are stored under always alone.
+    database : URL
+        The database, a file or URL; else $CALIBRANT_HISTORY.
+    """
+    opened = EvaluationHistory(database)
+    stored = opened.record(
         account_id=account,
         evaluator_id=evaluator,
         profile_name=profile,
@@ -58,30 +64,43 @@ def record(  # noqa: PLR0913
         family=family,
         capture=capture,
     )
-    if as_json:
-        _print_json({"stored": stored, "location": found.location})
-    else:
-        what = "recorded in" if stored else f"not recorded (capture is {capture}, not always) in"
-        sys.stdout.write(f"{what} {found.location}\n")
+    done = "recorded in" if stored else f"not recorded (capture is {capture}, not always) in"
+    result = {"stored": stored, "location": opened.location}
+    print_output(result, [f"{done} {opened.location}"], as_json=as_json)
 
 
-@history.command()
-@reports_errors
-def interval(  # noqa: PLR0913
+@command(history)
+def interval(  # noqa: PLR0913  (keyword-only options)
     *,
-    evaluator: Evaluator,
-    profile: Profile,
-    account: Account = "default",
-    strategy: Annotated[
-        str, typer.Option("--confidence-interval-strategy", "--strategy", help="full-history or none.")
-    ] = "full-history",
-    alpha: Annotated[float, typer.Option(help="The confidence level, in (0, 1).")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
-    database: Database = None,
-    as_json: AsJson = False,
+    evaluator: str,
+    profile: str,
+    account: str = "default",
+    strategy: Annotated[str, typer.Option("--confidence-interval-strategy", "--strategy")] = "full-history",
+    alpha: float = 0.95,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    database: _Database = None,
+    as_json: bool = False,
 ) -> None:
-    """Print the interval of the mean of the latest 1,000 scores."""
-    found = _open(database, create=False).interval(
+    """Print the interval of the mean of the latest 1,000 scores.
+
+    Parameters
+    ----------
+    evaluator : ID
+        Evaluator of the scores.
+    profile : NAME
+        Under which settings.
+    account : ID
+        Whose scores.
+    strategy
+        full-history or none.
+    alpha
+        The confidence level, in (0, 1).
+    seed
+        Seed of the resampling.
+    database : URL
+        The database, a file or URL; else $CALIBRANT_HISTORY.
+    """
+    found = EvaluationHistory(database, create=False).interval(
         account_id=account,
         evaluator_id=evaluator,
         profile_name=profile,
@@ -89,47 +108,35 @@ def interval(  # noqa: PLR0913
         alpha=alpha,
         rng=seed,
     )
-    if as_json:
-        _print_json(asdict(found))
-    else:
-        sys.stdout.write(_interval_line(found) + "\n")
-        if found.scores == 0 and found.strategy != "none":
-            sys.stderr.write(
-                f"nothing is recorded for account {account!r}, evaluator {evaluator!r} and profile {profile!r}: "
-                "`calibrant history list` shows what is.\n"
-            )
+    print_output(asdict(found), [_interval_line(found)], as_json=as_json)
+    if found.scores == 0 and found.strategy != "none" and not as_json:
+        say(
+            f"nothing is recorded for account {account!r}, evaluator {evaluator!r} and profile {profile!r}: "
+            "`calibrant history list` shows what is."
+        )
 
 
-@history.command(name="list")
-@reports_errors
-def list_scopes(
-    *,
-    account: Annotated[str | None, typer.Option("--account", metavar="ID", help="Only this one's.")] = None,
-    database: Database = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON array: an object per scope.")
-    ] = False,
-) -> None:
-    """List the recorded scores by account, evaluator and profile."""
-    from datetime import UTC, datetime
+@command(history, "list")
+def list_scopes(*, account: str | None = None, database: _Database = None, as_json: bool = False) -> None:
+    """List the recorded scores by account, evaluator and profile.
 
-    records = [
-        {
-            **summary.scope.columns(),
-            "scores": summary.scores,
-            "mean": summary.mean,
-            "latest": datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds"),
-        }
-        for summary in _open(database, create=False).scopes(account_id=account)
-    ]
-    if as_json:
-        _print_json(records)
-        return
-    for row in records:
-        names = "  ".join(str(row[name]) for name in ("account_id", "evaluator_id", "profile_name"))
-        sys.stdout.write(f"{names}\n    {row['scores']:,} scores, mean {row['mean']:.4f}, {row['latest']}\n")
-    if not records:
-        sys.stdout.write("nothing is recorded.\n")
+    Parameters
+    ----------
+    account : ID
+        Only this one's.
+    database : URL
+        The database, a file or URL; else $CALIBRANT_HISTORY.
+    as_json
+        Print one JSON array: an object per scope.
+    """
+    records, lines = [], []
+    for summary in EvaluationHistory(database, create=False).scopes(account_id=account):
+        names, scores, mean = summary.scope.columns(), summary.scores, summary.mean
+        latest = datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds")
+        records.append({**names, "scores": scores, "mean": mean, "latest": latest})
+        lines.append("  ".join(names[name] for name in ("account_id", "evaluator_id", "profile_name")))
+        lines.append(f"    {scores:,} scores, mean {mean:.4f}, {latest}")
+    print_output(records, lines or ["nothing is recorded."], as_json=as_json)
 
 
 def history_lines(entry: HistoryEntry) -> list[str]:
@@ -156,13 +163,3 @@ def _interval_line(found: HistoryInterval) -> str:
         f"{found.median:.4f} ({found.lower:.4f} to {found.upper:.4f}), level {found.alpha:g}, latest "
         f"{found.scores:,} {found.score_type} scores{remark}"
     )
-
-
-def _open(database: str | None, *, create: bool) -> EvaluationHistory:
-    from calibrant.evaluation._history import EvaluationHistory
-
-    return EvaluationHistory(database, create=create)
-
-
-def _print_json(record: object) -> None:
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The prompt that a command names, with its head or label prior."""
+"""Tasks and classifiers under the prompt, model and context that a command names."""
 
 from __future__ import annotations
 
@@ -8,44 +8,60 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant import calibration, inference
-from calibrant.assembly._open import open_classifier
+from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
-from calibrant.core._settings import DemonstrationSettings, HeadSettings
+from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
+    from calibrant.cli._options import PromptedOptions
     from calibrant.core._limits import Limits
+    from calibrant.core._settings import HeadSettings
     from calibrant.inference._predictor import BasePredictor
 
 
-def open_prompted(
-    task: Task,
-    *,
-    model: str | None,
-    prompt: Path | None,
-    run: Path | None,
-    label_prior: Path | None,
-    limits: Limits | None = None,
-) -> BasePredictor:
-    """Open a task's classifier under a prompt, with the head or the label prior that belongs to it.
+def with_context(task: Task, options: PromptedOptions) -> Task:
+    """Return the task with a context for all rows, and a column that holds a row's own, as the options say.
 
-    Parameters
-    ----------
-    task : Task
-        Its own head is used unless `run` or `label_prior` is named.
-    model : str or None
-        Replaces the task's model.
-    prompt : Path or None
-        File with a prompt.
-    run : Path or None
-        Directory of a search: its best prompt with its demonstrations, and its head or else its label prior.
-    label_prior : Path or None
-        File with a label-prior correction; comes before any head.
-    limits : Limits, optional
-        Rates, budgets and deadlines.
+    Raises
+    ------
+    ConfigurationError
+        The task has no verifier to read the context.
+    """
+    context, column = options.context, options.context_column
+    if context is None and column is None:
+        return task
+    from calibrant.assembly._looper import read_looper
+    from calibrant.cascade._settings import VERIFYING_METHODS  # other commands do without cascades
+
+    settings = assembly.cascade_settings(task)
+    looper = settings
+    if settings is not None and settings.file is not None:
+        looper = read_looper(settings.file)
+    method = None if looper is None else looper.confidence_method
+    if settings is None or method not in VERIFYING_METHODS:
+        raise ConfigurationError(
+            "Expected a task with a [cascade] whose confidence_method is 'self_verify' or 'automix_entailment' for "
+            f"--context and --context-column, got {method or 'one model'!r}: leave them out."
+        )
+    if context is not None:
+        task = task.with_sections(cascade=settings.model_copy(update={"context": context or None}))
+    if column is None:
+        return task
+    columns = replace(task.columns, context=column)
+    sources = {split: replace(source, columns=columns) for split, source in task.sources.items()}
+    return replace(task, columns=columns, sources=sources)
+
+
+def without_head(task: Task) -> Task:
+    """Return the task without the head that it names."""
+    return replace(task, head=task.head.model_copy(update={"file": None}))
+
+
+def open_prompted(task: Task, options: PromptedOptions, *, limits: Limits | None = None) -> BasePredictor:
+    """Open a task's classifier under the model and the prompt that the options name; see `prompted`.
 
     Raises
     ------
@@ -56,59 +72,50 @@ def open_prompted(
     StateError
         The head or the label prior belongs to another prompt, model or label set.
     """
-    if run is not None and prompt is not None:
+    if options.run is not None and options.prompt is not None:
         raise ConfigurationError("Expected either --prompt or --run, got both.")
-    classifier = open_classifier(without_head(task), model=model, limits=limits)
+    classifier = assembly.open_classifier(without_head(task), model=options.model, limits=limits)
     with ExitStack() as opened:
         opened.callback(classifier.close)
-        found = prompted(classifier, task.head, prompt=prompt, run=run, label_prior=label_prior)
+        found = prompted(classifier, task.head, options)
         opened.pop_all()
     return found
 
 
-def without_head(task: Task) -> Task:
-    """Return the task without the head that it names."""
-    return replace(task, head=task.head.model_copy(update={"file": None}))
+def prompted(classifier: BasePredictor, settings: HeadSettings, options: PromptedOptions) -> BasePredictor:
+    """Return a classifier under a prompt, with the head or the label prior that belongs to it.
 
-
-def prompted(
-    classifier: BasePredictor,
-    settings: HeadSettings,
-    *,
-    prompt: Path | None,
-    run: Path | None,
-    label_prior: Path | None,
-) -> BasePredictor:
-    """Return a classifier under a prompt; the head in the file of `settings` is used as `open_prompted` says."""
+    A run gives its best prompt with its demonstrations, and its head or else its label prior. A label prior that is
+    named comes before any head; the task's own head, in the file of `settings`, is used if neither is named.
+    """
+    run, label_prior = options.run, options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
+        from calibrant.calibration._saved import DEMONSTRATIONS
+
         best = _best_candidate(run / "result.json")
         template = best.get("user_template")
         classifier = classifier.with_prompt(
             read_prompt(run / "best_prompt.txt"), user_template=None if template is None else str(template)
         )
-        from calibrant.calibration._saved import DEMONSTRATIONS
-
         classifier = _demonstrating(classifier, best.get("demonstrations"), run / DEMONSTRATIONS)
         if label_prior is None:
-            head, label_prior = _existing(run / "head.json"), _existing(run / "label_prior.json")
-    elif prompt is not None:
-        classifier = classifier.with_prompt(read_prompt(prompt))
+            head, label_prior = (
+                path if path.exists() else None for path in (run / "head.json", run / "label_prior.json")
+            )
+    elif options.prompt is not None:
+        classifier = classifier.with_prompt(read_prompt(options.prompt))
     if head is not None:
-        from calibrant.heads._head import Head
-
-        loaded = Head.load(head, fingerprint=classifier.fingerprint())
+        from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head
 
-        as_classifier(classifier, to_use="head").head = opened_head(loaded, settings.embeddings)
+        loaded = Head.load(head, fingerprint=classifier.fingerprint())
+        owner = as_classifier(classifier, to_use="head")
+        owner.head = opened_head(loaded, settings.embeddings)
     elif label_prior is not None:
         correction = calibration.LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
         as_classifier(classifier, to_use="label prior").prior_correction = correction
     return classifier
-
-
-def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
 
 
 def _best_candidate(path: Path) -> dict[str, Any]:

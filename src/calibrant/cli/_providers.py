@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli._tables import dollars, fitted
-from calibrant.inference.routed._client import RoutedClient
+from calibrant.cli._tables import aligned, dollars
+from calibrant.core._task import Task
 
 if TYPE_CHECKING:
     from calibrant.inference._predictor import BasePredictor
@@ -43,7 +43,7 @@ class RoutingStats:
         """Return one line per provider, then judge and triage, then the providers in cooldown."""
         if not any(stats.calls for stats in self.providers):
             return []
-        lines = fitted([_HEAD, *map(_row, self.providers)])
+        lines = aligned([_HEAD, *map(_row, self.providers)])
         lines += [_helper_line(name, stats) for name, stats in self.helpers.items()]
         waiting = [
             f"{stats.provider} for {stats.cooling_seconds:.0f} s"
@@ -53,8 +53,12 @@ class RoutingStats:
         return [*lines, f"left out for failing: {', '.join(waiting)}"] if waiting else lines
 
 
-def routing_stats(predictor: BasePredictor) -> RoutingStats | None:
-    """Return the call statistics of the providers; None without routing."""
+def routing_stats(task: Task, predictor: BasePredictor) -> RoutingStats | None:
+    """Return the call statistics of the task's providers; None without routing."""
+    if "routing" not in task.sections:
+        return None
+    from calibrant.inference.routed._client import RoutedClient  # other tasks do without routing
+
     for client in predictor.clients:
         if isinstance(client, RoutedClient):
             return RoutingStats(

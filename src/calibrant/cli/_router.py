@@ -1,66 +1,242 @@
-"""``calibrant router``: the records that routers learned."""
+"""``calibrant router``: read and delete the records that routers learned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any, Final, get_args
 
 import typer
 
-from calibrant.cli._errors import reports_errors
-from calibrant.cli._options import AsJson
+from calibrant import assembly, routing
+from calibrant.assembly._routing import default_router_state
+from calibrant.cli._options import command
+from calibrant.cli._tables import aligned, print_output
+from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._router_state import RouterState
+from calibrant.core._task import Task
+from calibrant.routing._settings import RoutingStrategy
+from calibrant.store._router_open import open_router_state
 
-router = typer.Typer(
-    name="router",
-    no_args_is_help=True,
-    add_completion=False,
-)
+router = typer.Typer(name="router", no_args_is_help=True, add_completion=False)
 
-Place = Annotated[
-    str | None,
-    typer.Option(
-        "--state",
-        metavar="PLACE",
-        help="A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else "
-        "router.sqlite in $CALIBRANT_HOME or ~/.local/state/calibrant.",
-    ),
-]
-TaskFile = Annotated[
-    Path | None,
-    typer.Option("--task", metavar="TASK.toml", help="Take state, scope and settings of its \\[routing]."),
-]
-Scope = Annotated[str | None, typer.Option(help="A task's name, or litellm/GROUP; by default all there are.")]
+_PARAMETERS: Final = ("alpha", "decay_factor")
+_KEPT_APART: Final = "default"  # scope of routers that name none
+_TITLES: Final = {
+    "mean": "mean success",
+    "lower": "95 % from",
+    "upper": "to",
+    "success": "success (EMA)",
+    "latency_seconds": "latency (EMA) s",
+    "penalty": "penalty (EMA)",
+    "mean_quality": "mean quality",
+}
 
 
-@router.command()
-@reports_errors
-def stats(
-    *,
-    strategy: Annotated[str | None, typer.Option(help="Only this one, such as thompson.")] = None,
-    state: Place = None,
-    task: TaskFile = None,
-    scope: Scope = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RouterOptions:
+    """Options of the commands.
+
+    Attributes
+    ----------
+    strategy
+        Only this one, such as thompson; by default all.
+    state : PLACE
+        A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else router.sqlite in
+        $CALIBRANT_HOME or ~/.local/state/calibrant.
+    task : TASK.toml
+        Take state, scope and settings of its [routing].
+    scope
+        A task's name, or litellm/GROUP; by default all there are. To reset, needed where several share the place.
+    """
+
+    strategy: str | None = None
+    state: str | None = None
+    task: Path | None = None
+    scope: str | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Place of router records, `location` without credentials; with a task, its scope and settings."""
+
+    name: str
+    location: str
+    scope: str | None
+    settings: routing.RoutingSettings | None
+
+    def open(self, scope: str) -> closing[RouterState]:
+        """Return a context manager with the state of one scope."""
+        return closing(open_router_state(self.name, scope=scope))
+
+    def scopes(self) -> list[str]:
+        """Return the named scope, or all scopes."""
+        if self.scope is not None:
+            return [self.scope]
+        with self.open(_KEPT_APART) as state:
+            return state.scopes()
+
+
+@command(router)
+def stats(options: RouterOptions) -> None:
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
-    from calibrant.cli._router_state import run_stats
+    place, strategy = _place(options), options.strategy
+    records, problems = [], []
+    try:
+        for own, name, opened in _stored(place, strategy):
+            try:
+                records.append({"scope": own, "strategy": name, **_estimates(opened, name, place.settings)})
+            except StateError as error:
+                problems.append(f"{error} (scope {own})")
+    except StateError as error:
+        problems.append(str(error))
+    if not records and not problems:
+        raise ConfigurationError(_nothing(place, strategy))
+    lines = [line for record in records for line in (*_lines(record), "")]
+    if records:
+        lines.append(f"Kept in {place.location}")
+    print_output({"location": place.location, "records": records}, lines, as_json=options.as_json)
+    if problems:  # after all that can be shown
+        raise CalibrantError("\n".join(problems))
 
-    run_stats(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
 
-
-@router.command()
-@reports_errors
-def reset(
-    *,
-    strategy: Annotated[str | None, typer.Option(help="Only this one; by default all.")] = None,
-    state: Place = None,
-    task: TaskFile = None,
-    scope: Annotated[
-        str | None, typer.Option(help="Whose records; needed where several share the place.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@command(router)
+def reset(options: RouterOptions) -> None:
     """Delete learned records, damaged ones included; running routers begin anew."""
-    from calibrant.cli._router_state import run_reset
+    place, strategy = _place(options), options.strategy
+    scopes = place.scopes()
+    if len(scopes) > 1:
+        raise ConfigurationError(
+            f"{place.location}: expected --scope or --task, because several share this place: name one of "
+            f"{', '.join(map(repr, scopes))}."
+        )
+    name = scopes[0] if scopes else None
+    with place.open(name or _KEPT_APART) as opened:
+        gone = opened.reset(strategy)
+    what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
+    done = f"forgot {', '.join(gone)} of the scope {name!r}." if gone else f"{what} was there."
+    record = {"location": place.location, "scope": name, "reset": gone}
+    print_output(record, [f"{place.location}: {done}"], as_json=options.as_json)
 
-    run_reset(state, task=task, scope=scope, strategy=strategy, as_json=as_json)
+
+def _place(options: RouterOptions) -> _Place:
+    """Return the place that the options name."""
+    strategies = get_args(RoutingStrategy)
+    if options.strategy is not None and options.strategy not in strategies:
+        raise ConfigurationError(
+            f"Expected --strategy to be one of {', '.join(strategies)}, got {options.strategy!r:.80}."
+        )
+    settings, state, scope = None, options.state, options.scope
+    if options.task is not None:
+        task = Task.from_file(options.task, splits=())
+        settings = assembly.routing_settings(task)
+        if settings is None:
+            raise ConfigurationError(
+                f"{options.task}: expected a [routing] section, got none: name another task."
+            )
+        scope = task.name if scope is None else scope
+        state = settings.state_place if state is None else state
+    name = default_router_state() if state is None else state
+    with closing(open_router_state(name, scope=_KEPT_APART)) as opened:
+        return _Place(name=name, location=opened.location, scope=scope, settings=settings)
+
+
+def _stored(place: _Place, strategy: str | None) -> Iterator[tuple[str, str, RouterState]]:
+    """Yield scope, name and state of every stored strategy."""
+    for scope in place.scopes():
+        with place.open(scope) as opened:
+            yield from ((scope, name, opened) for name in opened.strategies() if strategy in {None, name})
+
+
+def _nothing(place: _Place, strategy: str | None) -> str:
+    """Return the message for an empty result, with advice."""
+    if place.settings is not None and not place.settings.learns:
+        return (
+            f"Expected a task whose strategy learns, got routing = {place.settings.strategy!r}, which keeps nothing: "
+            "choose another strategy in the task, or leave --task out to see all that is kept."
+        )
+    what = f"of the strategy {strategy}" if strategy else "that routers have learnt"
+    where = "" if place.scope is None else f" in the scope {place.scope!r}"
+    return f"{place.location}: holds nothing {what}{where}: name another place with --state, or let a router run first."
+
+
+def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings | None) -> dict[str, Any]:
+    """Return the learned estimates of a strategy.
+
+    Raises
+    ------
+    StateError
+        Its record cannot be used.
+    """
+    try:
+        stored = state.read(name) or {}
+        parameters = _parameters(name, stored, settings)
+        found = _blank(name, stored, alpha=parameters.get("alpha"))
+        if found is not None:
+            found.restore(stored)
+    except (StateError, ConfigurationError) as error:
+        advice = f"`calibrant router reset --strategy {name}` begins anew"
+        raise StateError(
+            f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
+        ) from error
+    providers = [
+        {"provider": one.provider, "observations": one.observations, **one.values}
+        for one in (() if found is None else found.standings())
+    ]
+    return {"providers": providers} | ({"parameters": parameters} if parameters else {})
+
+
+def _parameters(
+    name: str, stored: Mapping[str, Any], settings: routing.RoutingSettings | None
+) -> dict[str, float | None]:
+    """Return a bandit's learning parameters: the task's, or else those in its record."""
+    if name != "bandit":
+        return {}
+    if settings is not None and settings.strategy == "bandit":
+        return {key: getattr(settings.bandit, key) for key in _PARAMETERS}
+    values = {key: stored.get(key) for key in _PARAMETERS}
+    return {key: value if isinstance(value, float | int) else None for key, value in values.items()}
+
+
+def _blank(name: str, stored: Mapping[str, Any], *, alpha: float | None) -> routing.Router | None:
+    """Return a fresh strategy that can restore the record; None if the record is empty."""
+    providers = stored.get("providers")
+    if not stored or providers == {}:
+        return None
+    if not isinstance(providers, Mapping):
+        raise StateError(f"Expected numbers by provider, got {providers!r:.80}.")
+    names = list(providers)
+    if name == "bandit":
+        return routing.BanditRouter(names, dim=stored.get("dim"), alpha=1.0 if alpha is None else alpha)  # type: ignore[arg-type]  # checked there
+    if name == "triage":
+        return routing.TriageRouter(names, tiers={"simple": names[0]})
+    kinds = {
+        "ema": routing.EMARouter,
+        "thompson": routing.ThompsonRouter,
+        "cascade": routing.CascadeRouter,
+    }
+    kind: Any = kinds.get(name, routing.FixedRouter)
+    found: routing.Router = kind(names)
+    return found
+
+
+def _lines(record: Mapping[str, Any]) -> list[str]:
+    providers = record["providers"]
+    calls = sum(one["observations"] for one in providers)
+    title = f"{record['strategy']}, scope {record['scope']}: {calls:,} observations"
+    for name, value in record.get("parameters", {}).items():
+        title += f", {name} {'not known' if value is None else format(value, 'g')}"
+    if not providers:
+        return [title]
+    names = list(dict.fromkeys(name for one in providers for name in one if name != "provider"))
+    rows = [[one["provider"], *(_number(one.get(name)) for name in names)] for one in providers]
+    return [title, *aligned([["provider", *(_TITLES.get(name, name) for name in names)], *rows])]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.4g}"

@@ -1,42 +1,48 @@
-"""Plain tables: columns of text, the first to the left, numbers as wide as they need."""
+"""Output of commands: lines, tables, JSON, and numbers as text."""
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from calibrant.core._prediction import Interval
 
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return one line a row, columns two spaces apart; a line break in a cell becomes a space."""
-    cells = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+_UNLIMITED = 100_000  # characters of a line that goes to a file
 
 
-def fitted(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return `aligned` lines; on a terminal, columns that do not fit go below, behind the first column."""
-    if not sys.stdout.isatty():
-        return aligned(rows)
-    room = shutil.get_terminal_size().columns
-    return [line for part in _parts(rows, room) for line in aligned(part)]
+def print_output(record: Mapping[str, Any] | Sequence[Any], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a record as JSON on one line, or else lines of text, and flush."""
+    text = json.dumps(record, ensure_ascii=False) if as_json else "\n".join(lines)
+    sys.stdout.write(text + "\n" if text else "")
+    sys.stdout.flush()
 
 
-def _parts(rows: Sequence[Sequence[str]], room: int) -> Iterator[list[list[str]]]:
-    """Yield the columns of a table in tables of at most `room` characters, each with the first column."""
-    first, *others = ([row[place] for row in rows] for place in range(len(rows[0])))
-    part = [first]
-    for column in others:
-        if len(part) > 1 and max(map(len, aligned([*zip(*part, column, strict=True)]))) > room:
-            yield [list(row) for row in zip(*part, strict=True)]
-            part = [first]
-        part.append(column)
-    yield [list(row) for row in zip(*part, strict=True)]
+def say(line: str) -> None:
+    """Print a line on standard error."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, columns two spaces apart; on a terminal, cells wrap to its width."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*(Text(" ".join(cell.splitlines())) for cell in row))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def dollars(cost: float | None) -> str:

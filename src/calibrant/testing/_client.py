@@ -1,20 +1,33 @@
-"""A fake model as a `Client`."""
+"""Fake models: clients that answer by a rule, and names that open them; a journal in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from calibrant.core._completion import CompletionRequest
+from calibrant.core._completion import STAND_INS, Client, CompletionRequest, Opener
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._distribution import LogprobSpace
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace
-from calibrant.testing._response import fake_response
-from calibrant.testing._rule import Answer, Rule, distribution_of
-from calibrant.testing._tokens import Split
+from calibrant.core._prediction import Prediction
+from calibrant.testing._response import Split, fake_response, neighbours
+
+Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
+"""Answer of a fake model to one text.
+
+``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
+(a distribution, the most probable label is emitted), an exception (raised), a dict with
+``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
+Where answers hold several labels, whole answers, as JSON texts, stand in the place of labels
+(see `fake_response`); the rest of a probability goes to those that differ in one part.
+"""
 
 
 class FakeClient:
@@ -140,3 +153,145 @@ class FakeClient:
 
 def _last(request: CompletionRequest, role: str) -> str:
     return next((m["content"] for m in reversed(request.messages) if m.get("role") == role), "")
+
+
+class Rule:
+    """Maps a text to the fake model's answer; thread-safe.
+
+    Parameters
+    ----------
+    answers : mapping or callable
+        As in `FakeClient`.
+    default : Answer, optional
+        For texts a mapping does not know.
+    """
+
+    def __init__(
+        self, answers: Mapping[str, Answer] | Callable[..., Answer], default: Answer | None = None
+    ) -> None:
+        self._answers, self._default = answers, default
+        self._takes_prompt = callable(answers) and len(inspect.signature(answers).parameters) > 1
+        self._lock = threading.Lock()
+        self._turns: Counter[str] = Counter()
+
+    def __call__(self, text: str, prompt: str) -> object:
+        """Return the answer to this call; raise it if it is an exception."""
+        answer: object = self._look_up(text, prompt)
+        if isinstance(answer, list):
+            with self._lock:
+                turn = self._turns[text]
+                self._turns[text] += 1
+            answer = answer[min(turn, len(answer) - 1)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _look_up(self, text: str, prompt: str) -> Answer | None:
+        if not isinstance(self._answers, Mapping):
+            return self._answers(text, prompt) if self._takes_prompt else self._answers(text)
+        if text in self._answers:
+            return self._answers[text]
+        for key in self._answers:
+            if key in text:
+                return self._answers[key]
+        if self._default is None:
+            msg = f"The fake model knows no answer to {text!r}: add one, or a default."
+            raise ConfigurationError(msg)
+        return self._default
+
+
+def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[str, float]]:
+    """Return the label an answer emits, and the weights of the labels it knows."""
+    if isinstance(answer, str):
+        return answer, {answer: 1.0}
+    if isinstance(answer, tuple):
+        label, probability = answer
+        if isinstance(labels, CompositeLabels):
+            others = tuple(neighbours(label, labels))
+            return label, {label: probability, **dict.fromkeys(others, (1.0 - probability) / len(others))}
+        rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
+        return label, dict.fromkeys(labels, rest) | {label: probability}
+    if isinstance(answer, Mapping) and answer:
+        return max(answer, key=lambda name: answer[name]), answer
+    msg = (
+        f"Expected a label, (label, probability), a distribution, an exception or a response, got {answer!r}."
+    )
+    raise ConfigurationError(msg)
+
+
+@contextlib.contextmanager
+def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
+    """Let a model's name open a fake until the block ends.
+
+    The name works wherever a model is named: in task files, bundles, `Classifier` and on the command line.
+    A program that is started in the block knows nothing of it.
+
+    Parameters
+    ----------
+    name : str
+        ``fake/NAME``, which nothing else answers, or the name of a real model, which the fake replaces: a task
+        file that names ``openai/gpt-4.1-mini`` can be tested as it stands.
+    model : Client or callable
+        What the name opens: a client, the same one each time, or a function that is called with the name and
+        the keyword arguments of `calibrant.inference.open_client` (``space``, ``concurrency``, ``options``,
+        ``scoring``) and returns a client.
+
+    Yields
+    ------
+    str
+        The name.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is empty.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)})) as name:
+    ...     print(Classifier(model=name, labels=["cat", "dog"], field="category").classify("meow").label)
+    cat
+    """
+    if not name.strip():
+        raise ConfigurationError(
+            f"Expected the name that is to open the fake, such as fake/model, got {name!r}."
+        )
+    before = STAND_INS.get(name)
+    STAND_INS[name] = (lambda *_, **__: model) if isinstance(model, Client) else model
+    try:
+        yield name
+    finally:
+        if before is None:
+            STAND_INS.pop(name, None)
+        else:
+            STAND_INS[name] = before
+
+
+class MemoryJournal(dict[str, Prediction]):
+    """A `calibrant.core.Journal` in memory: a dict from key to prediction.
+
+    Attributes
+    ----------
+    reads : int
+        Calls of `get_many`.
+
+    Examples
+    --------
+    >>> journal = MemoryJournal()
+    >>> journal.put("key", Prediction(label="Food"))
+    >>> journal.get_many(["key", "other"])["key"].label
+    'Food'
+    """
+
+    reads = 0
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return the stored predictions of these keys."""
+        self.reads += 1
+        return {key: self[key] for key in keys if key in self}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store a prediction; an older one is replaced."""
+        self[key] = prediction

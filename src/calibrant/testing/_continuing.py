@@ -12,10 +12,8 @@ from typing import Any
 from calibrant.core._completion import CompletionRequest, Continuation, NextTokens
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Usage
-from calibrant.testing._client import FakeClient
-from calibrant.testing._rule import Answer, distribution_of
-from calibrant.testing._tokens import ranked, shares_at, weights_of, with_illegal
-from calibrant.testing._written import written
+from calibrant.testing._client import Answer, FakeClient, distribution_of
+from calibrant.testing._response import ranked, shares_at, weights_of, with_illegal, written
 
 
 class FakeContinuingClient(FakeClient):
@@ -110,9 +108,18 @@ class FakeContinuingClient(FakeClient):
                 msg = f"The tokens of {self.name} do not spell the label {label!r}: rename the label."
                 raise ConfigurationError(msg)
 
-    def continuing(self, request: CompletionRequest) -> contextlib.AbstractAsyncContextManager[Continuation]:
-        """Return a row's place; it may be asked until the context ends."""
-        return self._continuing(request)
+    @contextlib.asynccontextmanager
+    async def continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
+        """Yield a row's place; it may be asked until the context ends."""
+        row = _FakeRow(self, request, self.serial)
+        with self._lock:
+            self.open_rows += 1
+        try:
+            yield row
+        finally:
+            row.ended = True
+            with self._lock:
+                self.open_rows -= 1
 
     async def next_tokens(self, request: CompletionRequest, text: str, *, few: bool = False) -> NextTokens:
         """Return the next tokens after `text`, the beginning of an answer to the request."""
@@ -131,35 +138,20 @@ class FakeContinuingClient(FakeClient):
             short=count < most,
         )
 
-    @contextlib.asynccontextmanager
-    async def _continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
-        row = _FakeRow(self, request)
-        self._count_rows(1)
-        try:
-            yield row
-        finally:
-            row.ended = True
-            self._count_rows(-1)
-
-    def _count_rows(self, change: int) -> None:
-        with self._lock:
-            self.open_rows += change
-
     def _shares_after(self, text: str, answer: object) -> dict[bytes, float]:
         if isinstance(answer, Mapping) and "choices" in answer:
             msg = "Expected probabilities of labels, got a ready response: it cannot be continued."
             raise ConfigurationError(msg)
         label, probabilities = distribution_of(answer, self.labels)
         style = {name: self._style[name] for name in ("field", "tokens")}
-        answers = {
-            name: written(name, self.labels, **style)
-            for name, weight in weights_of(label, None, probabilities).items()
-            if weight > 0
+        weights = {
+            name: weight for name, weight in weights_of(label, None, probabilities).items() if weight > 0
         }
-        rivals = [((*answer.pieces, b""), probabilities[name]) for name, answer in answers.items()]
-        shares = shares_at(text.encode(), rivals)
+        answers = {name: written(name, self.labels, **style) for name in weights}
+        before = text.encode()
+        shares = shares_at(before, [((*answers[name].pieces, b""), weights[name]) for name in weights])
         begun = any(
-            text.encode() == b"".join(answer.pieces[:start])
+            before == b"".join(answer.pieces[:start])
             for answer in answers.values()
             for start in answer.starts
         )
@@ -172,12 +164,8 @@ class _FakeRow:
 
     client: FakeContinuingClient
     request: CompletionRequest
+    serial: bool
     ended: bool = False
-
-    @property
-    def serial(self) -> bool:
-        """The client's `serial`."""
-        return self.client.serial
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the next tokens after `text`."""

@@ -1,14 +1,26 @@
-"""One response of a fake model."""
+"""Answers of fake models: their tokens and the probabilities of these."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from calibrant.testing._tokens import Split, ranked, shares_along, weights_of, with_illegal
-from calibrant.testing._written import written
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._errors import ConfigurationError
 
+Split = str | Callable[[str], Sequence[str | bytes]]
+"""How a label and its closing quote become tokens; see `fake_response`."""
+
+_Rivals = Sequence[tuple[tuple[bytes, ...], float]]
+"""The tokens of each text that a model may write, and its probability or any multiple of it."""
+
+_ILLEGAL = "\u2205".encode()
+_MARK = re.compile("\ue000([0-9]+)\ue000")
 _IMPOSSIBLE = -9999.0  # what OpenAI reports for a token it rules out
 
 
@@ -65,20 +77,19 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
     ]
     content = []
     for position, piece in enumerate(emitted.pieces):
-        shares = shares_along(emitted.pieces[:position], rivals)
+        before = emitted.pieces[:position]
+        shares = _scaled(
+            (pieces[position], weight)
+            for pieces, weight in rivals
+            if len(pieces) > position and pieces[:position] == before
+        )
         if position in emitted.structure:
             shares = shares or {piece: 1.0}
         if position in emitted.starts:
             shares = with_illegal(shares, illegal_mass)
-        content.append(_token(piece, shares, top_logprobs))
+        alternatives = [_reported(data, share) for data, share in ranked(shares, top_logprobs)]
+        content.append({**_reported(piece, shares.get(piece, 0.0)), "top_logprobs": alternatives})
     return _completion(text, content)
-
-
-def _token(data: bytes, shares: Mapping[bytes, float], limit: int) -> dict[str, Any]:
-    return {
-        **_reported(data, shares.get(data, 0.0)),
-        "top_logprobs": [_reported(other, share) for other, share in ranked(shares, limit)],
-    }
 
 
 def _reported(data: bytes, probability: float) -> dict[str, Any]:
@@ -88,17 +99,196 @@ def _reported(data: bytes, probability: float) -> dict[str, Any]:
 
 def _completion(text: str, content: list[dict[str, Any]] | None) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": None}
-    choice = {
-        "index": 0,
-        "finish_reason": "stop",
-        "message": message,
-        "logprobs": None if content is None else {"content": content, "refusal": None},
-    }
+    logprobs = None if content is None else {"content": content, "refusal": None}
     used = len(content or ())
     return {
         "id": "fake",
         "object": "chat.completion",
         "model": "fake",
-        "choices": [choice],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message, "logprobs": logprobs}],
         "usage": {"prompt_tokens": 0, "completion_tokens": used, "total_tokens": used},
     }
+
+
+def weights_of(
+    label: str, labels: Sequence[str] | None, probabilities: Mapping[str, float] | Sequence[float] | None
+) -> dict[str, float]:
+    """Return the weight of each label; `label` is certain where there are no probabilities."""
+    if probabilities is None:
+        return {label: 1.0}
+    if isinstance(probabilities, Mapping):
+        found = dict(probabilities)
+    else:
+        names = [label] if labels is None else list(labels)
+        if len(names) != len(probabilities):
+            msg = f"Expected one probability per label, got {len(probabilities)} for {len(names)} labels."
+            raise ConfigurationError(msg)
+        found = dict(zip(names, probabilities, strict=True))
+    if any(not 0.0 <= value < math.inf for value in found.values()) or sum(found.values()) <= 0.0:
+        msg = f"Expected probabilities of at least 0, one of them above 0, got {found}."
+        raise ConfigurationError(msg)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """An answer as a row of tokens.
+
+    Attributes
+    ----------
+    pieces : tuple of bytes
+        The tokens: structure up to and including a label's opening quote, the label's own with its closing quote,
+        and so on.
+    starts : frozenset of int
+        Where labels begin.
+    structure : frozenset of int
+        The tokens that are structure.
+    """
+
+    pieces: tuple[bytes, ...]
+    starts: frozenset[int]
+    structure: frozenset[int]
+
+
+def written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: Split) -> Written:
+    """Return the tokens of an answer: a label, or the JSON of one with several, in the order it gives them.
+
+    Raises
+    ------
+    ConfigurationError
+        A whole answer is no JSON object or array of texts.
+    """
+    frame, given = _composed(answer, labels, field)
+    pieces: list[bytes] = [frame[0].encode()]
+    starts, structure = set(), {0}
+    for label, after in zip(given, frame[1:], strict=True):
+        starts.add(len(pieces))
+        pieces += _pieces_of(label, tokens)
+        if len(after) > 1:
+            structure.add(len(pieces))
+            pieces.append(after[1:].encode())
+    return Written(pieces=tuple(pieces), starts=frozenset(starts), structure=frozenset(structure))
+
+
+def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
+    """Yield the answers that differ from one in a single part.
+
+    Raises
+    ------
+    ConfigurationError
+        It is no legal answer.
+    """
+    known = labels.canonical(answer)
+    if known is None:
+        raise ConfigurationError(f"Expected a legal answer with a probability, got {answer!r}.")
+    values = labels.values(known)
+    for name, value in values.items():
+        for other in labels.labels_of(name):
+            if other != value:
+                yield labels.answer_of({**values, name: other})
+
+
+def _composed(answer: str, labels: Sequence[str] | None, field: str) -> tuple[list[str], list[str]]:
+    """Return the structure before, between and behind an answer's labels, and the labels as the answer spells them."""
+    found: Any = None
+    if isinstance(labels, CompositeLabels):
+        with contextlib.suppress(ValueError):
+            found = json.loads(answer)
+    given: list[str] = []
+
+    def mark(label: object) -> str:
+        given.append(str(label))
+        return f"\ue000{len(given) - 1}\ue000"
+
+    document: Any = None
+    if not isinstance(labels, CompositeLabels):
+        document = _placed(None, _steps(field), mark(answer))
+    elif isinstance(labels, FieldLabels) and isinstance(found, dict):
+        for one in labels.fields:
+            if one.name in found:
+                document = _placed(document, _steps(one.path or one.name), mark(found[one.name]))
+    elif isinstance(labels, MultiLabels) and isinstance(found, list):
+        array, several, inside = field.rpartition("[]")
+        path = _steps(inside.removeprefix(".")) if several and inside else []
+        elements = [_placed(None, path, mark(label)) for label in found]
+        where = _steps(array if several else field) if array or not several else []
+        document = _placed(None, where, elements)
+    else:
+        kind = "object" if isinstance(labels, FieldLabels) else "array"
+        raise ConfigurationError(f"Expected a whole answer as the text of a JSON {kind}, got {answer!r}.")
+    text = _MARK.split(json.dumps(document, ensure_ascii=False))
+    # In the order of the document, which is that of the fields only as far as their paths allow.
+    return text[::2], [given[int(number)] for number in text[1::2]]
+
+
+def _steps(path: str) -> list[str | None]:
+    """Return the keys of a path; None is the first element of an array."""
+    return [key if key != "[]" else None for key in re.findall(r"\[\]|[^.\[\]]+", path)]
+
+
+def _placed(document: Any, path: Sequence[str | None], value: object) -> Any:  # noqa: ANN401
+    """Return the document with a value put where the path says."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if key is None:
+        return [_placed(document[0] if document else None, rest, value)]
+    known = document or {}
+    return {**known, key: _placed(known.get(key), rest, value)}
+
+
+def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:
+    """Return the tokens of a label and its closing quote."""
+    text = json.dumps(label, ensure_ascii=False)[1:]
+    if callable(tokens):
+        return tuple(piece if isinstance(piece, bytes) else piece.encode() for piece in tokens(text))
+    if tokens == "label":
+        return (text.encode(),)
+    if tokens == "characters":
+        return tuple(character.encode() for character in text)
+    if tokens == "bytes":
+        return tuple(bytes([byte]) for byte in text.encode())
+    msg = f'tokens must be "label", "characters", "bytes" or a function, got {tokens!r}.'
+    raise ConfigurationError(msg)
+
+
+def shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
+    """Return the probability of each next token, given the text before it, however it was cut into tokens."""
+    pieces = [(_piece_after(text, tokens), weight) for tokens, weight in rivals]
+    found = [(piece, weight) for piece, weight in pieces if piece is not None]
+    whole = [(data, weight) for (data, is_rest), weight in found if not is_rest]
+    return _scaled(whole or [(data, weight) for (data, _), weight in found]) or {_ILLEGAL: 1.0}
+
+
+def _scaled(weights: Iterable[tuple[bytes, float]]) -> dict[bytes, float]:
+    """Return the share of each token in all weights."""
+    shares: dict[bytes, float] = {}
+    for data, weight in weights:
+        shares[data] = shares.get(data, 0.0) + weight
+    total = math.fsum(shares.values())
+    return {data: share / total for data, share in shares.items()}
+
+
+def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | None:
+    """Return the next piece after `text`, and True if it is the rest of a token; None if `pieces` differ from it."""
+    for piece in pieces:
+        if not text:
+            return piece, False
+        if not text.startswith(piece):
+            return (piece[len(text) :], True) if piece.startswith(text) else None
+        text = text[len(piece) :]
+    return None
+
+
+def with_illegal(shares: Mapping[bytes, float], illegal_mass: float) -> dict[bytes, float]:
+    """Return the shares with `illegal_mass` taken from them, for a token that leads to no label."""
+    if not 0.0 <= illegal_mass < 1.0:
+        msg = f"illegal_mass must be in [0, 1), got {illegal_mass}."
+        raise ConfigurationError(msg)
+    left = {data: share * (1.0 - illegal_mass) for data, share in shares.items()}
+    return left | {_ILLEGAL: illegal_mass} if illegal_mass else left
+
+
+def ranked(shares: Mapping[bytes, float], limit: int) -> list[tuple[bytes, float]]:
+    """Return the most probable tokens, most probable first."""
+    return sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:limit]

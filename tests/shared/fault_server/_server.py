@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.testing._rule import Answer, Rule
-from calibrant.testing._tokens import Split
+from calibrant.testing._client import Answer, Rule
+from calibrant.testing._response import Split
 from fault_server._answers import AnswerBook, some_answer
 from fault_server._faults import FaultScript, script_of
 from fault_server._limits import RateLimit

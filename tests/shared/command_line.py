@@ -1,0 +1,79 @@
+"""The command line, in this process and in others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from calibrant.cli._app import app
+from calibrant.testing import Answer
+
+
+def knows(text: str, _prompt: str) -> Answer:
+    """Know what meows; take everything else for a dog."""
+    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
+
+
+def animals(count: int, start: int = 0) -> list[dict[str, str]]:
+    """Return rows of which `knows` gets three in four right."""
+    return [
+        {"input": f"{n} {'meow' if n % 2 else 'woof'}", "answer": "cat" if n % 2 or n % 4 == 0 else "dog"}
+        for n in range(start, start + count)
+    ]
+
+
+def command(*words: str) -> Callable[..., Result]:
+    """Return a function that runs a command in this process."""
+    return lambda *arguments: CliRunner().invoke(app, [*words, *map(str, arguments)])
+
+
+def json_of(result: Result) -> Any:
+    """Return the JSON on the one line that a command printed."""
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def refusal(result: Result) -> str:
+    """Return the error, on one line, of a command that ended with exit code 2 and printed nothing."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def prediction_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``predictions.jsonl``."""
+    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+@contextlib.contextmanager
+def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a process of its own, and end it in any case."""
+    with subprocess.Popen(  # noqa: S603 (our own code)
+        [sys.executable, "-u", "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    """Wait until a condition holds while a process runs."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it never came so far"
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.005)
