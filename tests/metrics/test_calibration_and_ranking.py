@@ -184,6 +184,7 @@ def test_every_metric_checks_its_rows(metric: Callable[..., float]) -> None:
         (1.0, "[0, 1)", "x in"),
         (math.nan, "[0, 1]", "got nan"),
         (math.inf, "[0, inf)", "got inf"),
+        (10**400, "[0, inf)", "x in"),
         (True, "[0, 1]", "x to be a number"),
         ("1", "[0, 1]", "got '1' .str."),
     ],

@@ -22,7 +22,6 @@ from calibrant.metrics import (
     holm,
     log_loss,
     multiclass_brier_score,
-    paired_comparison,
     selective_accuracy,
 )
 
@@ -133,15 +132,6 @@ def test_classification_equals_scikit_learn(seed: int) -> None:
     macro = peer.f1_score(truth, predicted, average="macro", **options)
     assert found.macro_f1 == pytest.approx(macro, **EXACT)
     assert found.confusion.tolist() == peer.confusion_matrix(truth, predicted, labels=labels).tolist()
-
-
-def test_mcnemar_equals_the_sum_of_binomial_terms() -> None:
-    """The p-value is twice the smaller tail of a fair coin, summed as fractions."""
-    for only_a, only_b in [(0, 1), (3, 9), (20, 20), (7, 40)]:
-        a, b = [1] * only_a + [0] * only_b + [1, 0], [0] * only_a + [1] * only_b + [1, 0]
-        n = only_a + only_b
-        tail = Fraction(sum(math.comb(n, i) for i in range(min(only_a, only_b) + 1)), 2**n)
-        assert paired_comparison(a, b).p_value == pytest.approx(float(min(2 * tail, Fraction(1))), **EXACT)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -41,15 +41,15 @@ class CertifiedThreshold:
         a threshold, None if no part of the rows that is large enough was observed above the target.
     """
 
-    threshold: float | None
-    coverage: float
-    accuracy: float | None
-    accuracy_lower_bound: float
+    threshold: float | None = None
+    coverage: float = 0.0
+    accuracy: float | None = None
+    accuracy_lower_bound: float = 0.0
     target_accuracy: float
     delta: float
     n: int
-    n_accepted: int
-    additional_rows: int | None
+    n_accepted: int = 0
+    additional_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def certify_threshold(
     last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
     if last < 0:
         missing = _additional_rows(n, k, first, target=target, delta=level)
-        return _nothing(target, level, n=len(p), additional_rows=missing)
+        return CertifiedThreshold(target_accuracy=target, delta=level, n=len(p), additional_rows=missing)
     accepted, right = int(n[last]), int(k[last])
     return CertifiedThreshold(
         threshold=float(candidate_thresholds()[max(cells[last], top)]),
@@ -207,7 +207,7 @@ def certify_class_thresholds(
     found = {
         label: certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
         if (own := names == label).any()
-        else _nothing(target, share, n=0, additional_rows=None)
+        else CertifiedThreshold(target_accuracy=target, delta=share, n=0)
         for label in legal
     }
     return CertifiedClassThresholds(
@@ -326,17 +326,3 @@ def _lower_bound(right: int, accepted: int, delta: float) -> float:
     from scipy.stats import beta  # noqa: PLC0415  (heavy)
 
     return float(beta.ppf(delta, right, accepted - right + 1)) if right else 0.0
-
-
-def _nothing(target: float, delta: float, *, n: int, additional_rows: int | None) -> CertifiedThreshold:
-    return CertifiedThreshold(
-        threshold=None,
-        coverage=0.0,
-        accuracy=None,
-        accuracy_lower_bound=0.0,
-        target_accuracy=target,
-        delta=delta,
-        n=n,
-        n_accepted=0,
-        additional_rows=additional_rows,
-    )

@@ -24,7 +24,7 @@ from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
     from calibrant.core._task import Split
-    from calibrant.evaluation._provider_batch_report import BatchReport
+    from calibrant.evaluation._provider_batch_state import BatchReport
 
 batch = typer.Typer(name="batch", no_args_is_help=True, add_completion=False)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from calibrant.clients._weights import local_models, name_forms
 from calibrant.cli._tables import print_output
-from calibrant.clients._forms import name_forms
-from calibrant.clients._weights import local_models
+from calibrant.clients._weights import local_models, name_forms
 
 _EMBEDDED = "embedded, no key needed"
 

@@ -20,7 +20,7 @@ from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, number, print_output, with_interval
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._interval import Interval
+from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
 from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks
@@ -28,9 +28,7 @@ from calibrant.metrics._remarks import confidence_remarks
 if TYPE_CHECKING:
     from calibrant.cli._providers import RoutingStats
     from calibrant.inference._predictor import BasePredictor
-    from calibrant.optimization._result import FinalScore, OptimizationResult, PromptScore
-    from calibrant.optimization._final import FinalScore
-    from calibrant.optimization._result import PromptScore
+    from calibrant.optimization._result import FinalScore, PromptScore
 
 _LOG = logging.getLogger("calibrant")
 

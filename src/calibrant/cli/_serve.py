@@ -20,8 +20,7 @@ from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
-from calibrant.evaluation._history_answers import AnswerRecorder
-from calibrant.evaluation._history_run import RunScope
+from calibrant.evaluation._history_run import AnswerRecorder, RunScope
 
 _LOG = logging.getLogger("calibrant")
 

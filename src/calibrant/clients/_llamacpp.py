@@ -33,10 +33,8 @@ from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongErro
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core._completion import CompletionRequest, NextTokens
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Usage
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.core._prediction import LogprobSpace, Usage
-from calibrant.core._tokens import TokenContinuation, TokenLogprobs, Vocabulary
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000

@@ -21,8 +21,8 @@ from calibrant.clients._redact import secret_texts
 from calibrant.clients._translate import advised, as_status, declined, refusal
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._reported import reported_mapping
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._reported import reported_mapping
 
 _HIDDEN: Final = "_hidden_params"
 # Settings of a client, under calibrant's and litellm's names.

@@ -31,8 +31,8 @@ from calibrant.core._completion import (
     NextTokens,
 )
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._reported import reported_mapping
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._reported import reported_mapping
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000

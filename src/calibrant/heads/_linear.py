@@ -189,11 +189,7 @@ class LinearModel:
             "seen": self._seen_labels.tolist(),
             "intercept": self._intercept.tolist(),
             "columns": {
-                block: {
-                    "mean": column.mean.tolist(),
-                    "scale": column.scale.tolist(),
-                    "coefficients": column.coefficients.tolist(),
-                }
+                block: {name: numbers.tolist() for name, numbers in vars(column).items()}
                 for block, column in self._columns.items()
             },
             "words": None if self._words is None else self._words.to_state(),
@@ -225,11 +221,9 @@ class LinearModel:
         for block in dense:
             stored = state["columns"][block]
             width = n_labels if block == "labels" else len(stored["mean"])
-            model._columns[block] = _Column(
-                mean=as_numbers(stored["mean"], (width,)),
-                scale=as_numbers(stored["scale"], (width,)),
-                coefficients=as_numbers(stored["coefficients"], (width, n_seen)),
-            )
+            shapes = {"mean": (width,), "scale": (width,), "coefficients": (width, n_seen)}
+            columns = {name: as_numbers(stored[name], shape) for name, shape in shapes.items()}
+            model._columns[block] = _Column(**columns)
         n_words = 0
         if ("text" in model.blocks) != (state["words"] is not None):
             raise ValueError("words do not go with the blocks")

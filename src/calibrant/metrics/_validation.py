@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from statistics import NormalDist
 
@@ -152,7 +153,10 @@ def check_number(name: str, value: object, interval: str) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         msg = f"Expected {name} to be a number in {interval}, got {value!r} ({type(value).__name__})."
         raise ConfigurationError(msg)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number that no float holds
+        number = math.inf
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = number >= low if interval[0] == "[" else number > low
     below = number <= high if interval[-1] == "]" else number < high

@@ -13,10 +13,9 @@ from typing import Any
 
 from calibrant.core._completion import STAND_INS, Client, CompletionRequest, Opener
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._distribution import LogprobSpace
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.testing._response import Split, fake_response, neighbours
 
 Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]

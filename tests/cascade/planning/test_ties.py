@@ -258,23 +258,6 @@ def test_a_saved_plan_of_three_models_decides_every_text_as_before(tmp_path: Pat
     assert replay(loaded, *three_runs()) == replay(plan, *three_runs())
 
 
-def test_a_stored_plan_with_one_key_for_all_models_decides_as_before(tmp_path: Path) -> None:
-    """Its second model keeps the texts between its own share and the first one's, none where they are equal."""
-    planned_for_three().save(tmp_path / "plan.json")
-    record = json.loads((tmp_path / "plan.json").read_text())
-    ranks = tie_ranks([f"text {row}" for row in range(2000)], key="old")
-    for second in (0.3, 0.8):
-        record["policy"]["rules"] = [
-            {"threshold": 1.0, "tied_share": share, "key": "old"} for share in (0.3, second)
-        ]
-        (tmp_path / "plan.json").write_text(json.dumps(record))
-        loaded = CascadePlan.load(tmp_path / "plan.json")
-        policy = loaded.policy
-        route = policy.follow(np.ones((3, 2000)), policy.ranks([f"text {row}" for row in range(2000)]))
-        assert route.answered.tolist() == np.where(ranks <= 0.3, 0, np.where(ranks <= second, 1, 2)).tolist()
-        assert replay(loaded, *three_runs()).shares[1].estimate == (route.answered == 1).mean()
-
-
 def test_a_split_between_any_two_of_three_models_has_the_key_of_the_plan() -> None:
     """A policy that leaves a model out is certified, priced and replayed with the ranks of its own rules."""
     small, middle, large = three_runs()

@@ -495,7 +495,7 @@ def test_calibrators_that_look_at_labels_are_told_them(build: Build) -> None:
     confidence = [0.1, 0.9] * 100
     predicted = ["cat"] * 100 + ["dog"] * 100
     correct = [0, 1] * 50 + [1, 0] * 50
-    calibrator = PerLabelCalibrator(min_rows=20).fit(confidence, correct, predicted=predicted)
+    calibrator = PerLabelCalibrator().fit(confidence, correct, predicted=predicted)
     built = build({"c": ("cat", 0.9), "d": ("dog", 0.9)}, calibrators=[calibrator], threshold=0.5)
     cat, dog = built.cascade.classify_many(["c", "d"])
     assert cat.confidence == pytest.approx(calibrator.predict([0.9], predicted=["cat"])[0])

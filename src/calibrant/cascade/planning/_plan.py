@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import calibrator_from_record
@@ -358,7 +358,14 @@ class CascadePlan:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> CascadePlan:
         """Return the plan of `to_record`; KeyError, TypeError or ValueError where the record is damaged."""
-        return TypeAdapter(CascadePlan).validate_python(dict(record))
+        try:
+            return TypeAdapter(CascadePlan).validate_python(dict(record))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]  # one line, whatever else is wrong
+            place = ".".join(map(str, first["loc"]))
+            raise ConfigurationError(
+                f"Expected the record of a plan, got {place}: {first['msg']}."
+            ) from error
 
     def save(self, path: str | Path) -> None:
         """Write the plan as one JSON file, whole or not at all.
