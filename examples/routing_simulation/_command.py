@@ -19,14 +19,7 @@ from calibrant.cli._options import AsJson
 from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
-from calibrant.routing import (
-    BanditRouter,
-    CascadeRouter,
-    EMARouter,
-    FixedRouter,
-    Router,
-    ThompsonRouter,
-)
+from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from routing_simulation._baselines import EpsilonGreedy, RoundRobin
 from routing_simulation._page import RegretCurve, RewardEstimate, regret_chart, reward_chart, write_simulation
 from routing_simulation._recording import Recording

@@ -444,13 +444,6 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
     assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
 
 
-def test_better_alternatives_show_raw_space() -> None:
-    """Even where one is all that is listed: the answer was forced."""
-    found = examine(Model(limit=1, illegal=0.5))
-    assert found.finding("space").verdict is Verdict.PROBLEM
-    assert found.space is LogprobSpace.RAW
-
-
 def test_plain_texts_alone_do_not_prove_a_mask() -> None:
     """The question off the topic is refused: a sure model without a mask would look the same."""
     off_topic = refusing("no", when=lambda r: r.response_format is not None and topic(r) is None)
@@ -493,17 +486,6 @@ def test_a_schema_that_is_not_enforced_is_noticed() -> None:
     finding = found.finding("enum")
     assert finding.verdict is Verdict.WARNING
     assert "not enforced: off the topic, answered 'Tokyo'" in finding.detail
-
-
-def test_off_topic_refusals_say_nothing() -> None:
-    """The model would not answer, rather than answer something else."""
-
-    def ail(response: Response, number: int) -> Response:
-        if number == 7:
-            response["choices"][0]["message"] |= {"content": None, "refusal": "No."}
-        return response
-
-    assert examine(Model(ail=ail)).finding("enum").verdict is Verdict.OK
 
 
 def test_wrong_labels_are_counted_but_no_problem() -> None:
@@ -688,17 +670,6 @@ def test_noise_far_below_is_not_compared() -> None:
         return response
 
     assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.")
-
-
-def test_calls_that_cannot_be_repeated_leave_determinism_unknown() -> None:
-    """One answer is none to compare."""
-    model = Model()
-    model._refuse = lambda _: (
-        ProviderError("busy", provider="patient", status=503) if 1 < len(model.requests) < 4 else None
-    )
-    found = examine(model)
-    assert found.finding("determinism").verdict is Verdict.UNKNOWN
-    assert found.finding("space").verdict is Verdict.OK
 
 
 # --- label mass ---------------------------------------------------------------------------------

@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import (
-    Field,
-    FieldLabels,
-    LabelSet,
-    Outcome,
-)
+from calibrant.core import Field, FieldLabels, LabelSet, Outcome
 from calibrant.inference import Classifier
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._tokens import TokenScorer

@@ -512,16 +512,6 @@ def test_who_only_asks_learns_from_others(share: Share, monkeypatch: pytest.Monk
     assert state.updates == 1
 
 
-def test_who_asks_often_does_not_read_often(share: Share) -> None:
-    """Once in a while is enough."""
-    state = MemoryState()
-    shared = share(state, flush_seconds=0.0)
-    state.error = StateError("must not be asked")
-    for _ in range(1000):
-        shared.order()
-    assert shared._thread is None
-
-
 def test_an_observation_the_router_refuses_is_not_noted(share: Share) -> None:
     """It would be refused with every write."""
     state = MemoryState()

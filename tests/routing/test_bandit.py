@@ -377,28 +377,6 @@ class TestSnapshot:
             router.record(answered("middle", 0.9, NORTH, cost=0.2))
         assert second.snapshot() == first.snapshot()
 
-    def test_replaying_in_parts_is_recording_at_once(self) -> None:
-        """As many processes do through a shared state: restore, record some, store."""
-        whole = taught(90)
-        stored: dict[str, Any] | None = None
-        rng = np.random.default_rng(0)
-        observations = []
-        for number in range(90):
-            name, context = NAMES[number % 3], rng.normal(size=2)
-            observations.append(
-                failed(name, context)
-                if number % 7 == 3
-                else answered(name, float(rng.random()), context, cost=float(rng.random()))
-            )
-        observations.append(answered("dear", 0.5, None))
-        for start in range(0, len(observations), 7):
-            router = bandit()
-            router.restore(stored)
-            for observation in observations[start : start + 7]:
-                router.record(observation)
-            stored = json.loads(json.dumps(router.snapshot()))
-        assert stored == whole.snapshot()
-
     def test_is_compact(self) -> None:
         """Half of the symmetric matrix, eight bytes a number, a third more for base64."""
         text = json.dumps(BanditRouter(["a"], dim=64).snapshot())

@@ -41,8 +41,6 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.types.router import CustomRoutingStrategyBase
 
-__all__ = ["LiteLLMRoutingStrategy"]
-
 _log = logging.getLogger(__name__)
 
 _SEAMS: Final = ("_get_routing_context", "async_get_available_deployment", "get_available_deployment")

@@ -18,6 +18,7 @@ from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval
+from calibrant.store._score_store import ScoreStore
 from calibrant.store._scores import Scope, ScopeSummary, Score
 
 ScoreType = Literal["binary", "continuous"]
@@ -123,8 +124,6 @@ class EvaluationHistory:
         busy_timeout: float = 5.0,
         create: bool = True,
     ) -> None:
-        from calibrant.store._score_store import ScoreStore  # noqa: PLC0415 (loads sqlalchemy)
-
         self._store = ScoreStore(
             default_history() if url is None else url, busy_timeout=busy_timeout, create=create
         )

@@ -20,18 +20,7 @@ from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.heads._embedding import EmbeddingModel
-
-__all__ = [
-    "CachedEmbedder",
-    "CallableEmbedder",
-    "Embedder",
-    "EmbedderLike",
-    "HashingEmbedder",
-    "LiteLLMEmbedder",
-    "Model2VecEmbedder",
-    "open_embedder",
-    "open_embedding_model",
-]
+from calibrant.routing._checks import check_whole
 
 _LOG = logging.getLogger("calibrant")
 _HASHING: Final = "hashing"
@@ -151,7 +140,7 @@ class HashingEmbedder(CallableEmbedder):
 
     def __init__(self, *, dim: int = 64) -> None:
         super().__init__(self._vectors)
-        self.name, self.dimension = _HASHING, _dimension(dim)
+        self.name, self.dimension = _HASHING, check_whole("dim", dim, low=1)
         # Here, and not at the first text: the import takes longer than a text may.
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -236,19 +225,15 @@ class CachedEmbedder:
     def __init__(
         self, embedder: Embedder, *, cache_size: int = 256, timeout_seconds: float = 0.5, dim: int = 1
     ) -> None:
-        if isinstance(cache_size, bool) or not isinstance(cache_size, int) or cache_size < 0:
-            raise ConfigurationError(
-                f"Expected cache_size to be a whole number of at least 0, got {cache_size!r}."
-            )
         if isinstance(timeout_seconds, bool) or not 0.0 < timeout_seconds < math.inf:
             raise ConfigurationError(
                 f"Expected timeout_seconds to be a finite number above 0, got {timeout_seconds!r}."
             )
-        self._least = _dimension(dim)
+        self._least = check_whole("dim", dim, low=1)
         _check_size(embedder, self._least)
         self._embedder = embedder
         self._size = embedder.dimension
-        self._limit = cache_size
+        self._limit = check_whole("cache_size", cache_size, low=0)
         self._timeout = timeout_seconds
         self._vectors: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
         self._tasks: dict[
@@ -341,7 +326,7 @@ def open_embedder(
         The name is empty or unknown, what it needs is not installed, its vectors are known to be too
         short, or there are options for something that takes none.
     """
-    dim = _dimension(dim)
+    dim = check_whole("dim", dim, low=1)
     kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")
     if isinstance(embedder, str) and not embedder.strip():
         raise ConfigurationError(
@@ -395,9 +380,3 @@ def _check_size(embedder: Embedder, dim: int) -> None:
             f"Expected vectors of at least {dim} numbers, {type(embedder).__name__} makes some of "
             f"{embedder.dimension}: set dim to {embedder.dimension} or choose a larger model."
         )
-
-
-def _dimension(dim: int) -> int:
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ConfigurationError(f"Expected dim to be a whole number of at least 1, got {dim!r}.")
-    return dim

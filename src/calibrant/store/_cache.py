@@ -16,6 +16,7 @@ from calibrant.store._write_behind import WriteBehind
 if TYPE_CHECKING:
     from calibrant.store._table import PredictionTable
 
+
 _LOG = logging.getLogger("calibrant")
 
 # A transaction begins after this many seconds or predictions, whichever comes first: the most a kill can lose.

@@ -7,18 +7,10 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    Completion,
-    CompletionRequest,
-    ConfigurationError,
-)
+from calibrant.core import Completion, CompletionRequest, ConfigurationError
 from calibrant.inference import RoutedClient
 from calibrant.inference._embeddings import CallableEmbedder, HashingEmbedder
-from calibrant.routing import (
-    BanditRouter,
-    FixedRouter,
-    TriageRouter,
-)
+from calibrant.routing import BanditRouter, FixedRouter, TriageRouter
 from routed_answers import DOWN, GOOD, LOOP, REQUEST, TOOLS, Watched, providers, vectors
 
 TABLE = {"what purrs?": [1.0, 0.0], "what barks?": [0.0, 1.0]}

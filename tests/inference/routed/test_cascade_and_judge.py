@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    Completion,
-    CompletionRequest,
-    ConfigurationError,
-)
+from calibrant.core import Completion, CompletionRequest, ConfigurationError
 from calibrant.inference import RoutedClient
-from calibrant.routing import (
-    CascadeRouter,
-)
+from calibrant.routing import CascadeRouter
 from routed_answers import BETTER, DOWN, GOOD, LOOP, REQUEST, TOOLS, Watched, providers
 
 
@@ -70,12 +64,6 @@ class TestCascade:
         client, _ = self.client(scripted(LOOP), scripted(""), scripted(DOWN), max_escalations=5)
         assert ask(client) == LOOP
         assert [found.escalations for found in client.stats().values()] == [1, 1, 0]
-
-    def test_nobody_escalates_from_the_last_one(self, scripted: Any, ask: Any) -> None:
-        """There is nobody to go on to."""
-        client, _ = self.client(scripted(""), scripted(LOOP))
-        assert ask(client) == LOOP
-        assert [found.escalations for found in client.stats().values()] == [1, 0]
 
     def test_tokens_end_the_climb(self, scripted: Any, ask: Any, answered: Any) -> None:
         """As the provider counts them, else as they are estimated."""

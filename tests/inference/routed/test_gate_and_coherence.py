@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import (
-    ConfigurationError,
-    ProviderError,
-)
+from calibrant.core import ConfigurationError, ProviderError
 from calibrant.inference import RoutedClient
 from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
 from calibrant.inference.routed._assess import DriftWatch

@@ -19,14 +19,7 @@ from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.routing import (
-    BanditRouter,
-    CascadeRouter,
-    EMARouter,
-    FixedRouter,
-    Router,
-    ThompsonRouter,
-)
+from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.store import PredictionCache
 from calibrant.store._router_open import open_router_state
 from fault_server import FaultServer
@@ -133,15 +126,6 @@ UNEQUAL: tuple[dict[str, Any], ...] = (
 
 class TestEveryStrategyFindsTheRightOne:
     """By its share of the last requests."""
-
-    def test_none_keeps_to_the_first_that_works(self) -> None:
-        """In the declared order."""
-        with serving({}, {}, {}) as servers:
-            client = servers.routed(FixedRouter(NAMES))
-            assert answerers(client, texts(5)) == ["a"] * 5
-            servers.servers[0].stop()
-            assert answerers(client, texts(5)) == ["b"] * 5
-            assert client.stats()["a"].cooling_seconds > 0
 
     def test_ema_finds_the_fast_and_reliable_one(self) -> None:
         """It asks the others only while their failures and latencies speak for them."""

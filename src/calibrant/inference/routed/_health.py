@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from calibrant.core._errors import ProviderError, RateLimitError
 from calibrant.inference._limits import LONGEST_PAUSE
-from calibrant.inference.routed._provider import check_seconds, check_whole_number
+from calibrant.inference.routed._provider import check_seconds
+from calibrant.routing._checks import check_whole
 
 COOLDOWN_SECONDS: Final = 5.0
 _LONGEST_COOLDOWN: Final = 300.0
@@ -68,9 +69,8 @@ class Breaker:
         cooldown_seconds: float = COOLDOWN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_whole_number("allowed_failures", allowed_failures)
         check_seconds(cooldown_seconds=cooldown_seconds)
-        self._allowed = allowed_failures
+        self._allowed = check_whole("allowed_failures", allowed_failures, low=1)
         self._seconds = cooldown_seconds
         self._longest = max(cooldown_seconds, _LONGEST_COOLDOWN)
         self._clock = clock

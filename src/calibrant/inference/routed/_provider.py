@@ -13,6 +13,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
+from calibrant.routing._checks import check_providers, check_real, check_whole
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Router
 
@@ -66,11 +67,11 @@ class Provider:
                 "calibrant.inference.open_client."
             )
         for name in ("concurrency", "context_window"):
-            check_whole_number(f"{name} of {self.name!r}", getattr(self, name))
-        if self.cost is not None and (isinstance(self.cost, bool) or not 0.0 <= self.cost < math.inf):
-            raise ConfigurationError(
-                f"Expected cost of {self.name!r} to be US dollars of at least 0, or None, got {self.cost!r}."
-            )
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_whole(f"{name} of {self.name!r}", value, low=1))
+        if self.cost is not None:
+            check_real(f"the cost of {self.name!r} in US dollars", self.cost)
         if not isinstance(self.options, Mapping):
             raise ConfigurationError(
                 f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
@@ -197,14 +198,7 @@ def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Pr
     for provider in declared:
         if not isinstance(provider, Provider):
             raise ConfigurationError(f"Expected a Provider, got {provider!r:.80}.")
-    names = [provider.name for provider in declared]
-    if not names:
-        raise ConfigurationError("Expected at least one provider, got none: name those to choose from.")
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"Expected every provider once, got {', '.join(doubled)} more than once: give them names of their own."
-        )
+    names = check_providers([provider.name for provider in declared])
     if set(names) != set(router.providers):
         raise ConfigurationError(
             f"Expected a router of the providers {', '.join(names)}, got one of {', '.join(router.providers)}."
@@ -227,20 +221,6 @@ def identity_of(providers: Sequence[Provider]) -> str:
         who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
         identities.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
     return json.dumps(identities, sort_keys=True)
-
-
-def check_whole_number(name: str, value: object) -> None:
-    """Refuse a count below 1, or of another type; None is no limit.
-
-    Raises
-    ------
-    ConfigurationError
-        It is not a whole number of at least 1.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ConfigurationError(
-            f"Expected {name} to be a whole number of at least 1, or None, got {value!r}."
-        )
 
 
 def check_seconds(**seconds: float | None) -> None:
