@@ -15,7 +15,8 @@ import calibrant
 from calibrant.assembly import export, open_classifier, read_bundle
 from calibrant.cli._app import app
 from calibrant.cli._evaluate import EvaluateOptions, _opening
-from calibrant.core import ConfigurationError, Limits, StateError, Task
+from calibrant.core import ConfigurationError, StateError, Task
+from calibrant.core._limits import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.testing import FakeClient
 

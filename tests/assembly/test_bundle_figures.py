@@ -17,10 +17,10 @@ from calibrant.assembly._bundle import Figure
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.assembly._task_record import record_run
-from calibrant.calibration._saved import read_predictions
+from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.cli._app import app
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
-from calibrant.evaluation import BatchEvaluator, SavedPredictions
+from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.testing import FakeClient

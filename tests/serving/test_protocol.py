@@ -407,15 +407,6 @@ def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundl
     assert (len(found) > size) is patient
 
 
-def test_an_expected_continue_is_not_sent_to_whom_is_refused(serve: Any, bundle: Bundle) -> None:
-    """So that a hundred megabytes stay where they are."""
-    running = serve(app(bundle, Held(held=False)))
-    for length, first in ((100_000_000, b"HTTP/1.1 413"), (13, b"HTTP/1.1 100")):
-        with connected(running) as line:
-            line.sendall(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % length)
-            assert line.recv(4096).startswith(first)
-
-
 def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
     """Of sockets that are accepted by hand, asyncio does not see to that itself."""
     running = serve(app(bundle, Held(held=False)))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrant.cascade._settings import CascadeSettings
     from calibrant.routing._settings import RoutingSettings
 
+
 _Settings = TypeVar("_Settings", bound=Section)
 
 # Settings that a cascade's model `routed` leaves to the providers of [routing].

@@ -22,6 +22,7 @@ from calibrant.inference._models import without_secrets
 if TYPE_CHECKING:
     from calibrant.routing._settings import RoutingProviderSettings
 
+
 _FILE: Final = "task.json"
 _KIND: Final = "settings of a run"
 _VERSION: Final = 1
