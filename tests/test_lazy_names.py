@@ -6,6 +6,7 @@ import ast
 import copy
 import importlib
 import pickle
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ import pytest
 
 from calibrant.cascade import CascadeSettings
 from calibrant.core import Limits
-from calibrant.core._lazy import lazy_names
 
 SOURCE = Path(importlib.import_module("calibrant").__file__ or "").parent
 PACKAGES = sorted(
     "calibrant." + ".".join(path.parent.relative_to(SOURCE).parts)
     for path in SOURCE.rglob("__init__.py")
-    if "lazy_names(" in path.read_text() and path.parent != SOURCE
+    if "if TYPE_CHECKING:" in path.read_text() and path.parent != SOURCE
 )
 
 
@@ -35,7 +35,7 @@ def declared(package: str) -> dict[str, str]:
 def test_type_checkers_see_what_is_imported(package: str) -> None:
     """Every public name, from the module that it really comes from."""
     module, homes = importlib.import_module(package), declared(package)
-    assert set(homes) | ({"lazy_names"} & set(module.__all__)) == set(module.__all__)
+    assert set(homes) == set(module.__all__)
     assert set(dir(module)) == set(homes)
     for name, home in homes.items():
         assert getattr(module, name) is getattr(importlib.import_module(home), name)
@@ -63,25 +63,32 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         getattr(module, "Cascad")  # noqa: B009 (mypy knows that it is not there)
 
 
-def test_a_moved_name_warns_and_works() -> None:
-    """With the place to import it from."""
-    find, names = lazy_names("json", {".decoder": "JSONDecoder"}, moved={"Path": "pathlib"})
-    with pytest.warns(DeprecationWarning, match=r"json\.Path is pathlib\.Path now: import it from there\."):
-        assert find("Path") is Path
-    assert names() == ["JSONDecoder"]
+FORMER = {
+    (package, name): home
+    for package, homes in tomllib.loads((SOURCE / "core" / "former_names.toml").read_text()).items()
+    for home, names in homes.items()
+    for name in names.split()
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "home"),
-    [
-        ("CascadeSettings", "calibrant.cascade"),
-        ("RoutingSettings", "calibrant.routing"),
-        ("read_zeph", "calibrant.assembly"),
-    ],
-)
-def test_settings_of_sections_are_found_where_they_were(name: str, home: str) -> None:
-    """For one version."""
-    with pytest.warns(DeprecationWarning, match=f"{home}.{name} now"):
-        assert getattr(importlib.import_module("calibrant.core"), name) is getattr(
-            importlib.import_module(home), name
-        )
+def test_former_names_are_found_for_one_version() -> None:
+    """With a warning that says where each is now."""
+    for (package, name), home in FORMER.items():
+        with pytest.warns(DeprecationWarning, match=rf"{package}\.{name} is .*{home}"):
+            found = getattr(importlib.import_module(package), name)
+        assert found is getattr(importlib.import_module(home), name)
+
+
+def test_a_name_with_another_public_home_says_so() -> None:
+    """So that one line is all there is to change."""
+    with pytest.warns(
+        DeprecationWarning, match="calibrant.inference.Limits is calibrant.core.Limits now: import it"
+    ):
+        assert importlib.import_module("calibrant.inference").Limits is Limits
+
+
+def test_the_warning_names_the_line_that_used_it() -> None:
+    """Where it has to be changed."""
+    with pytest.warns(DeprecationWarning, match="not public") as seen:
+        _ = importlib.import_module("calibrant.core").read_json_object
+    assert [Path(one.filename).name for one in seen] == ["test_lazy_names.py"]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import calibration, evaluation
 from calibrant.core import DataError, Example, Outcome, ProviderError, StateError
 from calibrant.evaluation import BatchEvaluator, load_predictions
 from calibrant.inference import Classifier
@@ -153,11 +152,3 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(StateError, match=r"run\.json: expected what the predictions depend on"):
         load_predictions(tmp_path)
-
-
-def test_readers_of_files_are_found_where_they_were() -> None:
-    """They moved to `calibrant.evaluation`; other names are unknown."""
-    assert calibration.load_predictions is load_predictions
-    assert calibration.unfinished is evaluation.unfinished
-    with pytest.raises(AttributeError, match="no attribute 'load_prediction'"):
-        _ = calibration.load_prediction

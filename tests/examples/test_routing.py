@@ -80,13 +80,12 @@ def test_the_example_of_litellm_s_router_runs() -> None:
     assert int(calls["steady"]) > int(calls["shaky"])
 
 
-def test_the_snippet_of_the_readme_is_answered_by_both_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippet_of_the_page_is_answered_by_both_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them gives no log-probabilities, so it must not stand there under the default scoring."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (block,) = (
-        found for found in re.findall(r"```py\n(.*?)```", readme, re.DOTALL) if "RoutedClient" in found
+    page = (Path(__file__).parents[2] / "docs" / "tasks" / "cascade.md").read_text(encoding="utf-8")
+    (snippet,) = (
+        found for found in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "RoutedClient" in found
     )
-    snippet, _, _ = block.partition("from calibrant.adapters.litellm")
     claude = AnthropicServer("negative", field="sentiment")
     monkeypatch.setenv("ANTHROPIC_API_BASE", claude.root)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
@@ -97,7 +96,7 @@ def test_the_snippet_of_the_readme_is_answered_by_both_providers(monkeypatch: py
         namespace: dict[str, Any] = {}
         lines = snippet.rstrip().splitlines()
         lines[-1] = "classifier = " + lines[-1]
-        exec("\n".join(lines), namespace)  # noqa: S102 (our own README)
+        exec("\n".join(lines), namespace)  # noqa: S102 (our own page)
         found = namespace["classifier"].classify_many([f"text {n}" for n in range(4)])
     claude.stop()
     stats = namespace["model"].stats()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def lazy_names(
-    package: str,
-    homes: Mapping[str, str],
-    *,
-    moved: Mapping[str, str] = _NONE,
-    handed_out: Mapping[str, str] = _NONE,
+    package: str, homes: Mapping[str, str], *, handed_out: Mapping[str, str] = _NONE
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose modules are loaded when a name of theirs is used.
 
-    The package imports the same names under ``if TYPE_CHECKING``, for type checkers and import-linter.
+    The package imports the same names under ``if TYPE_CHECKING``, for type checkers. A name that it exported in the
+    version before, ``former_names.toml`` has them, still works and warns.
 
     Parameters
     ----------
@@ -27,11 +27,8 @@ def lazy_names(
         Its ``__name__``.
     homes : mapping of str to str
         Public names, separated by spaces, by module; ``.module`` is one of the package.
-    moved : mapping of str to str, default none
-        Names that live in another package now, which is given; using one here warns.
-
     handed_out : mapping of str to str, default none
-        The same, without a warning and for this project alone: a package above has the name, and one below needs it.
+        Packages by name, for this project alone: a package above has the name, and one below needs it.
 
     Examples
     --------
@@ -40,7 +37,7 @@ def lazy_names(
     >>> find("JSONDecoder").__module__
     'json.decoder'
     """
-    home_of = {name: module for module, names in homes.items() for name in names.split()}
+    home_of = _by_name(homes)
 
     def find(name: str) -> object:
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
@@ -48,10 +45,35 @@ def lazy_names(
             return getattr(importlib.import_module(home_of[name], package), name)
         if name in handed_out:
             return getattr(importlib.import_module(handed_out[name]), name)
-        if name in moved:
-            message = f"{package}.{name} is {moved[name]}.{name} now: import it from there."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(importlib.import_module(moved[name]), name)
+        if not name.startswith("__"):  # import machinery asks for those
+            former = _former_names().get(package, _NONE)
+            if name in former:
+                return _former(package, name, former[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)
+
+
+def _former(package: str, name: str, home: str) -> object:
+    """Return an object by a name that its package does not export any more, with a warning."""
+    is_private = home.rpartition(".")[2].startswith("_")
+    advice = (
+        f"is not public any more and goes with the next version (it is in {home} now, where it may change)"
+        if is_private
+        else f"is {home}.{name} now: import it from there"
+    )
+    # Behind this function and `find` stands the line that used the name.
+    warnings.warn(f"{package}.{name} {advice}.", DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(home), name)
+
+
+@cache
+def _former_names() -> Mapping[str, Mapping[str, str]]:
+    """Return the modules of names that were public before, by package and name."""
+    table = tomllib.loads(Path(__file__).with_name("former_names.toml").read_text(encoding="utf-8"))
+    return {package: _by_name(homes) for package, homes in table.items()}
+
+
+def _by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the module of each name, from names by module."""
+    return {name: module for module, names in homes.items() for name in names.split()}

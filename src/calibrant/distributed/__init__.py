@@ -1,6 +1,6 @@
 """Evaluations that several workers share, on Ray Data; needs the extra ``ray``."""
 
-from calibrant.distributed._evaluate import Opening, evaluate
+from calibrant.distributed._evaluate import evaluate
 from calibrant.distributed._settings import Cluster
 
-__all__ = ["Cluster", "Opening", "evaluate"]
+__all__ = ["Cluster", "evaluate"]
