@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._pomdp_file import read_pomdp
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
+    from calibrant.cascade.methods._filters import TokenFilter
     from calibrant.cascade.methods._label_probability import LabelProbability
     from calibrant.cascade.methods._learned import LearnedScorer
     from calibrant.cascade.methods._self_verify import SelfVerify
@@ -35,6 +36,7 @@ else:
             ".automix._pomdp_file": "read_pomdp",
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
+            ".methods._filters": "TokenFilter",
             ".methods._label_probability": "LabelProbability",
             ".methods._learned": "LearnedScorer",
             ".methods._self_verify": "SelfVerify",
@@ -63,6 +65,7 @@ __all__ = [
     "SelfConsistencyMetaVerifier",
     "SelfVerify",
     "ThresholdMetaVerifier",
+    "TokenFilter",
     "Verifier",
     "certify_cascade",
     "ibc",

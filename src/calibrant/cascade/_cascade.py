@@ -13,7 +13,7 @@ from calibrant.cascade._escalation import EscalationRule, Thresholds, open_polic
 from calibrant.cascade._judge import ContextOf, Judge
 from calibrant.cascade._limits import Purse, RowLimits
 from calibrant.cascade._methods import check_evidence, check_models, method_named
-from calibrant.cascade._models import CascadeModel, EscalationOrder, escalated, with_names
+from calibrant.cascade._models import CascadeModel, EscalationOrder, escalation_places, with_names
 from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
 from calibrant.cascade._walk import CascadeMember, OnError, Walk
 from calibrant.cascade.automix._several import CascadePolicy
@@ -145,7 +145,8 @@ class Cascade(BasePredictor):
         owns_models: bool = False,
     ) -> None:
         models = with_names(classifiers)
-        places, order = escalated(models, escalation_order, tradeoff=cost_quality_tradeoff)
+        # Calibrators come as declared, everything else in the order in which models are asked.
+        places, order = escalation_places(models, escalation_order, tradeoff=cost_quality_tradeoff)
         asked = [models[place] for place in places]
         own = [model.classifier for model in asked]
         self.method = method_named(method) if isinstance(method, str) else method
@@ -156,15 +157,15 @@ class Cascade(BasePredictor):
             threshold=threshold,
             native_threshold=native_threshold,
             meta_verifier=meta_verifier,
-            calibrators=_in_order(calibrators, places),
+            calibrators=_ordered_calibrators(calibrators, places),
             verify_last=verify_last,
         )
         # Without a rule of its own, the last model's answer is taken without evidence.
         check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
         self.labels, self.field = own[0].labels, own[0].field
         # An optimiser starts from the prompt and the template that all models share.
-        self.prompt = _common([one.prompt for one in own], "")
-        self.user_template = _common([one.user_template for one in own], None)
+        self.prompt = _common_value([one.prompt for one in own], "")
+        self.user_template = _common_value([one.user_template for one in own], None)
         self._owned: list[ConfidenceMethod | Classifier] = [*own] if owns_models else []
         if owns_models or isinstance(method, str):
             self._owned.append(self.method)
@@ -184,9 +185,10 @@ class Cascade(BasePredictor):
             user_template=self.user_template,
             order=order,
         )
-        self._open(walk, limits or _combined(own), journal)
+        self._open(walk, limits or _combined_limits(own), journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
+        # The purse counts rows and budgets; the gates of the members let their calls through.
         walk.purse = Purse(limits, [member.classifier.meter for member in walk.members])
         self._walk = walk
         self._runner = Runner(gate=walk.purse)
@@ -196,7 +198,7 @@ class Cascade(BasePredictor):
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models in the order in which they are asked."""
-        return tuple(member.name for member in self._walk.members)
+        return tuple(member.label for member in self._walk.members)
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -221,7 +223,7 @@ class Cascade(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """The models' where they agree, else ``none``."""
-        return _common([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
+        return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
     def in_process(self) -> bool:
@@ -281,8 +283,9 @@ class Cascade(BasePredictor):
         members = []
         for member in self._walk.members:
             own = member.classifier
-            classifier = own.with_limits(_limits(own.limits, limits, member.concurrency))
-            members.append(replace(member, classifier=classifier, described=classifier.describe()))
+            classifier = own.with_limits(_member_limits(own.limits, limits, member.concurrency))
+            members.append(replace(member, classifier=classifier))
+        # A judge of its own, so that a journal given to the copy is not the original's.
         walk = replace(self._walk, members=tuple(members), judge=replace(self._walk.judge))
         other._open(walk, limits, self.journal)  # noqa: SLF001
         return other
@@ -294,11 +297,13 @@ class Cascade(BasePredictor):
         """
         self._runner.journal = self._walk.judge.journal = journal
         for member in self._walk.members:
+            # A journal that a model came with may be shared with others.
             if not member.keeps_journal:
                 member.classifier.use_journal(journal)
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of its settings, which a calibration of its predictions is bound to."""
+        # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
         digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
         return Fingerprint(
@@ -328,7 +333,7 @@ class Cascade(BasePredictor):
             owned.close()
 
 
-def _in_order(
+def _ordered_calibrators(
     calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
 ) -> list[Calibrator | None]:
     """Return the calibrators of the models at these places."""
@@ -344,20 +349,15 @@ def _in_order(
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> CascadeMember:
     """Return the cascade's own copy of a model."""
     original = model.classifier
-    own = original.with_limits(_limits(original.limits, limits or original.limits, model.concurrency))
+    # A copy, as the cascade sets limits, journal and tokens of its own.
+    own = original.with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
     if method.needs_tokens:
         own = own.with_tokens(top_logprobs=method.top_logprobs)
-    return CascadeMember(
-        name=model.label,
-        classifier=own,
-        free=model.cost == 0,
-        keeps_journal=original.journal is not None,
-        described=own.describe(),
-        concurrency=model.concurrency,
-    )
+    keeps_journal = original.journal is not None
+    return CascadeMember(**{**vars(model), "classifier": own}, keeps_journal=keeps_journal)
 
 
-def _limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
+def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
     """Return the limits of one model under those of the whole; `concurrency` is the most it may have in flight."""
     return replace(
         own,
@@ -368,7 +368,7 @@ def _limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
     )
 
 
-def _combined(classifiers: Sequence[Classifier]) -> Limits:
+def _combined_limits(classifiers: Sequence[Classifier]) -> Limits:
     """Return limits of the whole that follow from the models' own."""
     own = [classifier.limits for classifier in classifiers]
     deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
@@ -377,5 +377,5 @@ def _combined(classifiers: Sequence[Classifier]) -> Limits:
     return Limits(concurrency=most if limited else None, run_seconds=min(deadlines, default=None))
 
 
-def _common(values: Sequence[_V], otherwise: _V) -> _V:
+def _common_value(values: Sequence[_V], otherwise: _V) -> _V:
     return values[0] if all(value == values[0] for value in values) else otherwise

@@ -23,7 +23,7 @@ from calibrant.cascade._protocol import (
     for_one_row,
 )
 from calibrant.cascade._ties import tie_keys
-from calibrant.cascade.automix._policy import bin_numbers
+from calibrant.cascade.automix._routing_checks import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.cascade.planning._rules import KeepRule
 from calibrant.core._errors import ConfigurationError, StateError
@@ -89,7 +89,7 @@ class Policy:
         """Return whether the answer of the model at this place ends the row whatever is known of it."""
         return position >= len(self.rules)
 
-    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:  # noqa: ARG002  (for plans)
+    def with_score(self, seen: Seen, position: int, assessed: Assessment) -> Seen:  # noqa: ARG002  (for plans)
         """Return the scores of the row with this assessment."""
         return seen
 
@@ -100,7 +100,7 @@ class Policy:
         """
         return self.believes(position, seen) or self.rules[position](assessed, label, text)
 
-    def calibrated(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
+    def calibrate(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
         """Return the assessment with the confidence that counts."""
         calibrate = self.calibrators[position]
         if calibrate is None:
@@ -132,7 +132,7 @@ class _PlannedPolicy(Policy):
     def believes(self, position: int, seen: Seen) -> bool:
         return not self.verifies(position, seen)
 
-    def noted(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
+    def with_score(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
         (step,) = bin_numbers(np.array([assessed.confidence]), self.plan.k[position])
         return (*seen, (position, int(step)))
 
@@ -177,6 +177,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         )
     routers = _routers(meta_verifier, count)
     native = [] if native_threshold is None else _each(native_threshold, count, "native_threshold")
+    # A calibrated confidence cannot be compared with a log-probability.
     if native and any(fitted):
         raise ConfigurationError(
             "Expected threshold with calibrators, got native_threshold: what a calibrator returns has no such unit."
@@ -230,6 +231,7 @@ def _check_plan(plan: CascadePolicy, count: int, verify_last: bool | None) -> No
             f"Expected a policy for the {count} models of the cascade, got one for {len(plan.k) + 1}: plan it from "
             "rows that these models answered."
         )
+    # A gap would be met in the middle of a row that is paid for.
     if not _is_complete(plan):
         raise ConfigurationError(
             f"Expected a policy with an action for all that can be seen, as plan_models returns it, got {plan!r}: take "
@@ -327,6 +329,7 @@ def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
     route: Callable[..., NDArray[np.bool_]] = rule.route
+    # A rule may be any object: its decisions on a grid tell it from others.
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:
         routed = [route(scores, answers=[label] * len(scores)) for label in labels]

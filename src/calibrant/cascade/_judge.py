@@ -88,7 +88,7 @@ class Judge:
         try:
             context = self._context(query)
         except Exception as error:  # noqa: BLE001  (as in `_ask`)
-            return self._failed("context_of", error)
+            return self._missing_evidence("context_of", error)
         if context is not None and not isinstance(context, str):
             return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
         answered = replace(answered, context=context)
@@ -123,7 +123,7 @@ class Judge:
         except (ConfigurationError, NotFittedError, ProviderError):
             raise  # every row would meet the first two; the last is for the caller
         except Exception as error:  # noqa: BLE001  (a method of the user's may raise anything)
-            return self._failed(self.method.name, error)
+            return self._missing_evidence(self.method.name, error)
         if isinstance(assessed, NoEvidence):
             return assessed
         if not isinstance(assessed, Assessment):
@@ -138,7 +138,7 @@ class Judge:
             )
         return assessed
 
-    def _failed(self, what: str, error: Exception) -> NoEvidence:
+    def _missing_evidence(self, what: str, error: Exception) -> NoEvidence:
         """Return the fault of code that was handed in as missing evidence; log the first one with its traceback."""
         if not self._warned:
             self._warned = True
@@ -148,6 +148,7 @@ class Judge:
     def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
         """Return a digest of everything that can change the assessment."""
         about = (id(described), query.prompt, query.user_template)
+        # Settings take longer to write than texts, and rarely change.
         if about not in self._settings:
             settings = ["assessment", dict(described), *about[1:], dict(self.method.describe())]
             self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)

@@ -71,6 +71,7 @@ class RowLimits:
         if self.max_tokens is not None and tokens >= self.max_tokens:
             return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
         if self.max_cost is not None:
+            # A limit on money that cannot be kept must not look as if it were.
             if unpriced:
                 return (
                     f"no price is known for {unpriced}, so max_cost cannot be kept: set input_cost_per_token and "

@@ -144,6 +144,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
     asked = classifier.method
     if answer.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
         return
+    # Some answers may lack log-probabilities by accident; a model that never has any is another matter.
     client = classifier.client
     providers = len(client.providers) if isinstance(client, RoutedClient) else 1
     if asked.silent_models >= providers:

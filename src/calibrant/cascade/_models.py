@@ -153,7 +153,7 @@ def with_names(models_or_classifiers: Sequence[Classifier | CascadeModel]) -> tu
     return tuple(unique)
 
 
-def escalated(
+def escalation_places(
     models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float
 ) -> tuple[list[int], EscalationOrder]:
     """Return the places of the models in the order in which they are asked, and the order that was taken.
@@ -193,6 +193,7 @@ def escalated(
             )
     else:
         keys = _all_numbers(models, "size", order)
+        # Where no size is known, the declared order is the user's own.
         if not keys:
             return places, "declared"
     return sorted(places, key=keys.__getitem__), order

@@ -7,11 +7,12 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.cascade._checks import check_share
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._classifier import Classifier
 
@@ -133,6 +134,28 @@ class ConfidenceMethod(Protocol):
         ...
 
 
+class ShareMethod:
+    """A confidence method that reads no tokens; its native unit is the confidence, unless it says otherwise."""
+
+    default_threshold: float = 0.7
+    top_logprobs: ClassVar[int] = 0
+    needs_tokens: ClassVar[bool] = False
+    unit: ClassVar[str]
+
+    def to_confidence(self, native: float) -> float:
+        """Return a share as it is.
+
+        Raises
+        ------
+        ConfigurationError
+            It is not in [0, 1].
+        """
+        return check_share(self.unit, native)
+
+    def close(self) -> None:
+        """Close nothing: the method holds nothing open."""
+
+
 class Calibrator(Protocol):
     """Turns confidence into the chance of being right, as those of `calibrant.calibration` do.
 
@@ -161,6 +184,7 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
     if calibrator is None:
         return None
     record = getattr(calibrator, "to_record", None)
+    # Other calibrators are told apart by their outputs on a grid.
     if callable(record):
         learned = json.dumps(record(), sort_keys=True, default=repr)
     else:

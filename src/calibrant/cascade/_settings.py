@@ -60,7 +60,7 @@ class HybridWeights(Section):
 
 
 class CascadeModelSettings(ModelSettings):
-    """One of the ``[[cascade.models]]``: the keys of ``[model]``, and what it costs and is worth.
+    """One of the ``[[cascade.models]]``: the keys of ``[model]``, and its cost, size and quality.
 
     Attributes
     ----------

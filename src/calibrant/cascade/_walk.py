@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
@@ -13,7 +14,7 @@ from calibrant.cascade._escalation import Policy
 from calibrant.cascade._judge import Judge
 from calibrant.cascade._limits import Purse, RowLimits
 from calibrant.cascade._methods import check_answer, task_section
-from calibrant.cascade._models import EscalationOrder
+from calibrant.cascade._models import CascadeModel, EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.automix._several import Seen
 from calibrant.core._errors import (
@@ -24,7 +25,6 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
-from calibrant.inference._classifier import Classifier
 from calibrant.inference._prompted import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
@@ -35,31 +35,26 @@ _NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CascadeMember:
-    """One model in its place.
+class CascadeMember(CascadeModel):
+    """A model in its place, with the cascade's own copy of its classifier.
 
     Attributes
     ----------
-    name : str
-        Its name in steps.
-    classifier : Classifier
-        The cascade's own copy.
-    free : bool
-        Whether its calls count as 0 dollars where nobody reports a price.
     keeps_journal : bool
         Whether it came with a journal of its own, which it keeps.
-    described : mapping
-        Settings that can change its answers.
-    concurrency : int or None
-        Its calls in flight at most, whatever the limits of the whole.
     """
 
-    name: str
-    classifier: Classifier
-    free: bool
     keeps_journal: bool
-    described: Mapping[str, Any]
-    concurrency: int | None = None
+
+    @property
+    def free(self) -> bool:
+        """True if its calls count as 0 dollars where nobody reports a price."""
+        return self.cost == 0
+
+    @cached_property
+    def described(self) -> Mapping[str, Any]:
+        """Settings that can change its answers."""
+        return self.classifier.describe()
 
 
 @dataclass(kw_only=True)
@@ -104,6 +99,7 @@ class _RowState:
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Take an answer that is at least as sure as the one there is; one without evidence is the least sure."""
+        # Of equals the later is taken: that model is asked because it is the better one.
         least = -1.0
         if (least if confidence is None else confidence) >= (
             least if self.confidence is None else self.confidence
@@ -164,9 +160,9 @@ class Walk:
         """Return the settings that can change a prediction under this prompt and template."""
         models = []
         for member in self.members:
-            query = self._under(Query(prompt=prompt, text="", user_template=user_template), member)
+            query = self._query_for(Query(prompt=prompt, text="", user_template=user_template), member)
             own = {"prompt": query.prompt, "user_template": query.user_template}
-            models.append({**member.described, **own, "name": member.name, "free": member.free})
+            models.append({**member.described, **own, "name": member.label, "free": member.free})
         return {
             "scoring": "cascade",
             "labels": self.members[0].classifier.labels.labels,
@@ -231,13 +227,14 @@ class Walk:
         row = _RowState(started=perf_counter())
         position = self.policy.next_model(None, row.seen)
         while position is not None:
+            # Limits are looked at between calls: one that is under way is paid for already.
             if row.steps and (reason := self._limit_reached(row)):
                 row.stopped = f"the next model was not asked: {reason}"
                 last = row.steps[-1]
                 reasons = filter(None, (last.reason, row.stopped))
                 row.steps[-1] = replace(last, reason="; ".join(reasons))
                 break
-            if await self._step(row, position, self._under(query, self.members[position])):
+            if await self._step(row, position, self._query_for(query, self.members[position])):
                 break
             position = self.policy.next_model(position, row.seen)
         return self._result(row)
@@ -250,8 +247,8 @@ class Walk:
             seconds=perf_counter() - row.started,
         )
 
-    def _under(self, query: Query, member: CascadeMember) -> Query:
-        """Return the query as the member is asked it."""
+    def _query_for(self, query: Query, member: CascadeMember) -> Query:
+        """Return the query under the member's prompt and template."""
         own, template = member.classifier, query.user_template
         return replace(
             query,
@@ -266,6 +263,7 @@ class Walk:
         usage = self._pay(row, member, answer.usage, answer.attempts)
         if answer.outcome is not Outcome.OK:
             row.steps.append(_step_of(member, Verdict.FAILED, answer, usage))
+            # A failure never takes the place of an answer, unless it ends the row.
             if self.on_error == "fail" or row.answer.outcome is not Outcome.OK:
                 row.take(answer)
             return self.on_error == "fail"
@@ -274,7 +272,7 @@ class Walk:
         if isinstance(assessed, NoEvidence):
             row.steps.append(_step_of(member, Verdict.NO_EVIDENCE, answer, usage, assessed))
             return self._without_evidence(row, position, answer, assessed.reason)
-        row.seen = self.policy.noted(row.seen, position, assessed)
+        row.seen = self.policy.with_score(row.seen, position, assessed)
         row.decided = self.policy.accepts(position, assessed, answer.label, query.text, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.steps.append(_step_of(member, verdict, answer, usage, assessed))
@@ -290,7 +288,7 @@ class Walk:
             if self._needs_evidence(row, position):
                 check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:
-            raise self._unsupported(self.members[position], error) from None
+            raise self._unsupported_error(self.members[position], error) from None
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
@@ -298,16 +296,16 @@ class Walk:
         return classifier.finished(query, answer)
 
     def _needs_evidence(self, row: _RowState, position: int) -> bool:
-        """Return whether an answer that nobody can judge is of no use."""
+        """Return whether an answer without evidence is useless at this place."""
         verified = self.policy.verifies(position, row.seen)
         return verified and not self.policy.believes(position, row.seen)
 
-    def _unsupported(
+    def _unsupported_error(
         self, member: CascadeMember, error: LogprobsUnsupportedError
     ) -> LogprobsUnsupportedError:
         """Return the error with the member's name, and with the lines of its section of the task file."""
         client = member.classifier.client
-        name = client.name if member.name == client.name else f"{member.name}: {client.name}"
+        name = client.name if member.label == client.name else f"{member.label}: {client.name}"
         return error.under(task_section(client, self.judge.method), provider=name)
 
     async def _assess(
@@ -330,13 +328,14 @@ class Walk:
             return NoEvidence(reason=str(error), attempts=error.attempts)
         if isinstance(assessed, NoEvidence):
             return assessed
-        return self.policy.calibrated(position, assessed, answer.label)
+        return self.policy.calibrate(position, assessed, answer.label)
 
     async def _in_time(self, row: _RowState, work: Awaitable[_T]) -> _T:
-        """Wait for something as long as the row has time."""
+        """Wait for a call until the deadline of the row."""
         seconds = self.limits.deadline_seconds
         if seconds is None:
             return await work
+        # This timeout of ours is told from one that the model raises.
         deadline = asyncio.timeout(max(0.0, seconds - (perf_counter() - row.started)))
         try:
             async with deadline:
@@ -354,21 +353,22 @@ class Walk:
             if member.free:
                 usage = replace(usage, cost=0.0)
             elif usage.prompt_tokens or usage.completion_tokens:
-                row.unpriced = member.name
+                row.unpriced = member.label
+        # An answer from a journal made no attempts, and is not paid again.
         if attempts:
             self.purse.pay(usage, attempts)
         return usage
 
     def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
         """Go on without evidence, or end the row; returns whether it ends."""
-        if self.policy.believes(position, row.seen):
+        believed = self.policy.believes(position, row.seen)
+        if believed:
             row.take(answer)
-            return True
-        if self.on_error == "fail":
+        elif self.on_error == "fail":
             row.take(replace(_NOTHING, reason=reason, text=answer.text, model=answer.model))
-            return True
-        row.offer(answer, None)
-        return False
+        else:
+            row.offer(answer, None)
+        return believed or self.on_error == "fail"
 
     def _result(self, row: _RowState) -> Prediction:
         if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
@@ -388,6 +388,7 @@ class Walk:
             attempts=row.attempts,
             steps=tuple(row.steps),
             accepted=row.decided,
+            # They belong to one model's answer, and would make every stored row large.
             tokens=None,
         )
 
@@ -411,7 +412,7 @@ def _step_of(
     """Return the step of a member; a prediction that is no answer has no label."""
     sure = assessed if isinstance(assessed, Assessment) else None
     return Step(
-        model=member.name,
+        model=member.label,
         verdict=verdict,
         label=answer.label,
         confidence=None if sure is None else sure.confidence,

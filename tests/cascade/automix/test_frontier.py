@@ -76,7 +76,7 @@ def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_policy_beats_the_frontier_and_every_point_is_one(seed: int) -> None:
+def test_no_policy_beats_the_frontier(seed: int) -> None:
     """1,000 instances against all sets of bins and all mixtures of two policies."""
     rng = np.random.default_rng(seed)
     for _ in range(50):
@@ -95,8 +95,8 @@ def test_no_policy_beats_the_frontier_and_every_point_is_one(seed: int) -> None:
             assert reached == pytest.approx((frontier.cost[point], frontier.performance[point]), abs=1e-12)
 
 
-def test_an_escalation_that_costs_nothing_comes_first_where_it_gains() -> None:
-    """And never where it loses, at any price: at 0.1 the large model is free and better, at 0.5 free and worse."""
+def test_free_escalations_come_first_where_they_gain() -> None:
+    """It never comes where it loses: at 0.1 the large model is free and better, at 0.5 free and worse."""
     rows: Rows = {
         "signal": [0.1, 0.1, 0.5, 0.5, 0.9, 0.9],
         "small_score": [0, 0, 1, 1, 0, 0],
@@ -148,8 +148,8 @@ def test_the_frontier_rises_and_is_concave(rows: Rows, thresholds_only: bool) ->
 
 @settings(deadline=None)
 @given(rows=instances(), share=st.floats(0.0, 1.0))
-def test_a_mixture_costs_the_budget_and_performs_as_the_frontier_says(rows: Rows, share: float) -> None:
-    """On the rows of the plan its expectation is the point on the segment."""
+def test_mixtures_meet_budget_and_frontier(rows: Rows, share: float) -> None:
+    """Its expectation on the planned rows is the point on the segment."""
     frontier = routing_frontier(**rows)
     budget = frontier.cost[0] + share * (frontier.cost[-1] - frontier.cost[0])
     policy = frontier.mixture(cost=budget)
@@ -185,8 +185,8 @@ def test_a_frontier_by_hand() -> None:
     assert (half.small, half.verify, half.route.tolist()) == (0.5, 0.5, [1.0, 0.0])
 
 
-def test_looking_costs_a_small_call_unless_something_else_is_said() -> None:
-    """As in AutoMix, where the small model verifies its own answer; per row, where costs are."""
+def test_verifier_cost_defaults_to_small_cost() -> None:
+    """The small model verifies its own answer, as in AutoMix; costs may differ from row to row."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
     unset, free = (
         routing_frontier(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)
@@ -257,6 +257,6 @@ def test_what_cannot_be_had_is_said() -> None:
 
 
 def test_equal_costs_are_a_trade_like_any_other() -> None:
-    """Where both cost the same the better one is asked at once, and one may still look first."""
+    """The better model is asked at once then, and one may still look first."""
     frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2, verifier_cost=0)
     assert (frontier.cost.tolist(), frontier.performance.tolist()) == ([2.0, 3.0], [0.5, 1.0])

@@ -22,9 +22,7 @@ def test_ibc_is_performance_gained_per_unit_of_cost() -> None:
     ("performance", "cost", "lift"),
     [(0.7, 26.0, 0.0), (0.8, 51.0, 0.0), (0.7, 13.5, 1.0), (0.6, 5.0, -1.0), (0.75, 26.0, 0.5)],
 )
-def test_a_lift_is_a_ratio_to_the_line_between_the_models(
-    performance: float, cost: float, lift: float
-) -> None:
+def test_lift_is_relative_to_blind_mixing(performance: float, cost: float, lift: float) -> None:
     """Nothing on the line, 1 where the same gain costs half, -1 where nothing is gained."""
     assert ibc_lift(performance=performance, cost=cost, **SMALL_AND_LARGE) == pytest.approx(lift, abs=1e-12)
 
@@ -41,14 +39,14 @@ def test_a_lift_is_a_ratio_to_the_line_between_the_models(
     ],
 )
 def test_an_undefined_ratio_is_refused_and_the_frontier_named(changed: dict[str, float]) -> None:
-    """Where the large model is not better or dearer, or nothing more is paid."""
+    """The large model is not better or dearer there, or nothing more is paid."""
     given: dict[str, float] = {"performance": 0.7, "cost": 20.0, **SMALL_AND_LARGE, **changed}
     with pytest.raises(ConfigurationError, match="routing_frontier"):
         ibc_lift(**given)
 
 
 @pytest.mark.parametrize("name", ["performance", "cost", *SMALL_AND_LARGE])
-def test_numbers_that_are_none_are_refused_by_name(name: str) -> None:
+def test_bad_numbers_are_refused_by_name(name: str) -> None:
     """NaN never wins by comparing false."""
     given: dict[str, Any] = {"performance": 0.7, "cost": 20.0, **SMALL_AND_LARGE, name: float("nan")}
     with pytest.raises(ConfigurationError, match=name):

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
+from calibrant.cascade import (
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    ibc_lift,
+)
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
@@ -59,7 +64,7 @@ def all_sets(scores: Array) -> list[NDArray[np.bool_]]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_discrete_beliefs_without_smoothing_reach_the_best_lift_of_all_sets(seed: int) -> None:
+def test_unsmoothed_discrete_beliefs_reach_the_best_lift(seed: int) -> None:
     """Every set of scores is tried; thresholds reach the best of the thresholds."""
     rows = small_rows(seed)
     sets = all_sets(rows[0])
@@ -73,7 +78,7 @@ def test_discrete_beliefs_without_smoothing_reach_the_best_lift_of_all_sets(seed
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("price", [0.0, 0.003, 0.01, 0.5])
 def test_a_price_leads_to_the_policy_worth_most(seed: int, price: float) -> None:
-    """Against every set and every threshold."""
+    """No set of scores and no threshold is worth more."""
     rows = small_rows(seed)
 
     def worth(routed: NDArray[np.bool_]) -> float:
@@ -90,8 +95,8 @@ def test_a_price_leads_to_the_policy_worth_most(seed: int, price: float) -> None
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("budget", [2.0, 9.0, 20.0, 60.0])
-def test_a_budget_is_met_and_used_as_well_as_prefixes_can(seed: int, budget: float) -> None:
-    """Never overspent; among thresholds none that is affordable does better."""
+def test_budgets_are_met_by_the_best_prefix(seed: int, budget: float) -> None:
+    """It is never overspent, and no affordable threshold does better."""
     rows = small_rows(seed)
     for fitted in (
         ThresholdMetaVerifier(budget=budget),
@@ -119,7 +124,7 @@ def test_gains_are_posterior_means_by_bayes() -> None:
     )
 
 
-def test_the_functional_form_is_a_power_with_a_floor_at_zero() -> None:
+def test_the_functional_form_is_a_floored_power() -> None:
     """O(s, v) = v^gamma / K: ratios of neighbours say so, and v = 0 stays possible."""
     fitted = POMDPMetaVerifier(form="functional").fit(*three_states(600), **COSTS)
     value = np.maximum(np.arange(9) / 8, 1 / 16)
@@ -175,8 +180,8 @@ def test_the_continuous_form_row_by_row() -> None:
     assert fitted.state_gain_.tolist() == [0, 0.5, 1, -0.5, 0, 0.5, -1, -0.5, 0]
 
 
-def test_the_value_of_an_order_is_the_area_it_gains() -> None:
-    """By hand: half the rows gain 1 each and come first, a quarter gains 0.4, and what loses is left alone."""
+def test_value_of_an_order_is_its_area() -> None:
+    """Half the rows gain 1 each and come first, a quarter gains 0.4, and losing rows are left alone."""
     value = held_out_value(np.array([0.9, 0.3, -0.2]), np.array([2.0, 0.4, -1.0]), np.array([2.0, 1.0, 1.0]))
     assert value == pytest.approx(0.5 * 0.25 + 0.25 * 0.55 + 0.25 * 0.6)
     assert held_out_value(np.zeros(2), np.array([1.0, -1.0]), np.ones(2)) == 0.0
@@ -186,7 +191,7 @@ def test_the_value_of_an_order_is_the_area_it_gains() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_beliefs_beat_thresholds_where_low_scores_mean_hopeless(form: Any) -> None:
-    """On fresh rows of three states: a threshold cannot spare the unsolvable ones."""
+    """A threshold cannot spare the unsolvable rows among fresh ones."""
     train, test = three_states(2000, seed=1), three_states(20_000, seed=2)
     fitted = POMDPMetaVerifier(form=form).fit(*train, **COSTS)
     bound = ThresholdMetaVerifier().fit(*train, **COSTS)
@@ -285,8 +290,8 @@ def makers() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", makers())
-def test_a_lift_that_is_not_defined_is_refused_but_a_price_is_not(make: Any) -> None:
-    """Where the large model is no better, or no dearer."""
+def test_undefined_lifts_are_refused_but_prices_work(make: Any) -> None:
+    """The large model is no better there, or no dearer."""
     rows = ([0.2, 0.9, 0.3], [1, 1, 0], [0, 1, 1])
     with pytest.raises(ConfigurationError, match="routing_frontier"):
         make().fit(*rows, **COSTS)
@@ -307,7 +312,7 @@ def test_scores_out_of_range_are_refused(make: Any) -> None:
 
 @pytest.mark.parametrize("make", makers())
 def test_nothing_is_routed_before_fit(make: Any) -> None:
-    """And the message says what to call."""
+    """The message says what to call."""
     with pytest.raises(NotFittedError, match="call fit first"):
         make().route([0.5])
 
@@ -323,7 +328,7 @@ def test_nothing_is_routed_before_fit(make: Any) -> None:
     ],
 )
 def test_bad_options_are_refused_at_once(options: Any, message: str) -> None:
-    """Before any data is seen."""
+    """No data is needed to refuse them."""
     with pytest.raises(ConfigurationError, match=message):
         POMDPMetaVerifier(**options)
 
@@ -341,8 +346,8 @@ def test_one_row_is_enough_to_learn_something() -> None:
 
 
 @pytest.mark.parametrize("make", [ThresholdMetaVerifier, lambda: POMDPMetaVerifier(form="functional")])
-def test_where_no_lift_is_defined_the_frontier_is_shown(make: Any) -> None:
-    """As it was measured on the rows, not as a belief has it; long ones without their middle."""
+def test_undefined_lifts_show_the_frontier(make: Any) -> None:
+    """The message has the measured frontier; long ones lose their middle."""
     scores, large = np.array([0.0, 0.5, 1.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
     with pytest.raises(ConfigurationError, match=r"reach 0\.5 for 1, 0\.75 for 4 \(see `routing_frontier`\)"):
         make().fit(scores, [0, 0, 1, 1], large, small_cost=1, large_cost=10, verifier_cost=0.5)

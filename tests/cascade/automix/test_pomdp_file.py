@@ -92,8 +92,13 @@ def test_a_textbook_file_is_read(tmp_path: Path) -> None:
     assert spec.discount == 0.95
 
 
+def test_a_start_may_be_one_state(tmp_path: Path) -> None:
+    """The others have no probability."""
+    assert parsed(HEAD + "start: b\n" + BODY, tmp_path).start.tolist() == [0.0, 1.0]
+
+
 def test_costs_become_negative_rewards_and_counts_become_names(tmp_path: Path) -> None:
-    """And without a start all states are equally likely."""
+    """All states are equally likely without a start."""
     spec = parsed(
         "discount: 1 values: cost states: 2 actions: 1 observations: 2\nT: 0 identity O: 0 uniform R: 0 : 1 : * : * 3",
         tmp_path,
@@ -106,7 +111,7 @@ def test_costs_become_negative_rewards_and_counts_become_names(tmp_path: Path) -
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_any_pomdp_is_read(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """To the last bit, whatever its size."""
+    """The tables agree to the last bit, whatever their size."""
     rng = np.random.default_rng(seed)
     s, a, o = (int(n) for n in rng.integers(1, 4, 3))
     reward = np.where(rng.random((a, s, s, o)) < 0.5, 0.0, rng.normal(0, 100, (a, s, s, o)))
@@ -193,6 +198,9 @@ BODY = "T: x\nidentity\nO: x\nuniform\n"
     [
         ("", 1, "discount and values"),
         ("discount 0.9", 1, "':'"),
+        ("discount: x", 1, "finite number"),
+        ("states: a a", 1, "different names"),
+        (HEAD + "start: 0.5", 6, "2 numbers"),
         ("discount: 1.5", 1, r"\[0, 1\]"),
         ("discount: 1\ndiscount: 1", 2, "once"),
         ("discount: 1\nvalues: money", 2, "reward"),
@@ -225,7 +233,7 @@ def test_bad_files_are_refused_by_line(text: str, line: int, message: str, tmp_p
 
 
 def test_files_that_cannot_be_read_are_data_errors(tmp_path: Path) -> None:
-    """Missing, or not text."""
+    """A missing file is one, and so are bytes that are no text."""
     with pytest.raises(DataError, match="can be read"):
         read_pomdp(tmp_path / "none.POMDP")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -247,7 +255,7 @@ def test_files_that_cannot_be_read_are_data_errors(tmp_path: Path) -> None:
 def test_a_specification_that_no_file_could_hold_is_refused(
     changed: dict[str, object], tmp_path: Path
 ) -> None:
-    """Names, shapes, sums."""
+    """Names, shapes and sums are checked."""
     good = parsed(HEAD + BODY, tmp_path)
     options = {name: getattr(good, name) for name in good.__dataclass_fields__}
     with pytest.raises(ConfigurationError, match="Expected"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.cascade import plan_models, routing_frontier, union_baseline
-from calibrant.cascade.automix._several import CascadeAction, CascadeFrontier, _shrunk, exact_frontier
+from calibrant.cascade.automix._several import CascadeAction, CascadeFrontier, _shrunk_tables, exact_frontier
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]
@@ -107,7 +107,7 @@ def test_no_policy_of_three_models_beats_the_frontier(seed: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 2), (2, 1, 2), (1, 1, 1, 2)])
-def test_neither_do_policies_of_other_numbers_of_models(shape: tuple[int, ...]) -> None:
+def test_no_policy_of_any_size_beats_the_frontier(shape: tuple[int, ...]) -> None:
     """Two, more bins of three, four, five."""
     rng = np.random.default_rng(7)
     for _ in range(3):
@@ -125,7 +125,7 @@ def random_rows(rng: np.random.Generator, n: int, models: int, k: int) -> tuple[
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), models=st.integers(2, 4))
-def test_policies_do_on_their_rows_what_the_frontier_says(seed: int, models: int) -> None:
+def test_policies_reach_their_point_of_the_frontier(seed: int, models: int) -> None:
     """Carried out row by row, without shrinkage, at every break point; rising and concave."""
     rng = np.random.default_rng(seed)
     verifiers, scores = random_rows(rng, 60, models, 2)
@@ -152,8 +152,8 @@ def test_two_models_are_the_frontier_between_two_models(seed: int) -> None:
     assert several.performance == pytest.approx(two.performance)
 
 
-def test_a_look_costs_as_much_as_a_call_where_nobody_says_otherwise() -> None:
-    """In every plan: of two models, of several, and of the best neighbours."""
+def test_verifying_costs_one_call_by_default() -> None:
+    """The default holds for two models, for several, and for the best neighbours."""
     verifiers, scores = random_rows(np.random.default_rng(0), 200, 3, 4)
     cost, looks = [1, 5, 50], [1, 5]
     several = plan_models(verifiers, scores, cost=cost)
@@ -173,7 +173,7 @@ def test_a_look_costs_as_much_as_a_call_where_nobody_says_otherwise() -> None:
     assert union.frontiers[0].cost.tolist() == pair.cost.tolist()
 
 
-def test_a_jump_from_the_small_to_the_large_model_by_hand() -> None:
+def test_plans_may_jump_over_a_model() -> None:
     """A sure verifier of hopeless rows sends them past the medium model, which is never asked for them."""
     mass = np.array([[0.5], [0.3], [0.2]])  # bins of the small verifier; the medium one says nothing
     value = np.array([[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
@@ -226,19 +226,19 @@ def test_a_budget_is_a_mixture_of_two_policies() -> None:
         lower.evaluate(verifiers, scores[:2], cost=[1, 5, 50], verifier_cost=[1, 1])
 
 
-def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:
+def test_shrinkage_pulls_cells_and_keeps_the_total() -> None:
     """Worked out for one cell; probabilities still sum to 1, and much shrinkage leaves the rows' means alone."""
     counts = np.array([[3.0, 1.0], [0.0, 4.0]])
     sums = np.array([[[3.0, 0.0], [0.0, 2.0]]])
-    mass, means = _shrunk(counts, sums, 2.0)
+    mass, means = _shrunk_tables(counts, sums, 2.0)
     assert mass.sum() == pytest.approx(1.0)
     row_share = (4 + 2 * 0.5) / (8 + 2)
     row_mean = (3 + 2 * 0.5 * 5 / 8) / (4 + 2 * 0.5)
     assert mass[0, 1] == pytest.approx(row_share * (1 + 2 * 5 / 8) / (4 + 2))
     assert means[0, 0, 1] == pytest.approx((0 + 2 * 5 / 8 * row_mean) / (1 + 2 * 5 / 8))
-    _, flat = _shrunk(counts, sums, 1e9)
+    _, flat = _shrunk_tables(counts, sums, 1e9)
     assert flat == pytest.approx(np.full((1, 2, 2), 5 / 8), abs=1e-6)
-    exact, raw = _shrunk(counts, sums, 0.0)
+    exact, raw = _shrunk_tables(counts, sums, 0.0)
     assert exact == pytest.approx(counts / 8)
     assert raw[0] == pytest.approx(np.array([[1.0, 0.0], [0.5, 0.5]]))
 
@@ -259,7 +259,7 @@ def test_shrinkage_draws_cells_towards_their_row_and_keeps_the_total() -> None:
     ],
 )
 def test_bad_rows_are_refused(options: dict[str, Any], message: str) -> None:
-    """By name and model."""
+    """The message names the column and its model."""
     good: dict[str, Any] = {
         "verifier_scores": [[0.5, 0.5], [0.5, 0.5]],
         "scores": [[0, 1], [1, 1], [1, 1]],

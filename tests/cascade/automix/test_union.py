@@ -39,7 +39,7 @@ def test_the_budget_decides_between_the_mixes() -> None:
 
 
 def test_three_models_together_are_never_worse() -> None:
-    """On the rows that were learned from, whatever may be spent."""
+    """Every budget on the training rows shows it."""
     verifiers, scores = rows(600, 1)
     union = union_baseline(verifiers, scores, cost=COST)
     together = plan_models(verifiers, scores, cost=COST, verifier_cost=COST[:2], shrinkage=0.0)
@@ -59,7 +59,7 @@ def test_three_models_together_are_never_worse() -> None:
     ],
 )
 def test_columns_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
-    """With what was expected."""
+    """The message says what was expected."""
     given = {
         "verifier_scores": [[0.5], [0.5]],
         "scores": [[0.0], [1.0], [1.0]],

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from calibrant.cascade import AutoMixEntailment, Verifier
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, Prediction, ProviderError
+from calibrant.core import ConfigurationError, ContextLengthError, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 from loopback import LoopbackServer
@@ -114,7 +114,7 @@ def refused(server: VerifierServer | str, **options: Any) -> NoEvidence:
 
 
 def test_it_is_a_confidence_method() -> None:
-    """With the reference's name and default threshold."""
+    """It has the reference's name and default threshold."""
     method: ConfidenceMethod = AutoMixEntailment("http://127.0.0.1:8889")
     assert isinstance(method, ConfidenceMethod)
     assert (method.name, method.default_threshold) == ("automix_entailment", 0.7)
@@ -146,8 +146,8 @@ def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) 
     assert (first["threshold"], second["threshold"]) == (0.7, 0.25)
 
 
-def test_an_address_that_ends_with_the_route_is_taken_as_it_is(server: VerifierServer) -> None:
-    """Behind a path, too."""
+def test_addresses_may_end_with_the_route(server: VerifierServer) -> None:
+    """A path before the route stays."""
     assess(f"{server.root}/verify")
     assess(f"{server.root}/")
     assess(f"{server.root}/behind/proxy")
@@ -213,7 +213,7 @@ def test_an_enormous_value_is_shown_in_part(server: VerifierServer) -> None:
     ],
 )
 def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
-    """And a confidence without counts."""
+    """A confidence without counts is believed, too."""
     server.reply = reply
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -233,7 +233,7 @@ def test_advice_that_contradicts_the_confidence_is_ignored_and_reported(
 
 
 def test_advice_at_the_threshold_itself_is_to_accept(server: VerifierServer) -> None:
-    """As everywhere."""
+    """The threshold itself accepts everywhere."""
     server.reply = {**HONEST, "threshold": 0.75}
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -241,8 +241,8 @@ def test_advice_at_the_threshold_itself_is_to_accept(server: VerifierServer) -> 
 
 
 @pytest.mark.parametrize("reply", ["<html>secret-page</html>", "[1, 2]", "", '{"confidence": 0.7', "7"])
-def test_what_is_no_object_is_no_evidence_after_retries(server: VerifierServer, reply: str) -> None:
-    """And is not shown."""
+def test_replies_without_object_are_no_evidence(server: VerifierServer, reply: str) -> None:
+    """The reply is not shown."""
     server.reply = reply
     found = refused(server)
     assert "expected a JSON object" in found.reason
@@ -254,9 +254,7 @@ def test_what_is_no_object_is_no_evidence_after_retries(server: VerifierServer, 
 @pytest.mark.parametrize(
     ("status", "attempts"), [(500, 3), (503, 3), (429, 3), (400, 1), (404, 1), (413, 1), (302, 1)]
 )
-def test_a_status_is_reported_with_the_size_of_its_body(
-    server: VerifierServer, status: int, attempts: int
-) -> None:
+def test_statuses_are_reported_with_body_size(server: VerifierServer, status: int, attempts: int) -> None:
     """An error page may hold anything."""
     server.status, server.reply = status, "sk-secret-key " * 10
     found = refused(server)
@@ -274,7 +272,7 @@ def test_a_passing_fault_passes(server: VerifierServer) -> None:
 
 
 def test_a_server_that_is_down_is_no_evidence() -> None:
-    """With its address and after retries."""
+    """The reason has its address, after retries."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = line.getsockname()[1]
     found = refused(f"http://127.0.0.1:{port}")
@@ -299,7 +297,7 @@ def test_a_slow_server_is_given_up() -> None:
     assert found.attempts == 2
 
 
-def test_three_calls_are_made_by_default_and_the_servers_wish_to_wait_is_kept(server: VerifierServer) -> None:
+def test_three_calls_by_default_keep_retry_after(server: VerifierServer) -> None:
     """A row must not wait for minutes for a verifier that is down."""
     waited: list[float] = []
 
@@ -316,7 +314,7 @@ def test_three_calls_are_made_by_default_and_the_servers_wish_to_wait_is_kept(se
 
 
 def test_zero_seconds_stand_for_sixty() -> None:
-    """As documented for the looper; nothing else takes zero for unset."""
+    """The looper documents it so; nothing else takes zero for unset."""
     for given in (0, 60):
         method = AutoMixEntailment("http://h", timeout_seconds=given)
         assert method._service._http._timeout == 60.0
@@ -347,7 +345,7 @@ async def _packed(_: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("fault", [_endless, _announced, _packed])
 def test_fifty_megabytes_are_not_read(server: VerifierServer, fault: Fault) -> None:
-    """Whether announced, streamed or unpacked."""
+    """The limit holds for announced, streamed and packed bodies."""
     server.reply = fault
     assert "at most 1 MB" in refused(server, retry=RetryPolicy(attempts=1)).reason
 
@@ -371,7 +369,7 @@ def test_half_an_answer_is_no_evidence(server: VerifierServer) -> None:
 
 @pytest.mark.parametrize("url", ["", None])
 def test_an_empty_address_is_refused_with_a_remedy(url: Any) -> None:
-    """Before any row is classified."""
+    """No row is classified before."""
     with pytest.raises(ConfigurationError, match="calibrant verifier serve"):
         AutoMixEntailment(url)
 
@@ -390,7 +388,7 @@ def test_an_empty_address_is_refused_with_a_remedy(url: Any) -> None:
     ],
 )
 def test_addresses_of_another_form_are_refused(url: str) -> None:
-    """And no credentials are shown."""
+    """No credentials are shown."""
     with pytest.raises(ConfigurationError, match="Expected the address of the verifier") as caught:
         AutoMixEntailment(url)
     assert "hunter2" not in str(caught.value)
@@ -416,7 +414,7 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_native_unit_is_the_share_itself() -> None:
-    """So a native threshold is one on [0, 1]."""
+    """A native threshold is one on [0, 1]."""
     method = AutoMixEntailment("http://h")
     assert [method.to_confidence(value) for value in (0, 0.3, 1)] == [0.0, 0.3, 1.0]
     for wrong in (-1, 1.01, float("nan")):
@@ -424,7 +422,7 @@ def test_the_native_unit_is_the_share_itself() -> None:
             method.to_confidence(wrong)
 
 
-def test_calls_of_one_loop_share_a_session_and_several_loops_get_their_own(server: VerifierServer) -> None:
+def test_each_event_loop_has_one_session(server: VerifierServer) -> None:
     """Connections are kept open, and closed with the method."""
     method = AutoMixEntailment(server.root, retry=QUICK)
 
@@ -469,7 +467,7 @@ def test_a_verifier_in_this_process_needs_no_service() -> None:
 
 
 def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
-    """Whether nothing can be read, or nobody answers."""
+    """Nothing can be read, or nobody answers."""
     down = ProviderError("is down.", provider="fake", retryable=False)
     method, _ = in_process("correct", "correct", failures={0: down, 1: down})
     found = asyncio.run(method.assess(answered()))
@@ -478,10 +476,18 @@ def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
 
 
 def test_verifiers_are_told_apart() -> None:
-    """By what can change a verdict."""
+    """Descriptions differ in everything that can change a verdict."""
     first, second = in_process("correct")[0], in_process("correct", "correct")[0]
     assert first.describe() != second.describe()
     assert "url" not in first.describe()
+
+
+def test_a_verifier_without_room_is_no_evidence() -> None:
+    """The question alone is too long for it."""
+    method, _ = in_process("correct", failures={0: ContextLengthError("too long", provider="fake")})
+    found = asyncio.run(method.assess(answered()))
+    assert isinstance(found, NoEvidence)
+    assert "too long" in found.reason
 
 
 @pytest.mark.parametrize(

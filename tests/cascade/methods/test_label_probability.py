@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibrant.calibration import IsotonicCalibrator, PerLabelCalibrator, PlattCalibrator
 from calibrant.cascade import LabelProbability
@@ -102,7 +100,7 @@ class Foreign:
 
 
 def test_anything_that_predicts_is_a_calibrator() -> None:
-    """But what it returns is checked."""
+    """The returned value is checked."""
     found = assess(LabelProbability(calibrator=Foreign()), 0.9)
     assert isinstance(found, Assessment)
     assert found.confidence == pytest.approx(0.81)
@@ -113,7 +111,7 @@ def test_anything_that_predicts_is_a_calibrator() -> None:
 
 
 def test_calibrators_that_cannot_be_used_are_refused_at_once() -> None:
-    """Not at the first row."""
+    """No row has to be asked first."""
     with pytest.raises(NotFittedError, match="fitted PlattCalibrator"):
         LabelProbability(calibrator=PlattCalibrator())
     with pytest.raises(ConfigurationError, match="predict"):
@@ -121,7 +119,7 @@ def test_calibrators_that_cannot_be_used_are_refused_at_once() -> None:
 
 
 def test_a_confidence_out_of_range_is_no_evidence() -> None:
-    """With a calibrator of ours, which refuses it, and without."""
+    """A calibrator of ours refuses it, and so does the method alone."""
     for calibrator in (None, platt()):
         found = assess(LabelProbability(calibrator=calibrator), 1.5)
         assert isinstance(found, NoEvidence)
@@ -129,7 +127,7 @@ def test_a_confidence_out_of_range_is_no_evidence() -> None:
 
 
 def test_it_describes_what_the_calibrator_learned() -> None:
-    """As JSON values; other calibrators, other descriptions."""
+    """Other calibrators have other descriptions, all of them JSON."""
     assert isinstance(LabelProbability(), ConfidenceMethod)
     calibrators: list[Any] = [None, platt(), platt(1), Foreign(), Foreign(*[0.5] * 1001)]
     calibrators.append(IsotonicCalibrator().fit([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
@@ -150,13 +148,3 @@ def test_native_values_out_of_range_are_refused(native: Any) -> None:
     """A logarithm of a probability is at most 0."""
     with pytest.raises(ConfigurationError, match="logarithm"):
         LabelProbability().to_confidence(native)
-
-
-@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_both_units_order_answers_alike(one: float, other: float) -> None:
-    """And the native one leads back."""
-    first, second = (assess(LabelProbability(), value) for value in (one, other))
-    assert isinstance(first, Assessment)
-    assert isinstance(second, Assessment)
-    assert first.native <= second.native or first.confidence > second.confidence
-    assert LabelProbability().to_confidence(first.native) == pytest.approx(first.confidence, abs=1e-12)

@@ -100,7 +100,7 @@ def fitted() -> LearnedScorer:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
-    """On rows it has not seen, right answers score higher, whichever of the three tells."""
+    """Right answers of new rows score higher, whichever of the three tells."""
     scorer = LearnedScorer().fit(*rows(400, 1, RULES[rule]))
     questions, predictions, right = rows(400, 2, RULES[rule])
     score = scorer.predict(questions, predictions)
@@ -109,7 +109,7 @@ def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_from_words_alone_where_there_is_no_confidence() -> None:
+def test_it_learns_from_words_without_confidence() -> None:
     """Then answers need none."""
     questions, _, right = rows(400, 1, RULES["words"])
     scorer = LearnedScorer().fit(questions, [bare()] * 400, right)
@@ -130,7 +130,7 @@ def test_it_learns_nothing_from_noise() -> None:
     assert np.ptp(scorer.predict(questions, predictions)) < 0.4
 
 
-def test_it_is_the_regression_it_says_it_is() -> None:
+def test_fit_matches_scikit_learn() -> None:
     """The same numbers as scikit-learn's own TF-IDF, scaling and regression give."""
     from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415 (heavy)
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
@@ -200,7 +200,7 @@ def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
 def test_whatever_is_asked_the_score_is_a_probability(
     fitted: LearnedScorer, question: str, label: str, confidence: float
 ) -> None:
-    """Unseen words, empty texts and certainty included."""
+    """Unseen words, empty texts and certainty are no exception."""
     found = assess(fitted, question, prediction(label, confidence))
     assert isinstance(found, Assessment)
     assert 0.0 <= found.confidence <= 1.0
@@ -208,7 +208,7 @@ def test_whatever_is_asked_the_score_is_a_probability(
 
 
 def test_labels_it_has_not_seen_are_scored(fitted: LearnedScorer) -> None:
-    """By the rest of what is known."""
+    """The other features score them."""
     unseen = replace(prediction(), label="horse")
     assert isinstance(assess(fitted, "sun", unseen), Assessment)
 
@@ -231,7 +231,7 @@ def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float
 
 @pytest.mark.slow
 def test_features_that_never_vary_tell_nothing() -> None:
-    """Such as the label mass of a model that always answers with a label."""
+    """The label mass of a model that always answers with a label is one."""
     questions, _, right = rows(100, 1, RULES["words"])
     scorer = LearnedScorer().fit(questions, [prediction()] * 100, right)
     unlike, like = scorer.predict(["sun sun sun"] * 2, [prediction(confidence=0.5, mass=0.1), prediction()])
@@ -239,7 +239,7 @@ def test_features_that_never_vary_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("one", [bare(), replace(prediction(), distribution=None), Prediction(label=None)])
-def test_answers_without_what_was_fitted_are_no_evidence(fitted: LearnedScorer, one: Prediction) -> None:
+def test_answers_without_fitted_features_are_no_evidence(fitted: LearnedScorer, one: Prediction) -> None:
     """A confidence is not made up."""
     found = assess(fitted, "sun", one)
     assert isinstance(found, NoEvidence)
@@ -266,13 +266,13 @@ def test_answers_without_what_was_fitted_are_no_evidence(fitted: LearnedScorer, 
 def test_rows_nothing_can_be_learned_from_are_refused(
     questions: Any, predictions: Any, correct: Any, message: str
 ) -> None:
-    """With what to do."""
+    """The message says what to do."""
     with pytest.raises(ConfigurationError, match=message):
         LearnedScorer().fit(questions, predictions, correct)
 
 
 def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
-    """Neither assessed, nor predicted, nor saved."""
+    """It neither assesses, nor predicts, nor saves."""
     scorer = LearnedScorer()
     assert scorer.describe() == {"method": "learned", "learned": None}
     for attempt in (
@@ -286,7 +286,7 @@ def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_buckets", [1, 2.0])
 def test_the_number_of_buckets_is_checked(n_buckets: Any) -> None:
-    """At least two."""
+    """It is a whole number of at least two."""
     with pytest.raises(ConfigurationError, match="n_buckets"):
         LearnedScorer(n_buckets=n_buckets)
 
@@ -310,7 +310,7 @@ def test_it_is_a_confidence_method(fitted: LearnedScorer) -> None:
 
 @pytest.mark.parametrize("with_confidence", [True, False])
 def test_a_saved_scorer_says_the_same(tmp_path: Path, *, with_confidence: bool) -> None:
-    """To the last bit."""
+    """Scores agree to the last bit."""
     questions, predictions, right = rows(80, 0, RULES["words"])
     if not with_confidence:
         predictions = [bare(str(one.label)) for one in predictions]
@@ -339,7 +339,7 @@ def _without(key: str) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, fitted: LearnedScorer, damage: Any) -> None:
-    """As are other kinds of files and missing ones."""
+    """Other kinds of files and missing ones are refused, too."""
     path = tmp_path / "scorer.json"
     fitted.save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())
@@ -366,6 +366,7 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.cascade import LearnedScorer
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core import Prediction
+from calibrant.core import LogprobSpace, Prediction
 fingerprint = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels={LABELS!r})
 scorer = LearnedScorer.load({str(tmp_path / "scorer.json")!r}, fingerprint=fingerprint)
 assert "sklearn" not in sys.modules and "scipy" not in sys.modules

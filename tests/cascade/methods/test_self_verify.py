@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from calibrant.cascade import SelfVerify
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.cascade.methods._prompts import SELF_VERIFY_PROMPT
+from calibrant.cascade.methods._self_verify import SELF_VERIFY_PROMPT
 from calibrant.core import ConfigurationError, Limits, Outcome, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
@@ -95,13 +95,16 @@ READABLE = {
 
 @pytest.mark.parametrize(("text", "expected"), READABLE.values(), ids=READABLE)
 def test_a_grade_is_read(text: str, expected: float) -> None:
-    """From the object, or else from the first number; the native unit is the same."""
+    """The object has it, or else the first number does; the native unit is the same."""
     found = verify(grading(text))
     assert isinstance(found, Assessment), found
     assert (found.confidence, found.native) == (expected, expected)
 
 
 UNREADABLE = {
+    "huge": '{"confidence": 1' + "0" * 400 + "}",
+    "cut off in the number": '{"confidence": 0.',
+    "not JSON": "{confidence: 0.9}",
     "seven": '{"confidence": 7, "reason": "sure"}',
     "NaN": '{"confidence": NaN}',
     "text": '{"confidence": "high"}',
@@ -132,7 +135,7 @@ def test_anything_else_is_no_evidence(text: str) -> None:
 
 
 def test_a_reply_cut_off_says_so() -> None:
-    """And what to do."""
+    """The reason says what to do."""
     found = verify(grading(reply('{"confidence": 0.', finish_reason="length")))
     assert isinstance(found, NoEvidence)
     assert "raise max_tokens" in found.reason
@@ -147,7 +150,7 @@ def test_a_refusal_is_no_evidence() -> None:
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
 def test_only_numbers_in_range_pass(value: float) -> None:
-    """As they are."""
+    """They pass as they are."""
     found = verify(grading(json.dumps({"confidence": value, "reason": "x"})))
     if math.isfinite(value) and 0 <= value <= 1:
         assert found == Assessment(
@@ -163,7 +166,7 @@ def test_only_numbers_in_range_pass(value: float) -> None:
 
 @given(st.text('01.7/%{}":confidence,-e \n', max_size=30))
 def test_whatever_is_replied_the_confidence_is_in_range(text: str) -> None:
-    """Or there is none."""
+    """There is none otherwise."""
     found = verify(grading(text))
     assert isinstance(found, NoEvidence) or 0.0 <= found.confidence <= 1.0
 
@@ -243,7 +246,7 @@ def test_formats_are_those_the_model_takes(own: Mapping[str, Any], expected: obj
 
 
 def test_an_answer_without_label_is_graded_by_its_text() -> None:
-    """As free-form answers are."""
+    """Free-form answers have no label."""
     classifier = grading("0.5")
     verify(classifier, label=None, text="A cat, I think.")
     assert document_of(asked(classifier).messages[0]["content"])["answer"] == "A cat, I think."
@@ -266,7 +269,7 @@ def test_nothing_to_grade_is_no_evidence(changes: Any, what: str) -> None:
 
 
 def test_passing_faults_are_retried_and_counted() -> None:
-    """Broken responses among them."""
+    """Broken responses are retried, too."""
     fault = ProviderError("busy", provider="fake", status=503, retryable=True)
     found = verify(grading(fault, {"choices": []}, '{"confidence": 0.9}'))
     assert isinstance(found, Assessment)
@@ -282,7 +285,7 @@ def test_passing_faults_are_retried_and_counted() -> None:
     ],
 )
 def test_a_call_that_fails_is_no_evidence(fault: Any, attempts: int) -> None:
-    """With the number of calls made in vain."""
+    """The calls made in vain are counted."""
     found = verify(grading(fault))
     assert isinstance(found, NoEvidence)
     assert "could not be graded" in found.reason
@@ -355,6 +358,6 @@ def test_native_values_out_of_range_are_refused(native: Any) -> None:
 
 
 def test_the_default_prompt_names_six_levels() -> None:
-    """From 0 to 1, and the form of the reply."""
+    """They go from 0 to 1."""
     levels = [float(level) for level in re.findall(r"^(\d\.\d):", SELF_VERIFY_PROMPT, re.MULTILINE)]
     assert levels == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]

@@ -131,7 +131,7 @@ def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
 
 
 def test_all_keeps_all() -> None:
-    """Empty and special tokens included."""
+    """Empty and special tokens count, too."""
     assert strings(kept("all", "{", "", "a", "</s>")) == ["{", "", "a", "</s>"]
 
 
@@ -179,6 +179,9 @@ ARGUMENTS = {
     "the word as a value": ('{"name": "arguments", "x": "y"}', []),
     "the word in a string": ('{"text": "\\"arguments\\": {\\"a\\": 1}"}', []),
     "not JSON": ("{arguments: {a: 1}}", []),
+    "closing first": ('{"arguments": ]}', []),
+    "no colon": ('{"arguments" {"a": 1}}', []),
+    "no escape of JSON": ('{"arguments": "{\\q}"}', ["{\\q}"]),
     "unbalanced": ('{"arguments": {"a": "x"]', []),
     "string for a key": ('{"arguments": {1: "x"}}', []),
 }
@@ -191,7 +194,7 @@ def test_values_of_arguments_are_found(text: str, expected: list[str]) -> None:
     assert [data[begin:end].decode() for begin, end in argument_spans(data)] == expected
 
 
-def test_a_token_counts_if_one_of_its_bytes_is_a_value() -> None:
+def test_tokens_count_by_any_value_byte() -> None:
     """A token may hold the end of a key and the beginning of its value."""
     pieces = ('{"name": "f", "arguments": {"city', '": "Pa', "ris", '", "n": ', "1", "}, ", '"id": 7}', "")
     assert strings(kept("tool_call_args", *pieces)) == ['": "Pa', "ris", "1"]
@@ -278,7 +281,7 @@ def cuts(draw: st.DrawFn, length: int) -> list[int]:
 
 @given(st.data(), calls())
 def test_marked_bytes_are_those_a_writer_marks(data: st.DataObject, call: tuple[bytes, list[bool]]) -> None:
-    """Whatever is nested, escaped or encoded, and however it is cut into tokens."""
+    """Nesting, escapes, encoding and cuts into tokens change nothing."""
     answer, marks = call
     found = [False] * len(answer)
     for begin, end in argument_spans(answer):
@@ -300,7 +303,7 @@ def test_marked_bytes_are_those_a_writer_marks(data: st.DataObject, call: tuple[
     )
 )
 def test_a_filter_keeps_a_part_of_the_tokens_in_order(pieces: list[str | bytes]) -> None:
-    """Whatever the bytes are, it answers or says that there is nothing."""
+    """It answers, or says that there is nothing, for all bytes."""
     tokens = tokens_of(*pieces)
     for which in FILTERS:
         try:

@@ -90,12 +90,12 @@ def test_thresholds_may_be_zero_and_one(build: Build, told: Any) -> None:
 
 
 def test_the_methods_own_threshold_is_the_default(build: Build, told: Any) -> None:
-    """On [0, 1]."""
+    """Thresholds lie on [0, 1]."""
     assert build("cat", "dog", method=told(default_threshold=0.25)).cascade.thresholds == (0.25, 0.25)
 
 
 def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
-    """Here a logarithm."""
+    """The unit is a logarithm here."""
     cascade = build("cat", "dog", native_threshold=math.log(0.4)).cascade
     assert cascade.thresholds == (pytest.approx(0.4),) * 2
     several = build("cat", "dog", native_threshold=[math.log(0.4), 0.0]).cascade
@@ -117,7 +117,7 @@ def test_a_native_threshold_beyond_the_end_of_confidence_counts(
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.55, 0.7, 0.9, 0.95])
 def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: float) -> None:
-    """To the last bit: the logarithm is compared, not what its exponential was rounded to."""
+    """The logarithm is compared, not its rounded exponential."""
     built = build(
         ("cat", probability), "dog", method="label_probability", native_threshold=math.log(probability)
     )
@@ -149,16 +149,17 @@ class Halved:
         ({"context_of": 5}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
+        ({"meta_verifier": []}, "per model but the last, 1, got 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(build: Build, options: dict[str, Any], message: str) -> None:
-    """With what was expected and what came."""
+    """The message says what was expected and what came."""
     with pytest.raises(ConfigurationError, match=message):
         build("cat", "dog", **options)
 
 
 def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
-    """In the order in which they are asked, not as listed."""
+    """Thresholds follow the order in which models are asked, not the list."""
     built = build(
         ("cat", 0.8),
         ("dog", 0.6),
@@ -171,8 +172,8 @@ def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
     assert built.calls == [0, 1]
 
 
-def test_one_threshold_less_takes_the_last_answer_however_sure(build: Build, told: Any) -> None:
-    """Even where an earlier model was surer, or the last one has no evidence; it is not accepted then."""
+def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> None:
+    """The last answer is taken even if an earlier model was surer; without evidence it is not accepted."""
     found = build(("cat", 0.8), ("dog", 0.55), threshold=[0.9]).cascade.classify("t")
     assert (found.label, found.accepted) == ("dog", True)
     method = told({"a": 0.8, "b": None})
@@ -185,8 +186,8 @@ def test_one_threshold_less_takes_the_last_answer_however_sure(build: Build, tol
     assert (skipped.label, len(skipped.steps)) == ("dog", 2)
 
 
-def test_when_all_fall_short_the_most_confident_answer_is_returned(build: Build) -> None:
-    """Not the last one; and it is not accepted."""
+def test_unsure_models_return_the_most_confident_answer(build: Build) -> None:
+    """The last answer is not taken, and none is accepted."""
     found = build(("cat", 0.55), ("dog", 0.65), ("cat", 0.6)).cascade.classify("t")
     assert (found.label, found.confidence, found.accepted) == ("dog", 0.65, False)
     assert verdicts(found) == ["escalated"] * 3
@@ -249,7 +250,7 @@ def test_a_model_that_gives_no_answer_is_skipped(
     ("first", "outcome"),
     [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
 )
-def test_a_model_that_gives_no_answer_ends_the_row_where_it_is_told_to(
+def test_on_error_fail_ends_rows_without_answer(
     build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
 ) -> None:
     """What an earlier model said is in its step, and nowhere else."""
@@ -263,8 +264,8 @@ def test_a_model_that_gives_no_answer_ends_the_row_where_it_is_told_to(
     assert built.calls == [1, 1, 0]
 
 
-def test_missing_evidence_ends_the_row_where_it_is_told_to(build: Build, told: Any) -> None:
-    """As an error of the row: nobody knows whether the answer holds."""
+def test_on_error_fail_ends_rows_without_evidence(build: Build, told: Any) -> None:
+    """The row is an error: nobody knows whether the answer holds."""
     built = build("cat", "dog", on_error="fail", method=told({"a": None}))
     found = built.cascade.classify("t")
     assert (found.label, found.outcome, found.accepted) == (None, Outcome.ERROR, False)
@@ -273,9 +274,7 @@ def test_missing_evidence_ends_the_row_where_it_is_told_to(build: Build, told: A
     assert built.calls == [1, 0]
 
 
-def test_when_nobody_answers_the_last_outcome_is_the_cascades(
-    build: Build, refusal: Any, nonsense: Any
-) -> None:
+def test_without_answers_the_last_outcome_counts(build: Build, refusal: Any, nonsense: Any) -> None:
     """The reasons of all are told."""
     found = build(DOWN, refusal, nonsense).cascade.classify("t")
     assert (found.label, found.outcome, found.accepted) == (None, Outcome.UNPARSED, False)
@@ -284,7 +283,7 @@ def test_when_nobody_answers_the_last_outcome_is_the_cascades(
     assert build(nonsense, refusal).cascade.classify("t").outcome is Outcome.REFUSAL
 
 
-def test_a_row_that_all_models_fail_is_an_error_with_its_steps(build: Build) -> None:
+def test_rows_that_all_models_fail_keep_steps(build: Build) -> None:
     """Other rows are not touched by it."""
     down = {"bad": DOWN, "good": ("cat", 0.9)}
     good, bad = build(down, down).cascade.classify_many(["good", "bad"])
@@ -292,7 +291,7 @@ def test_a_row_that_all_models_fail_is_an_error_with_its_steps(build: Build) -> 
     assert (bad.outcome, bad.attempts, len(bad.steps)) == (Outcome.ERROR, 2, 2)
 
 
-def test_a_fault_that_every_call_would_meet_ends_the_run_only_where_every_model_has_it(build: Build) -> None:
+def test_systemic_faults_of_all_models_end_the_run(build: Build) -> None:
     """One bad key is worked around; bad keys everywhere are raised at once."""
     built = build(FORBIDDEN, ("cat", 0.9))
     assert {found.label for found in built.cascade.classify_many(["s", "t"])} == {"cat"}
@@ -306,7 +305,7 @@ def test_a_fault_that_every_call_would_meet_ends_the_run_only_where_every_model_
     assert mixed.outcome is Outcome.ERROR
 
 
-def test_a_key_that_is_refused_later_is_an_error_of_the_row(build: Build) -> None:
+def test_later_key_failures_are_row_errors(build: Build) -> None:
     """Models that have answered before are not given up at once; the steps say what happened."""
     rule = {"good": ("cat", 0.9), "bad": FORBIDDEN}
     cascade = build(rule, rule).cascade
@@ -315,8 +314,8 @@ def test_a_key_that_is_refused_later_is_an_error_of_the_row(build: Build) -> Non
     assert (found.outcome, verdicts(found)) == (Outcome.ERROR, ["failed", "failed"])
 
 
-def test_a_bad_key_ends_the_run_at_once_where_errors_are_not_skipped(build: Build) -> None:
-    """As it does for one model."""
+def test_on_error_fail_raises_bad_keys(build: Build) -> None:
+    """A single model raises it, too."""
     with pytest.raises(ProviderError, match="no such key"):
         build(FORBIDDEN, "cat", on_error="fail").cascade.classify("t")
 
@@ -329,7 +328,7 @@ def test_models_that_are_down_end_a_long_run(build: Build) -> None:
 
 
 def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any) -> None:
-    """Those of verifiers, and of models that gave no answer, included."""
+    """Calls of verifiers, and of models that gave no answer, count as well."""
     refused = {**refusal, "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
     built = build(
         say("cat", 0.6, tokens=10, cost=0.5),
@@ -347,7 +346,7 @@ def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any
 
 
 def test_calls_of_a_free_model_cost_nothing(build: Build, say: Any) -> None:
-    """Where nobody reports a price; one that is reported counts."""
+    """A price that is reported counts all the same."""
     answers = say("cat", 0.6, tokens=10), say("dog", 0.9, tokens=10)
     free = build(*answers, models=[{"cost": 0}, {"cost": 0}]).cascade.classify("t")
     assert free.usage.cost == 0.0
@@ -369,7 +368,7 @@ def test_the_method_is_told_what_the_model_read(build: Build) -> None:
 
 
 def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
-    """With the alternatives they need; the cascade's predictions hold none."""
+    """The alternatives they need come along; the cascade's predictions hold none."""
     method = told(needs_tokens=True, top_logprobs=7)
     built = build(("cat", 0.9), method=method)
     found = built.cascade.classify("t")
@@ -379,10 +378,8 @@ def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}])
-def test_models_that_write_no_tokens_are_refused_by_methods_that_read_them(
-    told: Any, settings: dict[str, Any]
-) -> None:
-    """At once, with what to do: every row would have no evidence."""
+def test_token_methods_refuse_models_without_tokens(told: Any, settings: dict[str, Any]) -> None:
+    """Every row would lack evidence; the message says what to do."""
     client = FakeContinuingClient(["cat", "dog"], {}, default="cat", name="exact")
     classifier = Classifier(model=client, labels=["cat", "dog"], field="category", **settings)
     with pytest.raises(ConfigurationError, match=r"'exact'.*scoring='decode'.*label_probability"):
@@ -458,7 +455,7 @@ def test_a_meta_verifier_decides_instead_of_a_threshold(build: Build, told: Any)
 
 
 def test_each_model_but_the_last_may_have_a_meta_verifier(build: Build, told: Any) -> None:
-    """Asked in their order."""
+    """They are asked in their order."""
     rules = Route(), Route()
     built = build("cat", "cat", "dog", method=told({"a": 0.1, "b": 0.2}), meta_verifier=rules)
     for rule in rules:
@@ -522,7 +519,7 @@ def test_a_calibrator_that_makes_no_confidence_is_no_evidence(build: Build) -> N
 
 
 def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
-    """Where it says what it was fitted on, as an object or as a record."""
+    """Its fingerprint may be an object or a record."""
     plain = build("cat", "dog")
     prints = [classifier.fingerprint() for classifier in plain.classifiers]
     assert build("cat", "dog", calibrators=[Curve(0.9, prints[0]), Curve(0.9, prints[1].to_record())])
@@ -534,7 +531,7 @@ def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
 
 
 def test_label_priors_of_the_models_are_divided_out(build: Build, told: Any) -> None:
-    """Before the method is asked; under another prompt they stay behind."""
+    """The method sees corrected answers; under another prompt priors stay behind."""
     prior = LabelPriorCorrection().fit(np.array([[0.9, 0.1]] * 2000))
     built = build(("cat", 0.6), classifiers=[{"prior_correction": prior}], threshold=0.5)
     assert built.classifiers[0].classify("t").label == "dog"
@@ -550,10 +547,10 @@ said = st.one_of(st.none(), st.just(-1.0), st.integers(0, 10).map(lambda tenths:
 
 @hypothesis.settings(max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @given(answers=st.lists(said, min_size=1, max_size=4), threshold=st.integers(0, 10).map(lambda t: t / 10))
-def test_the_answer_is_the_first_sure_one_or_the_most_confident(
+def test_first_sure_or_most_confident_answer_wins(
     build: Build, told: Any, answers: list[float | None], threshold: float
 ) -> None:
-    """Against a rule written down separately: None has no evidence, -1 has no answer."""
+    """A rule written down separately agrees: None has no evidence, -1 has no answer."""
     rules = [DOWN if one == -1.0 else ("cat" if number % 2 else "dog") for number, one in enumerate(answers)]
     confidences = dict(zip("abcd", answers, strict=False))
     found = build(*rules, method=told(confidences), threshold=threshold).cascade.classify("t")
@@ -581,7 +578,7 @@ def _expected_asked(answers: Sequence[float | None], threshold: float) -> int:
 
 
 def test_an_assessment_keeps_what_the_verifier_said(build: Build, told: Any) -> None:
-    """In the reason of the step."""
+    """The reason of the step has it."""
 
     class Explains(told):  # type: ignore[misc]
         async def assess(self, _answered: Any) -> Any:
@@ -591,7 +588,7 @@ def test_an_assessment_keeps_what_the_verifier_said(build: Build, told: Any) -> 
     assert (found.steps[0].reason, found.reason) == ("it meows", "")
 
 
-def test_evidence_that_is_missing_says_what_it_took(build: Build, told: Any) -> None:
+def test_missing_evidence_reports_its_usage(build: Build, told: Any) -> None:
     """Calls made in vain are paid as well."""
     vain = NoEvidence(reason="HTML came", usage=Usage(prompt_tokens=40), attempts=2)
     found = build("cat", method=told(lambda _: vain)).cascade.classify("t")
@@ -611,7 +608,7 @@ def _fail(*_: Any) -> Any:
         (lambda _: Assessment(confidence="0.9", native=0.9), "in [0, 1] of told, got '0.9'"),  # type: ignore[arg-type]
     ],
 )
-def test_a_method_that_does_not_keep_to_its_protocol_has_no_evidence(
+def test_results_outside_the_protocol_are_no_evidence(
     build: Build, told: Any, assess: Callable[[Any], Any], reason: str
 ) -> None:
     """Other rows go on; no row is accepted on such a word."""
@@ -645,7 +642,7 @@ def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
 
 
 def test_contexts_for_all_are_told_apart(build: Build) -> None:
-    """By what they say."""
+    """Their texts tell them apart."""
     one, other = (build("cat", context_of=context).cascade for context in ("one", "other"))
     assert one.fingerprint() != other.fingerprint()
 
@@ -657,7 +654,7 @@ def test_contexts_for_all_are_told_apart(build: Build) -> None:
         (lambda _: 5, "expected a text or None of context_of, got 5"),
     ],
 )
-def test_a_context_that_cannot_be_had_is_no_evidence(
+def test_a_failing_context_is_no_evidence(
     build: Build, context_of: Callable[[str], Any], reason: str
 ) -> None:
     """The answer is not judged without what it should rest on."""
@@ -671,22 +668,8 @@ def test_a_context_that_cannot_be_had_is_no_evidence(
 def test_a_fault_of_a_method_is_logged_once(
     build: Build, told: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With where it happened; the rows say the rest."""
+    """The log says where it happened; the rows say the rest."""
     build("cat", method=told(_fail)).cascade.classify_many(["s", "t", "u"])
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "told failed" in record.message
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_escalations": np.int64(1), "max_tokens": np.int32(9), "max_cost": np.float32(1.0)},
-        {"threshold": np.float32(0.5), "deadline_seconds": np.float64(9.0)},
-        {"threshold": np.array([0.5]), "cost_quality_tradeoff": np.float32(0.5)},
-        {"models": [{"cost": np.int64(1), "quality": np.float32(0.5), "size": np.int64(7)}] * 2},
-    ],
-)
-def test_numbers_may_come_from_numpy(build: Build, options: dict[str, Any]) -> None:
-    """As results of a computation do."""
-    assert build(("cat", 0.9), "dog", **options).cascade.classify("t").label == "cat"

@@ -57,7 +57,7 @@ ROWS = [Example(input=f"row {number}", answer="cat" if number % 2 else "dog") fo
 
 
 def test_texts_are_answered_in_order_and_one_by_one(build: Build) -> None:
-    """As by any classifier, with listeners; several at a time give what one by one gives."""
+    """Listeners are called as by any classifier; several at a time give what one by one gives."""
     built = build(unsure, sure)
     texts = [row.input for row in ROWS]
     heard: dict[int, Any] = {}
@@ -81,7 +81,7 @@ def test_equal_rows_share_an_answer(build: Build) -> None:
 
 
 def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
-    """Nor the verifier: what every call said is in the journal."""
+    """The journal holds every call, the verifier's included."""
     journal = MemoryJournal()
     texts = [row.input for row in ROWS]
     first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
@@ -125,14 +125,14 @@ def test_an_assessment_belongs_to_what_was_assessed(build: Build, told: Any, cha
     assert ask(changed, 0.6) == (0 if changed == "nothing" else 1)
 
 
-def test_methods_that_take_no_calls_leave_nothing_in_the_journal(build: Build) -> None:
+def test_free_assessments_are_not_stored(build: Build) -> None:
     """The cascade's row and the member's are all."""
     journal = MemoryJournal()
     build(("cat", 0.9), journal=journal).cascade.classify("t")
     assert len(journal) == 2
 
 
-def test_the_models_and_the_journal_of_others_are_left_alone(build: Build) -> None:
+def test_models_and_their_journals_stay_untouched(build: Build) -> None:
     """A model's own journal is kept, and the classifiers that were given know nothing of the cascade."""
     own, shared = MemoryJournal(), MemoryJournal()
     built = build(("cat", 0.6), ("dog", 0.9), classifiers=[{"journal": own}, {}])
@@ -148,7 +148,7 @@ def test_the_models_and_the_journal_of_others_are_left_alone(build: Build) -> No
     assert built.calls == [1, 2]
 
 
-def test_a_copy_under_other_limits_has_its_own_journal_and_purse(build: Build) -> None:
+def test_copies_have_their_own_journal_and_purse(build: Build) -> None:
     """Clients are shared, what is paid is not."""
     built = build(("cat", 0.6), ("dog", 0.9))
     copy = built.cascade.with_limits(Limits(concurrency=2))
@@ -162,7 +162,7 @@ def test_a_copy_under_other_limits_has_its_own_journal_and_purse(build: Build) -
     assert copy.with_limits(Limits()).classify("t").attempts == 0
 
 
-def test_answers_that_an_outage_kept_low_are_not_for_good(build: Build) -> None:
+def test_answers_during_outages_are_not_final(build: Build) -> None:
     """The large model is asked when it is back; the small one's answer is paid once."""
     journal = MemoryJournal()
     built = build(("cat", 0.6), [DOWN, ("dog", 0.9)], journal=journal)
@@ -180,7 +180,7 @@ def test_a_sure_answer_is_final_whatever_happened_before(build: Build) -> None:
     assert built.calls == [1, 1]
 
 
-def test_answers_that_a_verifier_left_unjudged_are_not_for_good(build: Build, told: Any) -> None:
+def test_unjudged_answers_are_not_final(build: Build, told: Any) -> None:
     """It is asked when it is back."""
     answers = iter([None, 0.9])
     built = build("cat", method=told(lambda _: next(answers), calls=1), journal=MemoryJournal())
@@ -201,14 +201,14 @@ def test_copies_share_what_the_journal_holds_and_nothing_else(build: Build, told
     assert len(journal) == 0
 
 
-def test_what_is_read_from_tokens_is_not_looked_up(build: Build, told: Any) -> None:
+def test_token_methods_do_not_use_the_journal(build: Build, told: Any) -> None:
     """Reading them takes less than asking a journal: it is asked for the row and for the model's answer."""
     journal = MemoryJournal()
     build("cat", method=told(needs_tokens=True), journal=journal).cascade.classify("t")
     assert journal.reads == 2
 
 
-def test_answers_that_are_final_are_kept_even_if_none_was_sure(build: Build) -> None:
+def test_final_unsure_answers_stay_in_the_journal(build: Build) -> None:
     """Nothing would change them."""
     journal = MemoryJournal()
     built = build(("cat", 0.6), ("dog", 0.5), journal=journal)
@@ -226,7 +226,7 @@ def test_a_deadline_leaves_nothing_final(build: Build) -> None:
 
 
 def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
-    """Rows in files, with their steps; a second run has nothing to ask."""
+    """Rows are written with their steps; a second run has nothing to ask."""
     built = build(unsure, sure)
     result = BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
     assert result.metrics.accuracy.estimate == 1.0
@@ -239,7 +239,7 @@ def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
 
 
 def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -> None:
-    """Steps and all, across processes; no step has a call of this one."""
+    """Steps are stored for other processes; no step has a call of this one."""
     texts = [row.input for row in ROWS]
     with PredictionCache(tmp_path / "cache.db") as cache:
         found = build(unsure, sure, journal=cache).cascade.classify_many(texts)
@@ -273,8 +273,8 @@ def test_an_optimiser_takes_a_cascade(build: Build) -> None:
     assert adapter.completions_without_logprobs == 0
 
 
-def test_the_prompt_all_models_share_is_the_cascades(build: Build) -> None:
-    """So that an optimiser begins with it; of different ones there is none."""
+def test_a_shared_prompt_is_the_cascades_prompt(build: Build) -> None:
+    """An optimiser begins with it; different prompts have none in common."""
     shared = {"prompt": "P", "user_template": "<{input}>"}
     alike = build("cat", "dog", classifiers=[shared, shared]).cascade
     assert (alike.prompt, alike.user_template) == ("P", "<{input}>")
@@ -322,7 +322,7 @@ def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
 
 
 def test_a_template_that_lacks_the_text_is_no_question(build: Build) -> None:
-    """As for one model: nobody is asked."""
+    """Nobody is asked then."""
     built = build("cat")
     query = Query(prompt="", text="t", user_template="nothing")
     assert ask(built.cascade, [query])[0].outcome is Outcome.UNPARSED
@@ -353,8 +353,8 @@ SETTINGS: list[Mapping[str, Any]] = [
 ]
 
 
-def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
-    """In the description, in the fingerprint, and in the keys of the journal; twice the same is the same."""
+def test_every_setting_changes_the_description(build: Build, told: Any) -> None:
+    """Description, fingerprint and keys of the journal change with it; equal settings agree."""
 
     class Below:
         def __init__(self, half: float) -> None:
@@ -394,7 +394,7 @@ def test_whatever_changes_an_answer_is_told(build: Build, told: Any) -> None:
 
 
 def test_the_order_that_was_taken_is_told(build: Build) -> None:
-    """Without sizes it is the declared one, whatever was asked for."""
+    """It is the declared one without sizes, whatever was asked for."""
     described = [
         build("cat", "dog", **options).cascade.describe()
         for options in ({}, {"escalation_order": "size"}, {"escalation_order": "declared"})
@@ -406,8 +406,8 @@ def test_the_order_that_was_taken_is_told(build: Build) -> None:
     assert [model["name"] for model in sized["method"]["models"]] == ["b", "a"]
 
 
-def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> None:
-    """Where they agree."""
+def test_space_is_common_to_models_or_none(build: Build) -> None:
+    """It is none where they disagree."""
     alike = build("cat", "dog").cascade
     assert alike.fingerprint().space == "masked"
     unlike = build("cat", "dog", classifiers=[{"space": "raw"}, {}]).cascade
@@ -415,7 +415,7 @@ def test_the_kind_of_log_probabilities_is_that_of_the_models(build: Build) -> No
 
 
 def test_a_cascade_is_named_after_its_models(build: Build) -> None:
-    """In the order in which they are asked."""
+    """Names come in the order in which models are asked."""
     assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.name == "cascade(b -> a)"
 
 

@@ -53,7 +53,7 @@ def serve() -> Iterator[Callable[..., tuple[FaultServer, Classifier]]]:
 
 
 @pytest.mark.parametrize(("fault", "outcome"), FAULTS, ids=lambda value: str(getattr(value, "kind", value)))
-def test_whatever_one_server_does_the_next_one_answers(
+def test_the_next_server_answers_after_any_fault(
     serve: Any, told: Any, fault: str | Fault, outcome: Outcome | None
 ) -> None:
     """The step says what happened; None is an answer nobody can judge. Every request is counted."""

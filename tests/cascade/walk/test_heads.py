@@ -23,7 +23,7 @@ def head() -> Head:
     return fit_head(np.log(np.stack([cat, 1.0 - cat], axis=1)), answers, labels=["cat", "dog"])
 
 
-def test_the_answer_of_a_model_is_finished_before_it_is_judged(build: Build, head: Head) -> None:
+def test_heads_apply_before_the_method_judges(build: Build, head: Head) -> None:
     """Once; under another prompt the head stays behind."""
     built = build(("cat", 0.6), ("cat", 0.9), classifiers=[{"head": head}, {}], threshold=0.5)
     alone = built.classifiers[0].classify("t")

@@ -77,7 +77,7 @@ def test_models_that_fail_are_no_escalation(build: Build, refusal: Any) -> None:
 
 
 def test_an_answer_without_evidence_is_passed_over_like_others(build: Build, told: Any) -> None:
-    """And returned as the last resort; what was said of the evidence is kept."""
+    """It is returned as the last resort, and the reason for missing evidence is kept."""
     found = build("cat", "dog", max_escalations=0, method=told(lambda _: None)).cascade.classify("t")
     assert (found.label, found.confidence, found.accepted) == ("cat", None, False)
     assert found.steps[0].reason.startswith("nothing was told; the next model was not asked")
@@ -97,7 +97,7 @@ def test_tokens_of_answers_and_verifiers_are_counted(
 
 @pytest.mark.parametrize(("most", "asked"), [(0.0, 1), (0.5, 1), (0.51, 2)])
 def test_money_is_counted(build: Build, say: Any, most: float, asked: int) -> None:
-    """In US dollars, as the provider reports them."""
+    """The provider reports US dollars."""
     built = build(say("cat", 0.6, cost=0.5), ("dog", 0.9), max_cost=most)
     found = built.cascade.classify("t")
     assert len(found.steps) == asked
@@ -140,10 +140,8 @@ def test_a_model_that_answers_too_late_is_given_up(build: Build, clock: Callable
     assert "deadline_seconds of 5 has passed" in failed.reason
 
 
-def test_a_fault_for_good_and_one_for_lack_of_time_are_an_error_of_the_row(
-    build: Build, clock: Callable[..., None]
-) -> None:
-    """Only what every call would meet ends the run."""
+def test_a_systemic_fault_and_a_timeout_are_row_errors(build: Build, clock: Callable[..., None]) -> None:
+    """The run ends only for a fault that every call would meet."""
     clock(0.0, 0.0, 4.999, 5.0)
     built = build(ProviderError("no such key.", provider="x", status=401), "dog", deadline_seconds=5.0)
     forever(built.clients[1])
@@ -167,7 +165,7 @@ def test_a_verifier_that_answers_too_late_has_no_evidence(
     assert "deadline_seconds" in found.steps[0].reason
 
 
-def test_a_timeout_of_a_models_own_is_not_the_deadline(build: Build, told: Any) -> None:
+def test_model_timeouts_are_not_the_deadline(build: Build, told: Any) -> None:
     """It is a fault of the method, whose answers have no evidence."""
 
     class Broken(told):  # type: ignore[misc]
@@ -232,8 +230,8 @@ def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
     assert 2 <= built.calls[1] <= 3
 
 
-def test_prices_that_nobody_knows_end_a_run_with_a_budget(build: Build, say: Any) -> None:
-    """With what to do about it."""
+def test_unknown_prices_end_runs_with_budgets(build: Build, say: Any) -> None:
+    """The message says what to do about it."""
     answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
     built = build(*answers, limits=Limits(concurrency=1, max_cost=100.0))
     with pytest.raises(LimitReachedError, match="give cost=0 where it is free"):
@@ -242,7 +240,7 @@ def test_prices_that_nobody_knows_end_a_run_with_a_budget(build: Build, say: Any
     assert len(free.cascade.classify_many(["a", "b", "c"])) == 3
 
 
-def test_what_a_journal_holds_is_not_paid_again(build: Build, say: Any) -> None:
+def test_journal_answers_are_not_paid_again(build: Build, say: Any) -> None:
     """Rows say what their answers once took; budgets count what is paid now."""
     journal = MemoryJournal()
     answers = say("cat", 0.6, tokens=100, cost=1.0), say("dog", 0.9, tokens=100, cost=1.0)
@@ -299,7 +297,7 @@ def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None
     assert built.classifiers[0].limits == own[0]["limits"]
 
 
-def test_a_models_budget_foresees_its_share_of_the_rows_under_way() -> None:
+def test_member_budgets_foresee_rows_under_way() -> None:
     """One of two rows came to it for a dollar: of four under way, two will."""
     gate = Gate(Limits(max_cost=3.0))
     purse = Purse(Limits(), [gate])
@@ -312,7 +310,7 @@ def test_a_models_budget_foresees_its_share_of_the_rows_under_way() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_no_model_gets_more_calls_at_once_than_allowed(build: Build, concurrency: int) -> None:
-    """And as many as allowed."""
+    """It gets as many as allowed."""
     built = build(("cat", 0.6), ("dog", 0.9), client={"latency": 0.002})
     limited = built.cascade.with_limits(Limits(concurrency=concurrency))
     limited.classify_many([str(number) for number in range(20)])
@@ -358,7 +356,7 @@ class InProcess(FakeClient):
     in_process = True
 
 
-def test_a_cascade_with_an_embedded_model_has_four_rows_in_flight() -> None:
+def test_embedded_models_limit_rows_in_flight() -> None:
     """More would only wait for it, and be given up with it when the run is interrupted."""
     small = InProcess(["cat", "dog"], {}, default=("cat", 0.6))
     large = FakeClient(["cat", "dog"], {}, default=("dog", 0.9), latency=0.001)

@@ -44,7 +44,7 @@ def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
     ("name", "options"), [("margin", {"colour": "red"}), ("automix_entailment", {}), ("sure", {})]
 )
 def test_names_and_options_that_do_not_fit_are_refused(name: str, options: dict[str, Any]) -> None:
-    """Before anything is asked."""
+    """Nothing is asked before."""
     with pytest.raises(ConfigurationError):
         method_named(name, **options)
 
@@ -59,7 +59,7 @@ def test_a_model_that_never_has_evidence_is_refused(build: Build, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid"])
-def test_arguments_of_tool_calls_are_refused_where_answers_hold_none(build: Build, name: str) -> None:
+def test_tool_call_filter_needs_arguments(build: Build, name: str) -> None:
     """A field among arguments is another matter."""
     method = method_named(name, token_filter="tool_call_args")
     with pytest.raises(ConfigurationError, match="hold no arguments of a tool call"):
@@ -68,7 +68,7 @@ def test_arguments_of_tool_calls_are_refused_where_answers_hold_none(build: Buil
 
 
 def test_options_reach_the_method() -> None:
-    """By their names."""
+    """Options have their names."""
     method = method_named("hybrid", logprob_weight=0.25, margin_weight=0.75)
     assert method.describe()["logprob_weight"] == 0.25
 
@@ -103,7 +103,7 @@ def test_a_fitted_meta_verifier_runs_live(build: Build, told: Any, make: Callabl
 
 
 def test_answers_that_always_escalate_do_so_live(build: Build, told: Any) -> None:
-    """However sure the verifier is; other fixed answers are another rule."""
+    """They go on however sure the verifier is; other fixed answers are another rule."""
     rules = [SelfConsistencyMetaVerifier(fixed_answers=answers) for answers in ([], ["cat"])]
     cascades = [build("cat", "dog", method=told(lambda _: 1.0), meta_verifier=rule).cascade for rule in rules]
     assert [cascade.classify("t").label for cascade in cascades] == ["cat", "dog"]

@@ -51,7 +51,7 @@ def test_sizes_are_read_in_billions(size: float | str, billions: float) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "7bb", "0b", -1, math.inf, True])
-def test_a_size_that_cannot_be_read_is_refused_by_the_models_name(size: Any) -> None:
+def test_unreadable_sizes_are_refused_by_model_name(size: Any) -> None:
     """Taking it for 0 would ask the unknown model first."""
     with pytest.raises(ConfigurationError, match=r"size of 'unknown'.*'7b'"):
         named("unknown", size=size)
@@ -87,7 +87,7 @@ def test_a_given_size_comes_before_the_one_in_the_name() -> None:
 
 @pytest.mark.parametrize("escalation_order", ["small_to_large", "size"])
 def test_small_models_come_first(build: Build, escalation_order: str) -> None:
-    """By the number of parameters; equals stay as declared."""
+    """Models go by the number of parameters; equals stay as declared."""
     sizes = [{"size": size} for size in ("70b", "500k", 7, "135m", "7b")]
     assert order(build, *sizes, escalation_order=escalation_order) == "bdcea"
 
@@ -109,13 +109,13 @@ def test_without_any_size_the_list_says_the_order(build: Build) -> None:
 def test_numbers_that_some_models_lack_are_refused(
     build: Build, escalation_order: str, models: list[dict[str, Any]], missing: str
 ) -> None:
-    """Whatever place was made up for them would be wrong."""
+    """Every place that was made up for them would be wrong."""
     with pytest.raises(ConfigurationError, match=missing):
         order(build, *models, escalation_order=escalation_order)
 
 
 def test_declared_is_as_declared(build: Build) -> None:
-    """Whatever else is known."""
+    """Costs and sizes change nothing."""
     assert order(build, {"size": 7, "cost": 3}, {"size": 1, "cost": 1}, escalation_order="declared") == "ab"
 
 
@@ -125,7 +125,7 @@ def test_cost_goes_upwards_and_free_models_come_first(build: Build) -> None:
     assert order(build, *costs, escalation_order="cost") == "cebad"
 
 
-def test_automix_asks_the_cheap_model_first_where_the_large_one_is_a_little_better(build: Build) -> None:
+def test_automix_puts_the_cheap_model_before_slightly_better(build: Build) -> None:
     """A lead in quality below t / (1 - t) must not put the dear model first."""
     models = [{"cost": 50, "quality": 0.9}, {"cost": 1, "quality": 0.8}]
     assert order(build, *models, escalation_order="automix") == "ba"
@@ -141,14 +141,14 @@ def test_automix_asks_the_cheap_model_first_where_the_large_one_is_a_little_bett
     ],
 )
 def test_the_tradeoff_weighs_cost_against_quality(build: Build, tradeoff: float, expected: str) -> None:
-    """By hand, from (1 - t) * quality + t * expense."""
+    """The values are worked out by hand, from (1 - t) * quality + t * expense."""
     models = [{"cost": 2, "quality": 0.9}, {"cost": 3, "quality": 0.2}, {"cost": 1, "quality": 0.6}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=tradeoff) == expected
 
 
 @pytest.mark.parametrize("cost", [0, 5])
 def test_equal_costs_leave_quality_to_decide(build: Build, cost: float) -> None:
-    """Even if nothing costs anything."""
+    """Quality decides even if nothing costs anything."""
     models = [{"cost": cost, "quality": 0.9}, {"cost": cost, "quality": 0.4}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0.9) == "ba"
 
@@ -170,10 +170,10 @@ def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
     models=st.lists(st.tuples(st.floats(0, 1e300), st.floats(0.01, 1.0)), min_size=2, max_size=4),
     tradeoff=st.floats(0.0, 1.0),
 )
-def test_no_model_comes_before_one_that_is_no_better_and_no_dearer(
+def test_dominated_models_never_come_later(
     told: Any, models: list[tuple[float, float]], tradeoff: float
 ) -> None:
-    """Whatever the trade-off: only where cost and quality disagree does it matter."""
+    """The trade-off matters only where cost and quality disagree."""
     listed = [
         named("m", cost=cost, quality=quality, name=str(number))
         for number, (cost, quality) in enumerate(models)
@@ -189,7 +189,7 @@ def test_no_model_comes_before_one_that_is_no_better_and_no_dearer(
 
 @pytest.mark.parametrize("tradeoff", [1.1])
 def test_a_tradeoff_outside_its_range_is_refused(build: Build, tradeoff: Any) -> None:
-    """Whether or not the order needs it."""
+    """It is checked whether or not the order needs it."""
     with pytest.raises(ConfigurationError, match="cost_quality_tradeoff"):
         build("cat", cost_quality_tradeoff=tradeoff)
 
@@ -205,17 +205,18 @@ def test_an_unknown_order_is_refused(build: Build) -> None:
     [
         ({"cost": -1}, "cost of 'm'"),
         ({"quality": 0}, "quality of 'm'"),
+        ({"concurrency": 0}, "concurrency of 'm'"),
         ({"quality": 1.5}, "quality of 'm'"),
     ],
 )
 def test_numbers_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    """By the model's name."""
+    """The message has the model's name."""
     with pytest.raises(ConfigurationError, match=message):
         named("m", **settings)
 
 
-def test_two_prompts_of_one_model_get_names_that_tell_them_apart(told: Any) -> None:
-    """As listed; a name that was given stays."""
+def test_equal_models_get_numbered_names(told: Any) -> None:
+    """Numbers follow the list; a name that was given stays."""
     models = [named("m"), named("n"), named("m"), named("m", name="m #1"), named("m").classifier]
     assert Cascade(models, method=told()).models == ("m #2", "n", "m #3", "m #1", "m #4")
 

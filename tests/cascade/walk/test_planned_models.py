@@ -160,7 +160,7 @@ def test_limits_hold_for_a_planned_row(build: Build, told: Any) -> None:
 
 
 def test_policies_that_do_different_things_are_told_apart(build: Build, told: Any) -> None:
-    """In fingerprints, and so in journals and calibrations."""
+    """Fingerprints differ, and so do journals and calibrations."""
     prints = [
         built(build, told, meta_verifier=one).cascade.fingerprint()
         for one in (policy(), policy(cost=9.0), policy(actions={(): report(2)}))
@@ -184,9 +184,9 @@ def test_a_policy_that_leaves_something_open_is_refused(build: Build, told: Any,
         (("cat", "cat", "dog"), {"threshold": 0.5}, "leave one out"),
     ],
 )
-def test_what_does_not_fit_a_policy_is_refused(
+def test_options_that_contradict_a_policy_are_refused(
     build: Build, told: Any, answers: Any, options: dict[str, Any], message: str
 ) -> None:
-    """Before anything is asked."""
+    """Nothing is asked before."""
     with pytest.raises(ConfigurationError, match=message):
         built(build, told, *answers, **options)

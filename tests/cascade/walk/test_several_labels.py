@@ -44,7 +44,7 @@ def test_the_confidence_of_the_whole_answer_decides() -> None:
     cascade.close()
 
 
-def test_the_tokens_of_one_label_are_refused_and_those_of_all_are_not() -> None:
+def test_only_tokens_of_all_labels_are_read() -> None:
     """Which tokens are the label's is not clear where there are several."""
     with pytest.raises(ConfigurationError, match="token_filter='all'"):
         Cascade(models("[]", "[]"), method=AvgLogprob(), threshold=0.8)

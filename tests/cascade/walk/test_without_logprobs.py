@@ -56,8 +56,8 @@ def failure(cascade: Cascade) -> LogprobsUnsupportedError:
     return caught.value
 
 
-def test_a_model_that_refuses_to_give_them_ends_the_run(build: Build) -> None:
-    """With the lines for its place in the task file; the large model is not asked."""
+def test_models_refusing_logprobs_end_the_run(build: Build) -> None:
+    """The error has the lines for the task file; the large model is not asked."""
     built = build(REFUSED, ("cat", 0.9), method="label_probability", limits=Limits(concurrency=1))
     error = failure(built.cascade)
     assert str(error).startswith("a: UnsupportedParamsError: logprobs. This model gives no token")
@@ -79,7 +79,7 @@ def test_a_method_that_reads_tokens_is_replaced_in_the_lines(build: Build) -> No
     assert '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]' in str(error)
 
 
-def test_a_later_model_ends_the_run_when_it_is_first_needed(build: Build) -> None:
+def test_later_models_end_runs_when_first_needed(build: Build) -> None:
     """Rows that the first model was sure of are answered before."""
     built = build({"sure": ("cat", 0.9), "unsure": ("cat", 0.6)}, REFUSED, method="label_probability")
     assert built.cascade.classify("sure").accepted
@@ -87,7 +87,7 @@ def test_a_later_model_ends_the_run_when_it_is_first_needed(build: Build) -> Non
         built.cascade.classify("unsure")
 
 
-def test_rows_that_are_refused_after_others_were_answered_are_data(build: Build) -> None:
+def test_refusals_after_answers_are_row_data(build: Build) -> None:
     """A gateway may refuse some: the step says so, and the next model answers."""
     built = build({"good": ("cat", 0.9), "bad": REFUSED}, ("dog", 0.95), method="label_probability")
     good, bad = (built.cascade.classify(text) for text in ("good", "bad"))
@@ -95,7 +95,7 @@ def test_rows_that_are_refused_after_others_were_answered_are_data(build: Build)
     assert (bad.label, bad.steps[0].verdict, bad.steps[0].outcome) == ("dog", Verdict.FAILED, Outcome.ERROR)
 
 
-def test_a_model_that_answers_without_them_ends_the_run(serve: Serve) -> None:
+def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
     """The first row is asked about twice, like every one whose evidence is missing; few others were begun."""
     small, first = serve("small", faults=lambda _number, _body: "no_logprobs")
     large, second = serve("large")
@@ -139,14 +139,14 @@ def test_a_method_that_reads_none_does_without_them(serve: Serve, told: Any) -> 
 
 
 def test_the_last_answer_is_taken_without_them(serve: Serve) -> None:
-    """Where nothing has to judge it."""
+    """Nothing has to judge it there."""
     _, first = serve("small", answers=lambda _text: ("cat", 0.6))
     _, second = serve("large", answers=lambda _text: ("dog", 0.95), faults=lambda _n, _body: "no_logprobs")
     found = Cascade([first, second], method="label_probability", threshold=[0.9]).classify_many(TEXTS[:8])
     assert {row.label for row in found} == {"dog"}
 
 
-def test_routed_providers_end_the_run_only_where_all_lack_them(serve: Serve) -> None:
+def test_runs_end_when_all_providers_lack_logprobs(serve: Serve) -> None:
     """Another one of them may give some, so that rows without are data."""
     _, silent = serve("one", faults=lambda _number, _body: "no_logprobs")
     _, unasked = serve("two")

@@ -9,12 +9,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade.automix._policy import bin_numbers
-from calibrant.cascade.automix._routing_checks import Array
+from calibrant.cascade.automix._routing_checks import Array, bin_numbers
 
 _SOLVED = 0.5
+# Exponents that the search tries; beyond the last one a power hardly changes.
 _GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
 _MOST_GAMMA = 50.0
+# The search changes one exponent at a time, and settles within two or three passes.
 _PASSES = 5
 
 

@@ -67,7 +67,7 @@ class Corners:
             )
         return budget
 
-    def _around(self, cost: float) -> tuple[int, int, float]:
+    def _points_around(self, cost: float) -> tuple[int, int, float]:
         """Return the points on either side of a budget, and the share of the upper one."""
         budget = self._check_cost(cost)
         upper = int(np.searchsorted(self.cost, budget))

@@ -57,7 +57,7 @@ class MetaVerifier(ABC):
             )
         self.price, self.budget = price, budget
         self.fixed_answers = tuple(fixed_answers)
-        self._fixed = frozenset(map(_plain, fixed_answers))
+        self._fixed = frozenset(map(_plain_answer, fixed_answers))
 
     def fit(  # noqa: PLR0913  (keyword-only costs)
         self,
@@ -98,6 +98,7 @@ class MetaVerifier(ABC):
             (small_cost, large_cost, verifier_cost),
         )
         rows = PairedRows.of(scores, small_score, large_score, costs, name="verifier_score")
+        # Rows that are routed anyway would teach that their scores are not to be trusted.
         rows = rows.take(~self._routed_anyway(len(rows.signal), answers))
         if not len(rows.signal):
             raise ConfigurationError(
@@ -148,7 +149,7 @@ class MetaVerifier(ABC):
                 f"Expected answers of {n} rows for a meta-verifier with fixed_answers, got {count!r}: pass answers=, "
                 "the small model's answers to the same rows."
             )
-        return np.array([_plain(answer) in self._fixed for answer in answers], dtype=bool)
+        return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
     def _best_prefix(self, gain: Array, weight: Array, rows: PairedRows) -> int:
         """Return the number of ordered groups of rows that the price, the budget or the IBC lift routes.
@@ -173,16 +174,18 @@ class MetaVerifier(ABC):
                     f"Expected a budget of at least {cost[0]:.6g}, the cost of the small model and its verifier per "
                     f"row, got {self.budget!r}: `routing_frontier` shows what is cheaper."
                 )
+            # Rounding of the sums must not lose the last group that the budget pays for.
             return int(np.argmax(np.where(cost <= self.budget * (1.0 + 1e-12), gained, -np.inf)))
         _check_lift(rows)
         paid = spent > 0.0  # nothing is bought for nothing
         return int(np.argmax(np.where(paid, gained / np.where(paid, spent, 1.0), -np.inf)))
 
 
-def _plain(answer: object) -> str:
+def _plain_answer(answer: object) -> str:
     """Return an answer in lower case, without punctuation and English articles, single-spaced."""
     if not isinstance(answer, str):
         raise ConfigurationError(f"Expected an answer to be text, got {answer!r} ({type(answer).__name__}).")
+    # Some marks that answers hold are symbols to Unicode, not punctuation.
     kept = [c for c in answer.lower() if unicodedata.category(c)[0] != "P" and c not in "`^$+<=>|~"]
     return " ".join(_ARTICLES.sub(" ", "".join(kept)).split())
 

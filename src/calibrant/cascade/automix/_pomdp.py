@@ -17,9 +17,8 @@ from calibrant.cascade.automix._beliefs import (
     posterior_gain,
 )
 from calibrant.cascade.automix._meta import MetaVerifier
-from calibrant.cascade.automix._policy import bin_numbers
 from calibrant.cascade.automix._pomdp_file import PomdpSpecification
-from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows, check_scores
+from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows, bin_numbers, check_scores
 from calibrant.core._errors import ConfigurationError
 
 PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
@@ -152,6 +151,7 @@ class POMDPMetaVerifier(MetaVerifier):
         if n < 2:
             return _COMPARED[0]
         for form in _COMPARED:
+            # A rule of its own, as forms leave different attributes behind.
             trial = type(self)(k=self.k, smoothing=self.smoothing)
             trial.form_ = form
             for held in range(int(fold.max()) + 1):
@@ -168,7 +168,7 @@ class POMDPMetaVerifier(MetaVerifier):
         return gains
 
     def gain(self, verifier_score: ArrayLike) -> Array:
-        """Return the posterior mean of what the large model adds, shape (n,).
+        """Return the posterior mean of the large model's gain, shape (n,).
 
         Raises
         ------
@@ -248,7 +248,7 @@ class POMDPMetaVerifier(MetaVerifier):
 
 
 def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
-    """Return the area under what is gained by routing groups of rows in the order of their expected gains.
+    """Return the area under the gain of routing groups of rows in the order of their expected gains.
 
     Parameters
     ----------

@@ -26,6 +26,7 @@ _AXES: Final = {
 _ENTRIES: Final = {*_REQUIRED, "start", *_AXES}
 _WORDS: Final = {*_ENTRIES, "identity", "uniform", "reward", "cost", "include", "exclude"}
 _MOST_NAMES: Final = 10_000
+# A few bytes of text may ask for tables of many gigabytes.
 _MOST_NUMBERS: Final = 10_000_000
 
 

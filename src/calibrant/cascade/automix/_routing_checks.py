@@ -37,6 +37,20 @@ def check_scores(name: str, values: ArrayLike) -> Array:
     return np.clip(array, 0.0, 1.0)
 
 
+def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> NDArray[np.intp]:
+    """Return the nearest of the k + 1 values 0, 1/k, ..., 1 for each score, as 0 to k, shape (n,).
+
+    A score half-way between two values counts as the upper one.
+
+    Raises
+    ------
+    ConfigurationError
+        Scores outside [0, 1], NaN, or not of shape (n,).
+    """
+    # Rounding is needed even for exact shares: 0.29 * 100 is 28.999999999999996.
+    return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
+
+
 def check_rows(**arrays: Array) -> int:
     """Return the number of rows all named arrays share; ConfigurationError if they do not share one."""
     lengths = {name: len(array) for name, array in arrays.items()}
@@ -80,6 +94,7 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
             f"Expected {name} above 0, got nothing but 0: a model that costs nothing needs no routing. Give its "
             "price, its time per row, or 1 for equal costs."
         )
+    # A view: one price for a million rows takes no memory.
     return np.broadcast_to(array, (n,))
 
 

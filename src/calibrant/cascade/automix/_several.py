@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade._checks import check_count, check_real
-from calibrant.cascade.automix._frontier import RoutingFrontier, routing_frontier
+from calibrant.cascade.automix._frontier import RoutingFrontier, RoutingPolicy, routing_frontier
 from calibrant.cascade.automix._hull import Corners, rising_hull
-from calibrant.cascade.automix._policy import RoutingPolicy, bin_numbers
-from calibrant.cascade.automix._routing_checks import Array, check_rows, check_scores
+from calibrant.cascade.automix._routing_checks import Array, bin_numbers, check_rows, check_scores
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_values
 
+# The tree of decisions has a branch for every cell, and is searched whole.
 _MOST_CELLS: Final = 1_000_000
 
 Seen = tuple[tuple[int, int], ...]
@@ -141,7 +141,7 @@ class CascadeFrontier(Corners):
         ConfigurationError
             Less than the cheapest policy costs, or not a number.
         """
-        lower, upper, share = self._around(cost)
+        lower, upper, share = self._points_around(cost)
         return self.policy(lower), self.policy(upper), share
 
 
@@ -203,7 +203,7 @@ def plan_models(
     sums: Array = np.stack(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )
-    mass, means = _shrunk(counts, sums, strength)
+    mass, means = _shrunk_tables(counts, sums, strength)
     return exact_frontier(mass, means, cost=costs, verifier_cost=looks)
 
 
@@ -232,8 +232,8 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
 
-def _shrunk(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
-    """Return joint probabilities and mean scores, each axis in turn drawn towards what the ones before it say."""
+def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
+    """Return joint probabilities and mean scores, each axis in turn drawn towards the axes before it."""
     axes = counts.ndim
     n = counts.sum()
     mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
@@ -243,6 +243,7 @@ def _shrunk(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
         before = here.sum(axis=-1, keepdims=True)
         overall = counts.sum(axis=tuple(a for a in range(axes) if a != axis)) / n
         added = strength * overall
+        # Without shrinkage, a row of cells that nothing fell into has no distribution of its own.
         filled = before + strength > 0.0
         share = np.where(filled, (here + added) / np.where(filled, before + strength, 1.0), overall)
         seen = here + added > 0.0

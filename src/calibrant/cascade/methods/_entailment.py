@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from calibrant.cascade._checks import check_real, check_share, is_count, is_number, is_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._share import ShareMethod
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
 from calibrant.cascade.methods._verification import Verifier
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
 from calibrant.core._prediction import Usage
@@ -138,6 +137,7 @@ class AutoMixEntailment(ShareMethod):
         if fault := _contradiction(reply):
             reason = f"{_CALLED}: expected {fault} Look at what answers at {service.url}."
             return NoEvidence(reason=reason, usage=usage, attempts=attempts)
+        # The service's own advice is ignored: the cascade has the threshold.
         share = float(reply["confidence"])
         return Assessment(
             confidence=share, native=share, reason=_remark(reply), usage=usage, attempts=attempts

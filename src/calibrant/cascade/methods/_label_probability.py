@@ -13,10 +13,10 @@ from calibrant.cascade._protocol import (
     Assessment,
     Calibrator,
     NoEvidence,
+    ShareMethod,
     calibrator_record,
     for_one_row,
 )
-from calibrant.cascade.methods._share import ShareMethod
 from calibrant.core._errors import CalibrantError, ConfigurationError, NotFittedError
 
 _LEAST = 1e-300  # as in `Prediction.log_confidence`
@@ -73,6 +73,7 @@ class LabelProbability(ShareMethod):
                 "log-probabilities, or scoring='sampled'."
             )
         try:
+            # Calibrators that know labels are told the label as well.
             confidence = (
                 float(reported)
                 if self._calibrate is None

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._state import read_state, write_state
 from calibrant.cascade._checks import is_count
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
-from calibrant.cascade.methods._share import ShareMethod
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._files import damaged_record
 from calibrant.core._fingerprint import Fingerprint
@@ -32,6 +31,7 @@ _STRENGTHS: Final = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse of the regularisati
 _FOLDS: Final = 5
 _CONFIDENCE_FEATURES: Final = 5
 _LEAST: Final = 1e-12
+# Keeps the log-odds of certainty finite.
 _CLIP: Final = 1e-6
 _WORD: Final = re.compile(r"\w+")
 
@@ -165,6 +165,7 @@ class LearnedScorer(ShareMethod):
             )
         dense = np.array([one or () for one in confidences], dtype=np.float64)
         centre, scale = dense.mean(axis=0), dense.std(axis=0)
+        # A feature that never varies tells nothing, and must not be divided by 0.
         scale[scale < 1e-12] = 1.0
         rare, frequency = _frequencies(questions, self.n_buckets)
         rows: list[dict[str, float]] = []
@@ -306,6 +307,7 @@ class LearnedScorer(ShareMethod):
         score = state.intercept + math.fsum(
             self._weights.get(bucket, 0.0) * value for bucket, value in values.items()
         )
+        # A label that was not seen in the fit counts as an average one.
         score += state.labels.get(prediction.label, 0.0)
         if self.uses_confidence_:
             features = confidence_features(prediction)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from calibrant.cascade._checks import check_count, check_real, is_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
 from calibrant.cascade.methods._prompts import SELF_VERIFY_PROMPT, check_slots, fill_slots, quoted
-from calibrant.cascade.methods._share import ShareMethod
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import CalibrantError
 from calibrant.inference._classifier import Classifier
@@ -23,6 +22,7 @@ _SCHEMA: Final = {
     "additionalProperties": False,
 }
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+# The number comes first, so that a reply that is cut off in its reason still counts.
 _CUT_OFF = re.compile(r'\{\s*"confidence"\s*:\s*(-?\d[\d.eE+-]*)\s*,')
 # Behind a number: it is a share of something else than 1.
 _OTHER_UNIT = re.compile(

@@ -15,6 +15,7 @@ from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 
 _SCALE: Final = 3.0  # nats
+# Servers write -9999 for a token that was ruled out; less would overflow a mean.
 _IMPOSSIBLE: Final = -9999.0
 # Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
 # OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
@@ -43,6 +44,7 @@ class _TokenMethod(ABC):
     name: ClassVar[str]
     default_threshold: ClassVar[float]
     needs_tokens: ClassVar[bool] = True
+    top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
     def __post_init__(self) -> None:
         if self.token_filter not in get_args(TokenFilter):
@@ -119,7 +121,6 @@ class AvgLogprob(_TokenMethod):
 
     name: ClassVar[str] = "avg_logprob"
     default_threshold: ClassVar[float] = 2.0 / 3.0
-    top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
@@ -168,7 +169,6 @@ class Margin(_TokenMethod):
 
     name: ClassVar[str] = "margin"
     default_threshold: ClassVar[float] = 0.5
-    top_logprobs: ClassVar[int] = 2
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return math.fsum(_gap(token) for token in tokens) / len(tokens)
@@ -207,7 +207,6 @@ class Hybrid(_TokenMethod):
     margin_weight: float = 0.5
     name: ClassVar[str] = "hybrid"
     default_threshold: ClassVar[float] = 0.5
-    top_logprobs: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -130,7 +130,7 @@ class _CallReader:
 
     def _string(self, match: re.Match[bytes], *, may_be_encoded: bool) -> None:
         begin, end = match.span(_STRING)
-        encoded = _encoded(match[_STRING], begin) if may_be_encoded else None
+        encoded = _encoded_spans(match[_STRING], begin) if may_be_encoded else None
         if encoded is not None:
             self.spans += encoded
         elif begin < end:
@@ -139,7 +139,7 @@ class _CallReader:
             self.spans.append((end, end + 1))
 
 
-def _encoded(raw: bytes, start: int) -> list[Span] | None:
+def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
     """Return the values of the JSON document that a string at `start` holds, or None where it holds none."""
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte

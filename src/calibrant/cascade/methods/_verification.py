@@ -219,16 +219,16 @@ class Verifier:
         together = self.k if len(context) <= _FITS else 1
         while True:
             new = await self._ask(question, answer, context, range(together))
-            answers = _joined(answers, new)
-            if not (context and _too_long(new)):
+            answers = _joined_answers(answers, new)
+            if not (context and _is_too_long(new)):
                 break
             context = _beginning(context)
             together = 1
-        if _too_long(new):
+        if _is_too_long(new):
             raise _refusal(answers)
         if new.given and together < self.k:
             rest = await self._ask(question, answer, context, range(together, self.k))
-            answers = _joined(answers, rest)
+            answers = _joined_answers(answers, rest)
         return answers, context
 
     async def _ask(self, question: str, answer: str, context: str, numbers: range) -> RowAnswers:
@@ -247,6 +247,7 @@ class Verifier:
         if self.temperature is not None:
             options["temperature"] = self.temperature
         if options.get("seed") is not None:
+            # Equal seeds would draw equal samples.
             options["seed"] += number
         return CompletionRequest(
             messages=({"role": "user", "content": text},),
@@ -273,6 +274,7 @@ class Verifier:
 
     def _problem(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
         """Return the reason for which there is no verdict; an empty text where there is one."""
+        # A share of few samples would look as sure as one of all.
         if 2 * len(samples) < self.k:
             return (
                 f"Expected at least half of {self.k} samples of the verifier, got {len(samples)}: "
@@ -375,11 +377,11 @@ def _last_verdict(sample: Prediction) -> str:
     return _INCORRECT if negated or wrong else _CORRECT
 
 
-def _joined(one: RowAnswers, other: RowAnswers) -> RowAnswers:
+def _joined_answers(one: RowAnswers, other: RowAnswers) -> RowAnswers:
     return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
 
 
-def _too_long(answers: RowAnswers) -> bool:
+def _is_too_long(answers: RowAnswers) -> bool:
     return not answers.given and any(isinstance(one, ContextLengthError) for one in answers.failures)
 
 
