@@ -19,6 +19,7 @@ from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.runs._directory import PREDICTIONS, RESULT, read_origin
+from calibrant.runs._folder import make_folder
 from calibrant.runs._records import RowFile
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
@@ -71,12 +72,7 @@ class LearnedHead:
                 f"{directory}: expected another directory than that of the predictions, which were made without this "
                 "head and would be exported with it: choose another."
             )
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StateError(
-                f"{directory}: cannot be written ({error}): choose another directory."
-            ) from error
+        make_folder(directory)
         self.head.save(directory / "head.json", fingerprint=self.fingerprint)
         return directory / "head.json"
 

@@ -38,6 +38,7 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
+from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._folder import differing_keys
 from calibrant.runs._records import row_line
 
@@ -372,7 +373,7 @@ def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchR
     answers, finish = BatchAnswers(directory, state, api), finisher(directory.path, state)
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
-    with atomic_writer(directory.predictions) as file:
+    with atomic_writer(directory.path / PREDICTIONS) as file:
         rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
         for index, (example, answer) in enumerate(rows):
             prediction = finish(answer, example.input)

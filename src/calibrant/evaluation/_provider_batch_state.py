@@ -230,11 +230,6 @@ class BatchDirectory:
 
     path: Path
 
-    @property
-    def predictions(self) -> Path:
-        """The file of the collected rows."""
-        return self.path / PREDICTIONS
-
     def file(self, kind: str, part: BatchPart) -> Path:
         """Return the file of a part's ``requests``, ``answers`` or ``errors``."""
         return self.path / f"batch-{kind}-{part.number:04d}.jsonl"

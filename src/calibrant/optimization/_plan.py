@@ -44,6 +44,28 @@ Proposer: TypeAlias = Callable[..., dict[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
+    """Settings of a search.
+
+    Attributes
+    ----------
+    name : str
+        Name of the proposer.
+    proposer : callable or None
+        Proposes prompts; None leaves that to the reflection model.
+    reflection_model : str, callable or None
+        Writes prompts; None if `proposer` does.
+    minibatch_size : int
+        Training rows that a proposal is tried on first.
+    seed : int
+        Seed of every choice.
+    prior_correction : str or None
+        Method by which predictions are given out without their label prior; None gives them as they are.
+    thresholds : str or None
+        ``auto`` takes confidence thresholds from training rows.
+    races : bool
+        True if log-likelihoods on validation rows decide, not a score.
+    """
+
     name: str
     proposer: Proposer | None
     reflection_model: str | Callable[[str], str] | None
@@ -59,7 +81,7 @@ class SearchPlan:
         return SCREENED if self.races and n >= SCREENED + FIRST else n
 
     def detectable_gain(self, task: Task) -> float | None:
-        """Return by how much accuracy a prompt must be better to be told from the seed prompt; None without a race."""
+        """Return the gain in accuracy that tells a prompt from the seed prompt, in [0, 1]; None without a race."""
         n = len(task.validation)
         return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
 
@@ -105,6 +127,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     *,
     may_race: bool,
 ) -> SearchPlan:
+    """Check the options of `optimize` and return its plan; a race also depends on the task."""
     for split in ("train", "validation", "test"):
         task.rows(split)
     if minibatch_size is not None and minibatch_size < 1:
@@ -121,19 +144,15 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         )
     wished = _wished_thresholds(task, thresholds)
     races = may_race and _races(task, wished)
-    name: str
-    function: Proposer | None
-    if proposer == "exemplar":
-        name, rows = proposer, EXEMPLAR_MINIBATCH
-        function = ExemplarProposer(train=_teaching(task), seed=seed, forms=races)
-    elif proposer == "reflection":
-        name, function, rows = proposer, None, REFLECTION_MINIBATCH
-    elif callable(proposer):
-        name, function, rows = name_of(proposer), proposer, REFLECTION_MINIBATCH
-    else:
+    if not (callable(proposer) or proposer in ("exemplar", "reflection")):
         raise ConfigurationError(
             f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
         )
+    name, rows = name_of(proposer), REFLECTION_MINIBATCH
+    function = proposer if callable(proposer) else None
+    if proposer == "exemplar":
+        rows = EXEMPLAR_MINIBATCH
+        function = ExemplarProposer(train=_teaching(task), seed=seed, forms=races)
     return SearchPlan(
         name=name,
         proposer=function,
@@ -147,7 +166,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
 
 
 def _races(task: Task, thresholds: Thresholds | None) -> bool:
-    """Return whether log-likelihoods decide: answers are one plain label, and nobody asks for a score of their own."""
+    """Return True if log-likelihoods decide: answers are one plain label, and the task names no score of its own."""
     return (
         type(task.labels) is LabelSet
         and thresholds is None
@@ -177,6 +196,7 @@ def _teaching(task: Task) -> list[Example]:
 
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
+    """Return the numbers of rows that the budget depends on."""
     return SearchSize(
         validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
@@ -186,6 +206,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
 
 
 def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
+    """Return all that the answers of a search depend on, as ``run.json`` holds it."""
     content = {
         "labels": labels_to_record(task.labels),
         "prompt": task.prompt,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, StateError
@@ -23,8 +23,7 @@ _SCHEMA_VERSION: Final = 1
 _Record: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreRow:
+class ScoreRow(NamedTuple):
     """One line of the table.
 
     Attributes
@@ -266,12 +265,9 @@ def _baselines_of_search(final: _Record) -> Baselines:
 
 def _score(name: str, found: _Record) -> ScoreRow:
     accuracy, macro_f1, labels = found["accuracy"], found.get("macro_f1"), found.get("answered_labels")
-    return ScoreRow(
-        name=name,
-        accuracy=Interval(**{end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}),
-        macro_f1=None if macro_f1 is None else float(macro_f1),
-        answered_labels="" if labels is None else f"{labels['answered']:,} of {labels['total']:,}",
-    )
+    ends = {end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}
+    answered = "" if labels is None else f"{labels['answered']:,} of {labels['total']:,}"
+    return ScoreRow(name, Interval(**ends), None if macro_f1 is None else float(macro_f1), answered)
 
 
 def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:

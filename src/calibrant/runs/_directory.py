@@ -14,7 +14,6 @@ from calibrant.core._files import is_in_place, make_rescue_folder, read_json_obj
 from calibrant.runs._folder import MANIFEST, check_manifest, hold_lock, make_folder, unwritable, write_json
 
 _LOCK: Final = ".lock"
-_RESTORE_ORIGIN: Final = "restore the file, or give the predictions file alone, in a directory without it"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"
@@ -177,13 +176,17 @@ def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
     )
     if source is None:
         return None
-    return source, read_json_object(source, remedy=_RESTORE_ORIGIN)
+    try:
+        return source, read_json_object(source, remedy="restore it")
+    except StateError as error:
+        raise damaged_origin(source, error) from error
 
 
 def damaged_origin(source: Path, error: Exception) -> StateError:
     """Return the error for a file that does not say what the rows of a run depend on."""
     return StateError(
-        f"{source}: expected what the predictions depend on, got something else ({error!r}): {_RESTORE_ORIGIN}."
+        f"{source}: expected what the predictions depend on, got something else ({error!r}): restore the file, or give "
+        "the predictions file alone, in a directory without it."
     )
 
 

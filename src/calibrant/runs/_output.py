@@ -145,11 +145,10 @@ class PredictionsFile:
             raise self._failure  # a batch is missing: nothing may follow it
         if self._file is None:
             return  # closed meanwhile: the row is asked again, or known to the cache
-        if self._old is not None:
-            self._copy(index)
-            if index < self.rows:
-                self._old.readline()
-                self._copied += 1
+        self._copy(index)
+        if self._old is not None and index < self.rows:
+            self._old.readline()
+            self._copied += 1
         record = row_record(index, example, prediction)
         self._lines.append(record_line(record))
         self._count(record)
@@ -180,11 +179,14 @@ class PredictionsFile:
             raise self._failure from error
 
     def _copy(self, until: int) -> None:
-        """Take over the old lines before row `until`."""
+        """Copy the old lines before row `until`; failed rows among them were not asked again, and count as they are."""
         if self._old is None:
             return
         while self._copied < min(until, self.rows):
-            self._lines.append(self._old.readline())
+            line = self._old.readline()
+            if not self.is_finished(self._copied):
+                self._count(json.loads(line))
+            self._lines.append(line)
             self._copied += 1
             if len(self._lines) >= _BATCH:
                 self.flush()
@@ -205,7 +207,7 @@ class PredictionsFile:
         try:
             if self._failure is not None:
                 raise self._failure
-            self._keep_failures()
+            self._copy(self.rows)
             self.flush()
             os.fsync(file.fileno())
             if not is_in_place(file.fileno(), self._path if self._old is None else self._new):
@@ -219,17 +221,6 @@ class PredictionsFile:
             for opened in filter(None, (file, self._old)):
                 with contextlib.suppress(OSError):
                     opened.close()
-
-    def _keep_failures(self) -> None:
-        """Take over the old lines that are left; the rows that failed among them were not asked again."""
-        if self._old is None:
-            return
-        while self._copied < self.rows:
-            line = self._old.readline()
-            if not self.is_finished(self._copied):
-                self._count(json.loads(line))
-            self._copied += 1
-            self._lines.append(line)
 
     def _rescued(self, file: IO[bytes]) -> CalibrantError:
         """Copy the rows out of the open file, whose name is gone, and return the error that says so."""
