@@ -7,11 +7,13 @@ import json
 import os
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from calibrant.cli import _models
-from calibrant.cli._app import COMMANDS, main
+from calibrant.cli._app import COMMANDS, app, main
 from calibrant.clients._weights import LocalModel
 from calibrant.core._installation import install_command
 from command_line import command
@@ -168,3 +170,12 @@ def test_commands_describe_themselves_as_listed(name: str) -> None:
     assert own.exit_code == 0
     assert listed in " ".join(own.stdout.split())
     assert run(name, "--nothing").exit_code == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    """Help texts are read from docstrings, so a misspelt name there would leave one empty."""
+    found: Any = get_command(app).commands[name]  # type: ignore[attr-defined]
+    found = found.make_context(name, [], resilient_parsing=True).command
+    leaves = list(getattr(found, "commands", {"": found}).values())
+    assert [one.name for leaf in leaves for one in leaf.params if not one.help] == []
