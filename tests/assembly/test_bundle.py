@@ -467,6 +467,14 @@ def test_a_threshold_of_ones_own_is_about_calibrated_confidence(evaluated: Path,
     assert (failed.accepted, failed.decided_by, failed.threshold) == (False, None, None)
 
 
+@pytest.mark.parametrize("threshold", [-0.1, 95, float("nan")])
+def test_a_threshold_of_ones_own_is_a_share(evaluated: Path, tmp_path: Path, threshold: float) -> None:
+    """A percentage is refused."""
+    bundle = export(evaluated, tmp_path / "bundle")
+    with pytest.raises(ConfigurationError, match=r"Expected a threshold in \[0, 1\]"):
+        bundle.decide(prediction(0.9), threshold=threshold)
+
+
 def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
     """A suggestion does not stand for the guarantee that was asked for."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.9999)

@@ -256,6 +256,7 @@ def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str)
         ("settings.json", lambda value: value["tasks"][0].update(routing={}), "at least one provider"),
         ("settings.json", lambda value: value["tasks"][0].update(field="]["), "field"),
         ("thresholds.json", lambda value: value.update(certified={"threshold": 2}), r"thresholds in [0, 1]"),
+        ("thresholds.json", lambda value: value.update(x=1), "expected the keys certification, certified,"),
         ("thresholds.json", lambda value: value.update(suggested={"high": "x", "low": 0}), "damaged"),
         (
             "history.json",
