@@ -240,8 +240,6 @@ def _run(
     limits, about = _limits(task, options), {"task": task.name}
     if options.engine == "ray":
         from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
-        from calibrant.distributed._evaluate import evaluate  # Ray Data is heavy
-        from calibrant.distributed._settings import Cluster
 
         workers = {} if options.workers is None else {"workers": options.workers}
         return evaluate(
