@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.cascade import routing_frontier
 from calibrant.cascade.automix._frontier import RoutingFrontier
+from calibrant.cascade.automix._hull import rising_hull
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]
@@ -260,3 +261,16 @@ def test_equal_costs_are_a_trade_like_any_other() -> None:
     """The better model is asked at once then, and one may still look first."""
     frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2, verifier_cost=0)
     assert (frontier.cost.tolist(), frontier.performance.tolist()) == ([2.0, 3.0], [0.5, 1.0])
+
+
+def test_rounding_of_costs_makes_no_corner() -> None:
+    """The better of two points that cost the same but for rounding is the corner."""
+    cost, performance = np.array([1.0, np.nextafter(1.0, 2.0)]), np.array([0.5, 0.6])
+    assert rising_hull(cost, performance).tolist() == [1]
+
+
+def test_frontiers_and_policies_show_their_figures() -> None:
+    """Arrays are left out."""
+    frontier = routing_frontier([0, 1], [0, 1], [1, 1], small_cost=1, large_cost=10, k=1)
+    assert repr(frontier) == "RoutingFrontier(2 points, cost 1 to 7, performance 0.5 to 1)"
+    assert repr(frontier.policy(0)).startswith("RoutingPolicy(small=1, large=0, verify=0, bins=2, cost=1,")
