@@ -620,6 +620,13 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert found.calls == 12 if most == 20 else 11
 
 
+def test_more_alternatives_than_asked_skip_steps() -> None:
+    """The engine is not asked for a number that it has shown already."""
+    model = Model(ail=listing(100))
+    assert examine(model).top_logprobs == 100
+    assert [request.top_logprobs for request in model.requests][3] == 1000
+
+
 def test_vanishing_alternatives_end_the_search() -> None:
     """Some servers drop log-probabilities in silence rather than refuse."""
 

@@ -280,6 +280,7 @@ class TestRepetitionAndHostileTexts:
     @pytest.mark.parametrize(
         "text",
         [
+            "`" * 50_000,
             '{"a": "' + "\\" * 99_999,
             '["' * 20_000,
             "." * 99_999 + "x",

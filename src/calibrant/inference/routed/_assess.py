@@ -313,10 +313,8 @@ class DriftWatch:
             task.exception()  # an embedder that raises has been told of; nobody else asks
 
 
-def text_of(messages: Sequence[Message] | str) -> str:
-    """Return the last user message, or a text as it is; empty where there is none."""
-    if isinstance(messages, str):
-        return messages
+def text_of(messages: Sequence[Message]) -> str:
+    """Return the last user message; empty where there is none."""
     return next((_content(found) for found in reversed(messages) if found.get("role") == "user"), "")
 
 
