@@ -18,7 +18,6 @@ from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.store._score_store import ScoreStore
 from calibrant.store._scores import Scope, ScopeSummary, Score
 
 ScoreType = Literal["binary", "continuous"]
@@ -124,6 +123,8 @@ class EvaluationHistory:
         busy_timeout: float = 5.0,
         create: bool = True,
     ) -> None:
+        from calibrant.store._score_store import ScoreStore  # noqa: PLC0415 (loads the database's library)
+
         self._store = ScoreStore(
             default_history() if url is None else url, busy_timeout=busy_timeout, create=create
         )
