@@ -26,7 +26,7 @@ from calibrant.core._completion import ContinuingClient, NextTokens
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import examine
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.inference.doctor._records import Examination, Thresholds, Verdict
+from calibrant.inference.doctor._records import Examination, FindingVerdict, Thresholds
 from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
@@ -282,7 +282,7 @@ def test_where_and_why_the_readers_differ_is_said(
 ) -> None:
     """Known defects of the library, on the provider's own answer; nothing of it makes confidence misleading."""
     finding = examine(Model(ail=ail)).finding("alignment")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     for part in found:
         assert part in finding.detail
     assert "unknown" not in finding.detail
@@ -297,13 +297,13 @@ def test_a_clipped_log_probability_is_named() -> None:
 def test_completions_can_be_compared() -> None:
     """Completions of calibrant's own are handed on in a shape that the library reads."""
     found = examine(Model(ail=lambda response, _: read_completion(response)))
-    assert found.finding("alignment").verdict is Verdict.OK
+    assert found.finding("alignment").verdict is FindingVerdict.OK
 
 
 def test_an_answer_that_neither_reads_is_no_agreement() -> None:
     """Tokens came, but no JSON."""
     finding = examine(Model(ail=spelling("Food it is.", "Food", " it", " is", "."))).finding("alignment")
-    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.verdict is FindingVerdict.UNKNOWN
 
 
 # --- models that are well -----------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_raw_claimed_as_masked_is_a_problem() -> None:
     """Confidence would be far too low; the remedy is one line."""
     found = examine(Model(illegal=0.4))
     finding = found.finding("space")
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert "0.40 of the probability is on texts that are no label" in finding.detail
     assert finding.remedy == 'Set space = "raw" under [model] (space="raw" in Python).'
     assert found.problems == (finding,)
@@ -410,7 +410,7 @@ def test_raw_claimed_as_masked_is_a_problem() -> None:
 def test_off_topic_question_shows_raw_space() -> None:
     """On plain texts it puts nothing on other words, and looks masked."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
-    assert found.finding("space").verdict is Verdict.PROBLEM
+    assert found.finding("space").verdict is FindingVerdict.PROBLEM
     assert found.space is LogprobSpace.RAW
     assert found.label_mass == pytest.approx(1.0)
 
@@ -418,7 +418,7 @@ def test_off_topic_question_shows_raw_space() -> None:
 def test_setup_space_is_examined() -> None:
     """A user who has set the remedy is told that all is well."""
     found = examine(Model(illegal=0.4), space="raw")
-    assert found.finding("space").verdict is Verdict.OK
+    assert found.finding("space").verdict is FindingVerdict.OK
     assert found.problems == ()
     assert found.space is LogprobSpace.RAW
 
@@ -427,7 +427,7 @@ def test_masked_claimed_as_raw_is_a_warning() -> None:
     """Nearly the same confidence comes out of it."""
     found = examine(Model(space="raw"))
     finding = found.finding("space")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert finding.remedy == 'Set space = "masked" under [model] (space="masked" in Python).'
     assert found.space is LogprobSpace.MASKED
 
@@ -437,10 +437,10 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
     """The emitted token alone is legal in either."""
     found = examine(Model(limit=1, illegal=illegal))
     finding = found.finding("space")
-    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.verdict is FindingVerdict.UNKNOWN
     assert finding.detail.startswith("Only one alternative is reported")
     assert finding.detail.endswith("they are read as masked.")
-    assert found.finding("top_logprobs").verdict is Verdict.WARNING
+    assert found.finding("top_logprobs").verdict is FindingVerdict.WARNING
     assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
 
 
@@ -448,7 +448,7 @@ def test_plain_texts_alone_do_not_prove_a_mask() -> None:
     """The question off the topic is refused: a sure model without a mask would look the same."""
     off_topic = refusing("no", when=lambda r: r.response_format is not None and topic(r) is None)
     found = examine(Model(refuse=off_topic))
-    assert found.finding("space").verdict is Verdict.UNKNOWN
+    assert found.finding("space").verdict is FindingVerdict.UNKNOWN
     assert "off the topic could not be read" in found.finding("space").detail
     assert found.space is LogprobSpace.MASKED
 
@@ -456,7 +456,7 @@ def test_plain_texts_alone_do_not_prove_a_mask() -> None:
 def test_a_client_that_claims_no_evidence_is_believed() -> None:
     """Space ``none``: whatever it reports is no log-probability."""
     found = examine(Model(space="none"))
-    assert found.finding("space").verdict is Verdict.UNKNOWN
+    assert found.finding("space").verdict is FindingVerdict.UNKNOWN
     assert found.scoring == "sampled"
 
 
@@ -475,7 +475,7 @@ def test_ignored_enum_is_a_problem(text: str) -> None:
     """Prose, another label, another key."""
     found = examine(Model(ail=saying(text)))
     finding = found.finding("enum")
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail.startswith("4 of 4 answers were no label: ")
     assert finding.remedy
 
@@ -484,26 +484,26 @@ def test_a_schema_that_is_not_enforced_is_noticed() -> None:
     """The prompt alone makes the model answer with labels; off the topic it does not."""
     found = examine(Model(spell=lambda label, off_topic: "Tokyo" if off_topic else label))
     finding = found.finding("enum")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert "not enforced: off the topic, answered 'Tokyo'" in finding.detail
 
 
 def test_wrong_labels_are_counted_but_no_problem() -> None:
     """A weak model may still have honest log-probabilities."""
     found = examine(Model(spell=lambda _, __: "Music"))
-    assert found.finding("enum").verdict is Verdict.OK
+    assert found.finding("enum").verdict is FindingVerdict.OK
     assert found.finding("enum").detail == "4 of 4 answers were a label, 1 the expected one."
 
 
 def test_no_logprobs_is_a_problem() -> None:
     """Everything that rests on them is unknown, and sampling is recommended."""
     found = examine(Model(ail=without_logprobs))
-    assert found.finding("logprobs").verdict is Verdict.PROBLEM
+    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
     assert 'scoring = "sampled"' in found.finding("logprobs").remedy
     assert [verdicts(found)[name] for name in ("space", "top_logprobs", "label_mass", "units")] == [
         "unknown"
     ] * 4
-    assert found.finding("determinism").verdict is Verdict.OK
+    assert found.finding("determinism").verdict is FindingVerdict.OK
     assert (found.space, found.scoring, found.top_logprobs) == (LogprobSpace.NONE, "sampled", 0)
     assert found.thresholds == Thresholds(high=0.85, low=0.60)
 
@@ -514,7 +514,7 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
     found = examine(model)
     assert verdicts(found)["enum"] == "ok"
     finding = found.finding("logprobs")
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail == "Refused together with enum output: logprobs are not supported"
     assert found.calls == 11
     assert found.scoring == "sampled"
@@ -523,7 +523,7 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
     """Then their absence is no problem."""
     found = examine(Continuing(ail=without_logprobs))
-    assert found.finding("logprobs").verdict is Verdict.WARNING
+    assert found.finding("logprobs").verdict is FindingVerdict.WARNING
     assert (found.problems, found.scoring) == ((), "exact")
 
 
@@ -532,7 +532,7 @@ def test_some_answers_without_logprobs_are_a_warning() -> None:
     found = examine(
         Model(ail=lambda response, number: without_logprobs(response, 0) if number == 5 else response)
     )
-    assert found.finding("logprobs").verdict is Verdict.WARNING
+    assert found.finding("logprobs").verdict is FindingVerdict.WARNING
     assert found.finding("logprobs").detail == "They came with 7 of 8 answers."
     assert found.scoring == "decode"
 
@@ -546,7 +546,7 @@ def test_tokens_must_spell_the_answer() -> None:
         return response
 
     found = examine(Model(ail=ail))
-    assert found.finding("logprobs").verdict is Verdict.PROBLEM
+    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
     assert "do not spell the label" in found.finding("logprobs").detail
     assert found.scoring == "sampled"
 
@@ -557,10 +557,10 @@ def test_a_schema_that_is_refused_is_a_problem() -> None:
     found = examine(model)
     finding = found.finding("enum")
     assert (finding.verdict, finding.detail) == (
-        Verdict.PROBLEM,
+        FindingVerdict.PROBLEM,
         "The schema is refused: no json_schema here",
     )
-    assert found.finding("logprobs").verdict is Verdict.UNKNOWN
+    assert found.finding("logprobs").verdict is FindingVerdict.UNKNOWN
     assert [verdicts(found)[name] for name in ("exact", "prefill", "seed", "latency")] == ["ok"] * 4
     assert (found.scoring, found.calls) == ("exact", 9)
 
@@ -612,7 +612,7 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     )
     found = examine(model)
     finding = found.finding("top_logprobs")
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is FindingVerdict.OK
     assert f"{came} came back; " in finding.detail
     assert f"were refused (at most {most})" in finding.detail
     assert found.top_logprobs == came
@@ -649,7 +649,7 @@ def test_changing_labels_are_a_warning() -> None:
     answers = itertools.cycle(["Food", "Music"])
     found = examine(Model(spell=lambda _, __: next(answers)))
     finding = found.finding("determinism")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert finding.detail == "2 different answers to 3 equal calls at temperature 0."
 
 
@@ -697,7 +697,7 @@ def test_exact_scores_show_masked_label_mass() -> None:
     found = examine(Continuing(label_mass=0.1))
     assert found.space is LogprobSpace.MASKED
     assert found.label_mass == pytest.approx(0.1)
-    assert found.finding("label_mass").verdict is Verdict.WARNING
+    assert found.finding("label_mass").verdict is FindingVerdict.WARNING
 
 
 # --- units --------------------------------------------------------------------------------------
@@ -719,11 +719,11 @@ def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], An
     """Named, and never taken for evidence."""
     found = examine(Model(ail=values(change)))
     finding = found.finding("units")
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy
-    assert found.finding("space").verdict is Verdict.UNKNOWN
-    assert found.finding("label_mass").verdict is Verdict.UNKNOWN
+    assert found.finding("space").verdict is FindingVerdict.UNKNOWN
+    assert found.finding("label_mass").verdict is FindingVerdict.UNKNOWN
     assert (found.space, found.scoring) == (LogprobSpace.NONE, "sampled")
 
 
@@ -733,14 +733,14 @@ def test_one_bad_answer_is_enough() -> None:
     def ail(response: Response, number: int) -> object:
         return values(lambda _: math.nan)(response, 0) if number == 6 else response
 
-    assert examine(Model(ail=ail)).finding("units").verdict is Verdict.PROBLEM
+    assert examine(Model(ail=ail)).finding("units").verdict is FindingVerdict.PROBLEM
 
 
 def test_values_for_impossible_are_fine() -> None:
     """OpenAI's -9999 for what its mask rules out, and minus infinity."""
     found = examine(Model(ail=listing(7)))
     finding = found.finding("units")
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is FindingVerdict.OK
     assert "at or below -9999, read as impossible" in finding.detail
     assert found.space is LogprobSpace.MASKED
 
@@ -749,7 +749,7 @@ def test_numbers_without_gradation_are_a_warning() -> None:
     """0 or -9999, even where the answer is anyone's guess: confidence would always be 1."""
     found = examine(Model(ail=values(lambda value: 0.0 if value > -1 else -9999.0)))
     finding = found.finding("units")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert "they do not tell a sure answer from a doubtful one" in finding.detail
 
 
@@ -761,7 +761,7 @@ def test_tokens_listed_twice_count_once() -> None:
             token["top_logprobs"].append({key: token[key] for key in ("token", "bytes", "logprob")})
         return response
 
-    assert examine(Model(ail=ail)).finding("units").verdict is Verdict.OK
+    assert examine(Model(ail=ail)).finding("units").verdict is FindingVerdict.OK
 
 
 # --- exact scoring, prefill, seed ---------------------------------------------------------------
@@ -782,9 +782,9 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
     finding = found.finding("exact")
     assert ('scoring = "exact"' in found.finding("space").remedy) is (detail is None)
     if detail is None:
-        assert finding.verdict is Verdict.OK
+        assert finding.verdict is FindingVerdict.OK
         return
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy.startswith('Use scoring = "decode"')
     assert found.scoring == "decode"
@@ -805,7 +805,7 @@ def test_missing_label_tokens_cannot_be_scored() -> None:
             yield Row()
 
     found = examine(Elsewhere())
-    assert found.finding("exact").verdict is Verdict.PROBLEM
+    assert found.finding("exact").verdict is FindingVerdict.PROBLEM
     assert found.finding("exact").detail == "No label is among the tokens the model would write next."
 
 
@@ -819,7 +819,7 @@ def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     model.next_failure = error
     found = examine(model)
     finding = found.finding("exact")
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is FindingVerdict.PROBLEM
     assert str(error).removeprefix("patient: ") in finding.detail
     assert len(model.prefixes) == 1
     assert found.scoring == "decode"
@@ -844,14 +844,14 @@ def test_a_begun_answer_may_be_refused() -> None:
     """With the reason."""
     begun = refusing("last message must be the user's", when=lambda r: r.messages[-1]["role"] == "assistant")
     finding = examine(Model(refuse=begun)).finding("prefill")
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingVerdict.WARNING
     assert finding.detail == "An answer that is begun is refused: last message must be the user's"
 
 
 def test_a_seed_repeats_a_sample_or_not() -> None:
     """The same answer twice at temperature 1."""
-    assert examine(Model(drawn=["1, 2, 3"])).finding("seed").verdict is Verdict.OK
-    assert examine(Model(drawn=["1, 2, 3", "4, 5, 6"])).finding("seed").verdict is Verdict.WARNING
+    assert examine(Model(drawn=["1, 2, 3"])).finding("seed").verdict is FindingVerdict.OK
+    assert examine(Model(drawn=["1, 2, 3", "4, 5, 6"])).finding("seed").verdict is FindingVerdict.WARNING
 
 
 def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
@@ -860,7 +860,7 @@ def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
     found = examine(model)
     finding = found.finding("seed")
     assert (finding.verdict, finding.detail) == (
-        Verdict.UNKNOWN,
+        FindingVerdict.UNKNOWN,
         "Temperature 1 with a seed brought no answer: no seed",
     )
     assert sum("seed" in request.options for request in model.requests) == 1
@@ -925,10 +925,10 @@ def test_later_failures_are_findings() -> None:
 def test_a_broken_body_is_a_finding(body: object) -> None:
     """Nothing in it is evidence."""
     found = examine(Model(ail=lambda _, __: body))
-    assert found.finding("enum").verdict is Verdict.PROBLEM
+    assert found.finding("enum").verdict is FindingVerdict.PROBLEM
     assert "broken response" in found.finding("enum").detail
-    assert found.finding("logprobs").verdict is Verdict.PROBLEM
-    assert found.finding("determinism").verdict is Verdict.UNKNOWN
+    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
+    assert found.finding("determinism").verdict is FindingVerdict.UNKNOWN
 
 
 def test_system_exit_does_not_end_the_loop() -> None:
@@ -1024,7 +1024,7 @@ def test_fewer_than_twenty_calls_are_made(name: str) -> None:
     assert list(verdicts(found)) == FEATURES
     for finding in found.findings:
         assert finding.detail
-        assert finding.remedy or finding.verdict is not Verdict.PROBLEM
+        assert finding.remedy or finding.verdict is not FindingVerdict.PROBLEM
     assert Examination.from_record(json.loads(json.dumps(found.to_record()))) == found
 
 

@@ -20,8 +20,8 @@ from calibrant.inference.doctor import _records
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,
+    FindingVerdict,
     Thresholds,
-    Verdict,
     load_examination,
     refuse_misleading,
     save_examination,
@@ -79,8 +79,10 @@ def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> 
         "parameters": {},
         "examined": NOON,
         "findings": (
-            Finding(feature="space", verdict=Verdict.PROBLEM, detail="Raw: so it is.", remedy="Set it."),
-            Finding(feature="units", verdict=Verdict.OK, detail="Fine."),
+            Finding(
+                feature="space", verdict=FindingVerdict.PROBLEM, detail="Raw: so it is.", remedy="Set it."
+            ),
+            Finding(feature="units", verdict=FindingVerdict.OK, detail="Fine."),
         ),
         "space": LogprobSpace(space),
         "scoring": "decode",
@@ -251,7 +253,7 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
 
 def test_repeated_keys_are_not_stored() -> None:
     """Its message becomes a finding."""
-    told = Finding(feature="seed", verdict=Verdict.UNKNOWN, detail="got api_key=s3cr3t-value")
+    told = Finding(feature="seed", verdict=FindingVerdict.UNKNOWN, detail="got api_key=s3cr3t-value")
     path = save_examination(examined(findings=(told,)))
     assert SECRET not in path.read_text()
     assert load_examination("openai/x") is not None
@@ -259,7 +261,7 @@ def test_repeated_keys_are_not_stored() -> None:
 
 def test_text_that_is_no_utf8_can_be_stored() -> None:
     """Half a surrogate pair from a model's answer."""
-    told = Finding(feature="prefill", verdict=Verdict.UNKNOWN, detail="came '\ud83d'")
+    told = Finding(feature="prefill", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
     save_examination(examined(findings=(told,)))
     assert load_examination("openai/x") == examined(findings=(told,))
 
@@ -308,7 +310,7 @@ def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> N
 @pytest.mark.usefixtures("opened")
 def test_right_findings_refuse_the_wrong_space() -> None:
     """The finding was fine then, and needs a remedy now."""
-    fine = Finding(feature="space", verdict=Verdict.OK, detail="Raw: fine.")
+    fine = Finding(feature="space", verdict=FindingVerdict.OK, detail="Raw: fine.")
     save_examination(examined(findings=(fine,), examined=None))
     with pytest.raises(
         ConfigurationError, match=r'An examination found: Raw: fine\. Set space = "raw" under'
@@ -360,7 +362,7 @@ def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("space", ["raw", "masked"])
 def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
     """Whatever the space."""
-    bad = Finding(feature="units", verdict=Verdict.PROBLEM, detail="Probabilities.", remedy="Sample.")
+    bad = Finding(feature="units", verdict=FindingVerdict.PROBLEM, detail="Probabilities.", remedy="Sample.")
     save_examination(examined(findings=(bad,), space="none"))
     with pytest.raises(ConfigurationError, match=r"found: Probabilities\. Sample\."):
         Classifier(model="openai/x", labels=LABELS, space=space)
@@ -372,8 +374,8 @@ def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
 )
 def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: list[Any]) -> None:
     """A space that could not be told, and one that is masked after all."""
-    finding = Finding(feature="space", verdict=Verdict(verdict), detail="d", remedy="r")
-    doubtful = Finding(feature="units", verdict=Verdict.WARNING, detail="d", remedy="r")
+    finding = Finding(feature="space", verdict=FindingVerdict(verdict), detail="d", remedy="r")
+    doubtful = Finding(feature="units", verdict=FindingVerdict.WARNING, detail="d", remedy="r")
     save_examination(examined(findings=(finding, doubtful), space=space))
     Classifier(model="openai/x", labels=LABELS)
     assert len(opened) == 1

@@ -24,8 +24,7 @@ from calibrant.core import StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace, Verdict
 from calibrant.heads import Head
-from calibrant.inference.doctor._records import Verdict as DoctorVerdict
-from calibrant.inference.doctor._records import load_examination
+from calibrant.inference.doctor._records import FindingVerdict, load_examination
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
 from calibrant.store import PredictionCache
 from calibrant.store._router_open import open_router_state
@@ -159,8 +158,8 @@ def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.
     assert found.examined == datetime(2026, 3, 4, 12, tzinfo=UTC)
     assert found.space is LogprobSpace.RAW
     assert [(one.feature, one.verdict) for one in found.findings] == [
-        ("space", DoctorVerdict.PROBLEM),
-        ("units", DoctorVerdict.OK),
+        ("space", FindingVerdict.PROBLEM),
+        ("units", FindingVerdict.OK),
     ]
     assert (found.thresholds.high, found.thresholds.low, found.label_mass) == (0.95, 0.8, 0.5)
     assert load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 4}) is None

@@ -20,16 +20,16 @@ from calibrant.clients._redact import hidden_in_address, public_address
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference.doctor._examine import examine
-from calibrant.inference.doctor._records import Verdict, hidden_options, holds_digest, save_examination
+from calibrant.inference.doctor._records import FindingVerdict, hidden_options, holds_digest, save_examination
 
 if TYPE_CHECKING:
     from calibrant.inference.doctor._records import Examination
 
 _STYLES: Final = {
-    Verdict.OK: "green",
-    Verdict.WARNING: "yellow",
-    Verdict.PROBLEM: "bold red",
-    Verdict.UNKNOWN: "dim",
+    FindingVerdict.OK: "green",
+    FindingVerdict.WARNING: "yellow",
+    FindingVerdict.PROBLEM: "bold red",
+    FindingVerdict.UNKNOWN: "dim",
 }
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -19,9 +19,9 @@ from calibrant.inference.doctor._readings import SENTINEL, TEXTS, TopicReading
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,
+    FindingVerdict,
     RecommendedScoring,
     Thresholds,
-    Verdict,
     identity,
 )
 
@@ -36,7 +36,7 @@ _JITTER: Final = 0.01
 _NOISE: Final = math.log(1e-3)
 _SAMPLED: Final = 'scoring = "sampled" under [model], which needs none'
 
-_Judgement: TypeAlias = tuple[Verdict, str, str]
+_Judgement: TypeAlias = tuple[FindingVerdict, str, str]
 """Verdict, detail and remedy of a probe."""
 
 
@@ -429,19 +429,19 @@ def _latency(evidence: Evidence) -> _Judgement:
 
 
 def _ok(detail: str) -> _Judgement:
-    return Verdict.OK, detail, ""
+    return FindingVerdict.OK, detail, ""
 
 
 def _unknown(detail: str) -> _Judgement:
-    return Verdict.UNKNOWN, detail, ""
+    return FindingVerdict.UNKNOWN, detail, ""
 
 
 def _warning(detail: str, remedy: str = "") -> _Judgement:
-    return Verdict.WARNING, detail, remedy
+    return FindingVerdict.WARNING, detail, remedy
 
 
 def _problem(detail: str, remedy: str) -> _Judgement:
-    return Verdict.PROBLEM, detail, remedy
+    return FindingVerdict.PROBLEM, detail, remedy
 
 
 _PROBES: Final[Mapping[str, Callable[[Evidence], _Judgement]]] = {

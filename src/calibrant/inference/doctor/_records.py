@@ -50,7 +50,7 @@ Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
 RecommendedScoring: TypeAlias = Literal["exact", "decode", "sampled"]
 
 
-class Verdict(StrEnum):
+class FindingVerdict(StrEnum):
     """Verdict of one probe.
 
     ``ok``
@@ -78,7 +78,7 @@ class Finding:
     feature : str
         Name of the probe: ``enum``, ``logprobs``, ``space``, ``top_logprobs``, ``determinism``,
         ``label_mass``, ``units``, ``alignment``, ``exact``, ``prefill``, ``seed`` or ``latency``.
-    verdict : Verdict
+    verdict : FindingVerdict
         Its verdict.
     detail : str
         The observation.
@@ -89,7 +89,7 @@ class Finding:
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
 
     feature: str
-    verdict: Verdict
+    verdict: FindingVerdict
     detail: pydantic.SkipValidation[str]  # may hold half a surrogate pair from a model's answer
     remedy: str = ""
 
@@ -154,7 +154,7 @@ class Examination:
     @property
     def problems(self) -> tuple[Finding, ...]:
         """The findings that make confidence misleading or absent."""
-        return tuple(finding for finding in self.findings if finding.verdict is Verdict.PROBLEM)
+        return tuple(finding for finding in self.findings if finding.verdict is FindingVerdict.PROBLEM)
 
     def finding(self, feature: str) -> Finding:
         """Return the finding of one probe.
@@ -394,9 +394,9 @@ def refuse_misleading(
 
 def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
     """Return the remedy for a finding, or an empty text where the setup may stay."""
-    if finding.feature == "units" and finding.verdict is Verdict.PROBLEM:
+    if finding.feature == "units" and finding.verdict is FindingVerdict.PROBLEM:
         return finding.remedy
-    known = finding.feature == "space" and finding.verdict is not Verdict.UNKNOWN
+    known = finding.feature == "space" and finding.verdict is not FindingVerdict.UNKNOWN
     if known and record.space is LogprobSpace.RAW and space is LogprobSpace.MASKED:
         return finding.remedy or 'Set space = "raw" under [model] (space="raw" in Python).'
     return ""
