@@ -192,13 +192,13 @@ class ProviderError(CalibrantError):
     >>> from calibrant.core import ProviderError
     >>> from calibrant.inference import Classifier
     >>> from calibrant.testing import FakeClient
-    >>> denied = ProviderError("invalid key", provider="fake", status=401, hint="Set its key.")
+    >>> denied = ProviderError("invalid key.", provider="fake", status=401, hint="Set its key.")
     >>> classifier = Classifier(model=FakeClient(["Food", "Rent"], {"lunch": denied}), labels=["Food", "Rent"])
     >>> try:
     ...     classifier.classify("lunch")
     ... except ProviderError as error:
-    ...     print(error, error.status, error.systemic)
-    fake: invalid key Set its key. 401 True
+    ...     print(f"{error} (every call would fail: {error.systemic})")
+    fake: invalid key. Set its key. (every call would fail: True)
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only options)
@@ -318,8 +318,8 @@ class ProviderTimeoutError(ProviderError):
     >>> try:
     ...     ask([{"role": "user", "content": "lunch"}])
     ... except ProviderTimeoutError as error:
-    ...     print(error, error.retryable)
-    fake: no answer within 30 s True
+    ...     print(f"{error} (try again: {error.retryable})")
+    fake: no answer within 30 s (try again: True)
     """
 
 
@@ -335,6 +335,6 @@ class RateLimitError(ProviderError):
     >>> try:
     ...     ask([{"role": "user", "content": "lunch"}])
     ... except RateLimitError as error:
-    ...     print(error, error.retry_after)
-    fake: slow down 2.0
+    ...     print(f"{error} (try again after {error.retry_after} s)")
+    fake: slow down (try again after 2.0 s)
     """
