@@ -28,6 +28,16 @@ class CompletionRequest:
         Anything else to hand to the provider (``temperature``, ``max_tokens``, ...).
     without_text : tuple of mappings, optional
         The messages without what differs from row to row.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["Food", "Rent"], {"lunch": "Food"})
+    >>> prediction = Classifier(model=fake, labels=fake.labels, field="category").classify("lunch")
+    >>> request = fake.requests[0]
+    >>> request.messages[-1], request.top_logprobs, request.response_format["type"]
+    ({'role': 'user', 'content': 'lunch'}, 5, 'json_schema')
     """
 
     messages: tuple[Message, ...]
@@ -48,6 +58,21 @@ class Client(Protocol):
     space : LogprobSpace
         Log-probability space of the model; ``mixed`` where it answers with a `Completion` that
         says so itself.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from calibrant.core import Client, Completion, CompletionRequest
+    >>> class Parrot:
+    ...     name, space = "parrot", "none"
+    ...     async def complete(self, request):
+    ...         return Completion(text=request.messages[-1]["content"])
+    ...     def close(self):
+    ...         pass
+    >>> isinstance(Parrot(), Client)
+    True
+    >>> asyncio.run(Parrot().complete(CompletionRequest(messages=({"role": "user", "content": "hi"},)))).text
+    'hi'
     """
 
     name: str
@@ -80,6 +105,14 @@ class Token:
         Natural logarithm of its probability.
     top : tuple of (bytes, float)
         Reported alternatives, usually with the token itself among them.
+
+    Examples
+    --------
+    >>> import math
+    >>> from calibrant.core import Token
+    >>> token = Token(b"Food", math.log(0.8), top=((b"Food", math.log(0.8)), (b"Rent", math.log(0.2))))
+    >>> [(data.decode(), round(math.exp(logprob), 2)) for data, logprob in token.top]
+    [('Food', 0.8), ('Rent', 0.2)]
     """
 
     data: bytes
@@ -110,6 +143,17 @@ class Completion:
         Tokens and cost.
     space : LogprobSpace or None
         Log-probability space, where the client's space is ``mixed``; else None.
+
+    Examples
+    --------
+    >>> import math
+    >>> from calibrant.core import Completion, Token
+    >>> from calibrant.logprobs import extract_distribution
+    >>> choice = Token(b'Food"', math.log(0.8), top=((b'Food"', math.log(0.8)), (b'Rent"', math.log(0.2))))
+    >>> tokens = (Token(b'{"label": "', 0.0), choice, Token(b"}", 0.0))
+    >>> completion = Completion(text='{"label": "Food"}', tokens=tokens, finish_reason="stop")
+    >>> extract_distribution(completion, ["Food", "Rent"], "label").probabilities.round(2).tolist()
+    [0.8, 0.2]
     """
 
     text: str

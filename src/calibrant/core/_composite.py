@@ -86,6 +86,13 @@ class Field:
     ------
     ConfigurationError
         The labels are composite themselves, or no legal label set.
+
+    Examples
+    --------
+    >>> from calibrant.core import Field
+    >>> urgency = Field(name="urgency", labels=["low", "high"], path="ticket.urgency")
+    >>> urgency.labels.canonical("HIGH"), urgency.path
+    ('high', 'ticket.urgency')
     """
 
     name: str
@@ -118,6 +125,15 @@ class FieldLabels(CompositeLabels):
     ------
     ConfigurationError
         They are fewer, or share a name or a path.
+
+    Examples
+    --------
+    >>> from calibrant.core import Field, FieldLabels
+    >>> category = Field(name="category", labels=["Bills", "Food"])
+    >>> labels = FieldLabels([category, Field(name="urgency", labels=["low", "high"])])
+    >>> answer = labels.canonical('{"urgency": "LOW", "category": "Bills"}')
+    >>> answer, labels.values(answer)["urgency"]
+    ('{"category": "Bills", "urgency": "low"}', 'low')
     """
 
     structure = "fields"
@@ -185,6 +201,14 @@ class MultiLabels(CompositeLabels):
     ------
     ConfigurationError
         They are fewer than two, or not distinct.
+
+    Examples
+    --------
+    >>> from calibrant.core import MultiLabels
+    >>> labels = MultiLabels(["Bills", "Food", "Travel"])
+    >>> answer = labels.canonical('["food", "Bills"]')
+    >>> answer, labels.values(answer)
+    ('["Bills", "Food"]', {'Bills': 'yes', 'Food': 'yes', 'Travel': 'no'})
     """
 
     structure = "multi_label"

@@ -31,11 +31,31 @@ _LONGEST_MESSAGE: Final = 2000
 
 
 class CalibrantError(Exception):
-    """Base of every error calibrant raises on purpose."""
+    """Base of every error calibrant raises on purpose.
+
+    Examples
+    --------
+    >>> from calibrant.core import CalibrantError, LabelSet
+    >>> try:
+    ...     LabelSet(["Food"])
+    ... except CalibrantError as error:
+    ...     print(f"{type(error).__name__}: {error}")
+    ConfigurationError: Expected at least two labels, got 1: ['Food'].
+    """
 
 
 class ConfigurationError(CalibrantError, ValueError):
-    """A parameter, schema or task file does not say what it must."""
+    """A parameter, schema or task file does not say what it must.
+
+    Examples
+    --------
+    >>> from calibrant.core import ConfigurationError, Limits
+    >>> try:
+    ...     Limits(max_cost=0)
+    ... except ConfigurationError as error:
+    ...     print(error)
+    Expected max_cost to be a number above 0, got 0.
+    """
 
 
 class DataError(CalibrantError):
@@ -49,6 +69,20 @@ class DataError(CalibrantError):
         The file; put in front of the message.
     line : int, optional
         One-based line of the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.core import DataError, read_examples
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     print("input,answer", file=file)
+    ...     print("lunch,", file=file, flush=True)
+    ...     try:
+    ...         read_examples(Path(file.name))
+    ...     except DataError as error:
+    ...         print(error.line, str(error).partition(": ")[2])
+    2 expected text in 'answer', got an empty text (columns here: input, answer).
     """
 
     def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
@@ -59,19 +93,70 @@ class DataError(CalibrantError):
 
 
 class NotFittedError(CalibrantError):
-    """A learned object was used before ``fit``."""
+    """A learned object was used before ``fit``.
+
+    Examples
+    --------
+    >>> from calibrant.core import NotFittedError
+    >>> from calibrant.heads import TextBaseline
+    >>> try:
+    ...     TextBaseline().predict(["lunch"])
+    ... except NotFittedError as error:
+    ...     print(error)
+    Expected a fitted TextBaseline, got predict before fit: call fit first.
+    """
 
 
 class LogprobsUnavailableError(CalibrantError):
-    """Token log-probabilities were needed and the answer holds none that can be used."""
+    """Token log-probabilities were needed and the answer holds none that can be used.
+
+    Examples
+    --------
+    >>> from calibrant.core import LogprobsUnavailableError
+    >>> from calibrant.logprobs import extract_distribution
+    >>> from calibrant.testing import fake_response
+    >>> try:
+    ...     extract_distribution(fake_response("Food", top_logprobs=0), ["Food", "Rent"], "category")
+    ... except LogprobsUnavailableError as error:
+    ...     print(str(error).partition(":")[0])
+    Expected token log-probabilities, got none that can be used (none were reported)
+    """
 
 
 class LimitReachedError(CalibrantError):
-    """A budget or a deadline that the user set ended a run before its last row."""
+    """A budget or a deadline that the user set ended a run before its last row.
+
+    Examples
+    --------
+    >>> from calibrant.core import LimitReachedError, Limits
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["Food", "Rent"], {"lunch": "Food"}, default="Rent")
+    >>> classifier = Classifier(model=fake, labels=fake.labels, field="category", limits=Limits(max_requests=1))
+    >>> try:
+    ...     classifier.classify_many(["lunch", "May"])
+    ... except LimitReachedError as error:
+    ...     print(error)
+    The budget max_requests of 1 calls is used up (1 rows are answered).
+    """
 
 
 class StateError(CalibrantError):
-    """A run directory or another stored state is damaged, foreign or from another version."""
+    """A run directory or another stored state is damaged, foreign or from another version.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant.core import StateError
+    >>> from calibrant.store import PredictionCache
+    >>> with tempfile.NamedTemporaryFile(suffix=".db") as file:
+    ...     _ = file.write(b"this is no database" * 100), file.flush()
+    ...     try:
+    ...         PredictionCache(file.name)
+    ...     except StateError as error:
+    ...         print(str(error).split(": ")[1:3])
+    ['expected a database for predictions, got', 'file is not a database']
+    """
 
 
 class ProviderError(CalibrantError):
@@ -101,6 +186,19 @@ class ProviderError(CalibrantError):
     ----------
     attempts : int
         Calls made before giving up; set by whoever retries.
+
+    Examples
+    --------
+    >>> from calibrant.core import ProviderError
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> denied = ProviderError("invalid key.", provider="fake", status=401, hint="Set its key.")
+    >>> classifier = Classifier(model=FakeClient(["Food", "Rent"], {"lunch": denied}), labels=["Food", "Rent"])
+    >>> try:
+    ...     classifier.classify("lunch")
+    ... except ProviderError as error:
+    ...     print(f"{error} (every call would fail: {error.systemic})")
+    fake: invalid key. Set its key. (every call would fail: True)
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only options)
@@ -136,7 +234,19 @@ class ProviderError(CalibrantError):
 
 
 class ContextLengthError(ProviderError):
-    """Prompt and text together are longer than the model's context."""
+    """Prompt and text together are longer than the model's context.
+
+    Examples
+    --------
+    >>> from calibrant.core import ContextLengthError
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> too_long = ContextLengthError("9000 tokens do not fit into 8192", provider="fake")
+    >>> fake = FakeClient(["Food", "Rent"], {"lunch": "Food", "novel": too_long})
+    >>> classifier = Classifier(model=fake, labels=fake.labels, field="category")
+    >>> [(row.outcome.value, row.reason) for row in classifier.classify_many(["lunch", "novel"])]
+    [('ok', ''), ('unparsed', 'fake: 9000 tokens do not fit into 8192')]
+    """
 
 
 class LogprobsUnsupportedError(ProviderError):
@@ -154,6 +264,17 @@ class LogprobsUnsupportedError(ProviderError):
         HTTP status, where there was one.
     section : str, default "[model]"
         Lines of the task file that the setting belongs under.
+
+    Examples
+    --------
+    >>> from calibrant.core import LogprobsUnsupportedError
+    >>> try:
+    ...     raise LogprobsUnsupportedError("unknown option logprobs", provider="fake", status=400)
+    ... except LogprobsUnsupportedError as error:
+    ...     print(error.summary)
+    ...     print(*error.hint.splitlines()[2:4], sep=": ")
+    fake: unknown option logprobs
+    [model]: scoring = "sampled"
     """
 
     def __init__(
@@ -186,8 +307,34 @@ class LogprobsUnsupportedError(ProviderError):
 
 
 class ProviderTimeoutError(ProviderError):
-    """No complete answer arrived in time."""
+    """No complete answer arrived in time.
+
+    Examples
+    --------
+    >>> from calibrant.core import ProviderTimeoutError
+    >>> from calibrant.testing import FakeClient
+    >>> slow = ProviderTimeoutError("no answer within 30 s", provider="fake", retryable=True)
+    >>> ask = FakeClient(["Food", "Rent"], {"lunch": slow}).as_callable()
+    >>> try:
+    ...     ask([{"role": "user", "content": "lunch"}])
+    ... except ProviderTimeoutError as error:
+    ...     print(f"{error} (try again: {error.retryable})")
+    fake: no answer within 30 s (try again: True)
+    """
 
 
 class RateLimitError(ProviderError):
-    """The provider asked us to slow down."""
+    """The provider asked us to slow down.
+
+    Examples
+    --------
+    >>> from calibrant.core import RateLimitError
+    >>> from calibrant.testing import FakeClient
+    >>> busy = RateLimitError("slow down", provider="fake", status=429, retryable=True, retry_after=2.0)
+    >>> ask = FakeClient(["Food", "Rent"], {"lunch": [busy, "Food"]}).as_callable()
+    >>> try:
+    ...     ask([{"role": "user", "content": "lunch"}])
+    ... except RateLimitError as error:
+    ...     print(f"{error} (try again after {error.retry_after} s)")
+    fake: slow down (try again after 2.0 s)
+    """

@@ -71,6 +71,13 @@ class LabelSet(Sequence[str]):
     ------
     ConfigurationError
         Fewer than two labels, an empty one, duplicates, or two equal after case folding.
+
+    Examples
+    --------
+    >>> from calibrant.core import LabelSet
+    >>> labels = LabelSet(["Food", "Rent"])
+    >>> labels.canonical(" food "), labels.canonical("Taxi"), labels[1]
+    ('Food', None, 'Rent')
     """
 
     structure: ClassVar[str] = "flat"
@@ -152,6 +159,13 @@ class OpenLabels(LabelSet):
     For models that are called without a schema. Labels are added at the end and never removed, so a distribution
     over the labels of an earlier moment is a beginning of a later one's. Two sets are equal only if they are the
     same object. Safe to use from several threads.
+
+    Examples
+    --------
+    >>> from calibrant.core import OpenLabels
+    >>> labels = OpenLabels()
+    >>> [labels.canonical(text) for text in ("Food", "Taxi", " food")], labels.labels
+    (['Food', 'Taxi', 'Food'], ('Food', 'Taxi'))
     """
 
     structure: ClassVar[str] = "open"

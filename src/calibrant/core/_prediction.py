@@ -103,6 +103,13 @@ class LabelDistribution:
     error_bound : float or None, default None
         In ``exact`` space the largest total variation, in [0, 1], between this distribution and the
         one that scoring every label to its end would give; None elsewhere, where it is not known.
+
+    Examples
+    --------
+    >>> from calibrant import logprobs, testing
+    >>> response = testing.fake_response("Food", probabilities={"Food": 0.8, "Rent": 0.2})
+    >>> logprobs.extract_distribution(response, ["Food", "Rent"], "category").probabilities.round(2).tolist()
+    [0.8, 0.2]
     """
 
     labels: tuple[str, ...]
@@ -231,6 +238,12 @@ class Interval:
         The point estimate.
     median : float or None
         Median of the resampling distribution, where one was used.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import wilson_interval
+    >>> f"{(interval := wilson_interval(8, 10)).estimate} ({interval.lower:.2f} to {interval.upper:.2f})"
+    '0.8 (0.49 to 0.94)'
     """
 
     lower: float
@@ -411,6 +424,14 @@ class Prediction:
         The labels of an answer that holds several; empty where it is one label.
     features : ndarray of float16, shape (d,), or None
         What the model made of the text (`TokenLogprobs.features`, where the label begins), where it is kept.
+
+    Examples
+    --------
+    >>> from calibrant import inference, testing
+    >>> fake = testing.FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.8)})
+    >>> prediction = inference.Classifier(model=fake, labels=fake.labels, field="category").classify("lunch")
+    >>> prediction.label, round(prediction.confidence, 2)
+    ('Food', 0.8)
     """
 
     label: str | None

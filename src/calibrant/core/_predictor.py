@@ -69,6 +69,15 @@ class Stop:
         True where the rows under way are given up too, instead of being finished.
     waits : bool
         True where rows are given up that wait between calls.
+
+    Examples
+    --------
+    >>> from calibrant.core import Stop
+    >>> stop = Stop()
+    >>> stop.request("the user pressed Ctrl-C")
+    >>> stop.request("the deadline passed", at_once=True)
+    >>> stop.reason, stop.at_once
+    ('the user pressed Ctrl-C', True)
     """
 
     def __init__(self) -> None:
@@ -189,6 +198,16 @@ class Predictor(Protocol):
         The system prompt that `query` asks under.
     user_template : str or None
         The user template that `query` asks with.
+
+    Examples
+    --------
+    >>> from calibrant.core import Predictor
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["Food", "Rent"], {"lunch": "Food"})
+    >>> classifier = Classifier(model=fake, labels=fake.labels, field="category", prompt="Sort the payment.")
+    >>> isinstance(classifier, Predictor), classifier.query("lunch").prompt
+    (True, 'Sort the payment.')
     """
 
     labels: LabelSet

@@ -32,7 +32,21 @@ _KEYS: Final = (
 
 
 class Journal(Protocol):
-    """Remembers finished predictions, so that no call is paid for twice."""
+    """Remembers finished predictions, so that no call is paid for twice.
+
+    Examples
+    --------
+    >>> from calibrant.core import Prediction
+    >>> class DictJournal(dict):
+    ...     def get_many(self, keys):
+    ...         return {key: self[key] for key in keys if key in self}
+    ...     def put(self, key, prediction):
+    ...         self[key] = prediction
+    >>> journal = DictJournal()
+    >>> journal.put("first", Prediction(label="Food"))
+    >>> [prediction.label for prediction in journal.get_many(["first", "second"]).values()]
+    ['Food']
+    """
 
     def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
         """Return the predictions stored under `keys`, those that are there."""

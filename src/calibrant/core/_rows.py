@@ -46,6 +46,12 @@ class TextWithContext:
         The text.
     context : str or None
         What its answer has to rest on.
+
+    Examples
+    --------
+    >>> from calibrant.core import Example
+    >>> Example(input="Was the fee charged twice?", answer="yes", context="Statement: fee 4.50, fee 4.50").text
+    TextWithContext(text='Was the fee charged twice?', context='Statement: fee 4.50, fee 4.50')
     """
 
     text: str
@@ -71,6 +77,13 @@ class Example:
     ------
     DataError
         Text or answer is something else, such as a list of labels.
+
+    Examples
+    --------
+    >>> from calibrant.core import Example
+    >>> example = Example(input="lunch with Ana", answer="Food", additional_context={"amount": "12.50"})
+    >>> example.text, example.answer
+    ('lunch with Ana', 'Food')
     """
 
     input: str
@@ -293,7 +306,19 @@ def _read_parquet(path: Path, most: int) -> Iterator[Row]:
 def read_examples(
     path: Path, *, columns: Columns = Columns(), split: str | None = None
 ) -> list[tuple[Example, int]]:
-    """Read all examples of `path` with their line numbers; see `iter_examples`."""
+    """Read all examples of `path` with their line numbers; see `iter_examples`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.core import read_examples
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     for line in ("input,answer", "lunch,Food", "May rent,Rent"):
+    ...         print(line, file=file, flush=True)
+    ...     [(example.answer, line) for example, line in read_examples(Path(file.name))]
+    [('Food', 2), ('Rent', 3)]
+    """
     return list(iter_examples(path, columns=columns, split=split))
 
 
@@ -340,6 +365,17 @@ class DataSource:
         Which columns hold what.
     split : str or None
         Only rows of this split count; None takes all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.core import DataSource
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     for line in ("input,answer,split", "lunch,Food,train", "May rent,Rent,test"):
+    ...         print(line, file=file, flush=True)
+    ...     [example.input for example, line in DataSource(path=Path(file.name), split="test").examples()]
+    ['May rent']
     """
 
     path: Path

@@ -82,6 +82,14 @@ class Task:
         Which columns of its data files hold what.
     sources : mapping of str to DataSource
         Where the rows of its splits are; empty unless it was read from a file.
+
+    Examples
+    --------
+    >>> from calibrant.core import Example, Task
+    >>> rows = (Example(input="lunch", answer="food"), Example(input="May", answer="Rent"))
+    >>> task = Task(name="payments", labels=["Food", "Rent"], prompt="Sort the payment.", train=rows)
+    >>> [row.answer for row in task.rows("train")], task.model.name
+    (['Food', 'Rent'], 'local/smollm2-135m')
     """
 
     name: str

@@ -56,6 +56,19 @@ def build_composite_feedback(
     ------
     ConfigurationError
         A confidence is not in [0, 1], or not 0 <= low <= high <= 1.
+
+    Examples
+    --------
+    >>> from calibrant.core import MultiLabels
+    >>> from calibrant.feedback import build_composite_feedback
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(MultiLabels(["Bills", "Food"]), {"lunch": ('["Food"]', 0.9)}, field="topics")
+    >>> prediction = Classifier(model=fake, labels=fake.labels, field="topics").classify("lunch")
+    >>> print(build_composite_feedback(prediction, '["Bills", "Food"]', labels=fake.labels))
+    Wrong set of labels (90% probability). Expected 'Bills', 'Food', got 'Food'.
+    Missed 'Bills' (5% probability): the prompt should say more clearly when it applies.
+    Right: 'Food'.
     """
     for part in prediction.parts:
         check(confidence=part.confidence, low=low, high=high)

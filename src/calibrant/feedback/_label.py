@@ -95,6 +95,14 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     ------
     ConfigurationError
         The confidence is not in [0, 1], or not 0 <= low <= high <= 1.
+
+    Examples
+    --------
+    >>> from calibrant.core import Outcome
+    >>> from calibrant.feedback import build_feedback
+    >>> row = {"is_correct": False, "expected": "Rent", "got": "Food", "confidence": 0.95}
+    >>> build_feedback(**row, distribution=None, outcome=Outcome.OK)
+    "Wrong (95% probability). Expected 'Rent', got 'Food'."
     """
     check(confidence=confidence, low=low, high=high)
     if outcome is Outcome.ERROR:

@@ -105,6 +105,16 @@ class Head(SavedFit):
         The embedding model it reads texts with, beside their words; None where it needs none.
     held_out_losses : ndarray of shape (n_rows,) or None
         Held-out log loss of each labelled row, in nats; None if no rung was tried, or for a head read from a file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.heads import fit_head
+    >>> answers = np.arange(100) % 2
+    >>> logprobs = np.log([[0.6, 0.4], [0.9, 0.1]])[1 - answers]  # always says "no", less so where that is wrong
+    >>> head = fit_head(logprobs, answers, labels=["no", "yes"])
+    >>> head.rung, head.n_rows, head.transform(logprobs[:2]).argmax(axis=1).tolist()
+    ('vector', 100, [0, 1])
     """
 
     _kind: ClassVar[str] = "head"

@@ -99,6 +99,15 @@ def extract_distribution(
         The response has an unknown shape.
     ConfigurationError
         `labels`, `field_path` or `space` is wrong; found before the response is looked at.
+
+    Examples
+    --------
+    >>> from calibrant.logprobs import extract_distribution
+    >>> from calibrant.testing import fake_response
+    >>> response = fake_response("Food", probabilities={"Food": 0.7, "Rent": 0.2, "Taxi": 0.1})
+    >>> distribution = extract_distribution(response, ["Food", "Rent", "Taxi"], "category")
+    >>> distribution.probabilities.round(2).tolist(), round(distribution.confidence("Food"), 2)
+    ([0.7, 0.2, 0.1], 0.7)
     """
     checked_space = _checked_space(space)
     names = _label_tuple(labels)

@@ -32,6 +32,13 @@ def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:
     ConfigurationError
         The schema lacks the field, the field has no enum, or its enum holds something besides text
         (``null`` is skipped: it means the absence of a label).
+
+    Examples
+    --------
+    >>> from calibrant.logprobs import labels_from_schema
+    >>> schema = {"type": "object", "properties": {"category": {"enum": ["Food", "Rent"]}}}
+    >>> labels_from_schema(schema, "category")
+    ('Food', 'Rent')
     """
     node = SchemaNode.of(schema)
     for part in parse_path(field_path):

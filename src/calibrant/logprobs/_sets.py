@@ -160,6 +160,17 @@ def extract_set(
         The response has an unknown shape.
     ConfigurationError
         `labels`, `field_path` or `space` is wrong.
+
+    Examples
+    --------
+    >>> from calibrant.core import MultiLabels
+    >>> from calibrant.logprobs import extract_set
+    >>> from calibrant.testing import fake_response
+    >>> labels = MultiLabels(["Bills", "Food"])
+    >>> response = fake_response('["Bills"]', labels, {'["Bills"]': 0.6, '["Bills", "Food"]': 0.4}, field="topics")
+    >>> evidence = extract_set(response, ["Bills", "Food"], "topics")
+    >>> evidence.held.tolist(), evidence.probabilities.round(2).tolist()
+    ([True, False], [1.0, 0.4])
     """
     completion = read_completion(response)
     legal = LabelSet.of(labels)

@@ -49,6 +49,15 @@ def expected_calibration_error(
     ------
     ConfigurationError
         No rows, NaN, values out of range, different lengths, or an unknown strategy.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import expected_calibration_error
+    >>> confidence, correct = [0.95, 0.95, 0.55, 0.55], [1, 1, 0, 0]
+    >>> round(expected_calibration_error(confidence, correct, n_bins=2), 3)  # all in one bin: |0.75 - 0.5|
+    0.25
+    >>> round(expected_calibration_error(confidence, correct), 3)  # in two bins: (|0.95 - 1| + |0.55 - 0|) / 2
+    0.3
     """
     p, y = check_confidence_correct(confidence, correct)
     edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
@@ -89,6 +98,12 @@ def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
     ------
     ConfigurationError
         No rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import brier_score
+    >>> round(brier_score([0.9, 0.6], [1, 0]), 3)  # (0.1 ** 2 + 0.6 ** 2) / 2
+    0.185
     """
     p, y = check_confidence_correct(confidence, correct)
     return float(np.mean((p - y) ** 2))
@@ -116,6 +131,14 @@ def log_loss(confidence: ArrayLike, correct: ArrayLike) -> float:
     ------
     ConfigurationError
         No rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import log_loss
+    >>> round(log_loss([0.9, 0.6], [1, 0]), 3)  # -(ln 0.9 + ln 0.4) / 2
+    0.511
+    >>> round(log_loss([1.0], [0]), 2)
+    13.82
     """
     p, y = check_confidence_correct(confidence, correct)
     clipped = np.clip(p, _CLIP, 1.0 - _CLIP)

@@ -34,6 +34,14 @@ def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> floa
     ------
     ConfigurationError
         No rows, NaN, rows that do not sum to 1 within 1e-6 L, other shapes, or a position out of range.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import multiclass_brier_score
+    >>> round(multiclass_brier_score([[0.7, 0.2, 0.1]], [0]), 3)  # (0.3 ** 2 + 0.2 ** 2 + 0.1 ** 2) / 2
+    0.07
+    >>> multiclass_brier_score([[0.0, 1.0]], [0])
+    1.0
     """
     p, truth = _check(probabilities, answers)
     gap = p.copy()

@@ -91,6 +91,14 @@ def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level:
     ------
     ConfigurationError
         No rows, or the level is not in (0, 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.metrics import mean_interval
+    >>> interval = mean_interval(np.array([0.0, 0.5, 1.0]), np.array([10, 20, 70]))  # 70 rows are all right
+    >>> interval.estimate, round(interval.lower, 3), round(interval.upper, 3)
+    (0.8, 0.728, 0.857)
     """
     n = int(counts.sum())
     if n == 0:
@@ -136,6 +144,13 @@ def paired_mean_interval(
     ------
     ConfigurationError
         A stratum of fewer than two rows, different lengths, NaN, or a level outside (0, 1).
+
+    Examples
+    --------
+    >>> from calibrant.metrics import paired_mean_interval
+    >>> interval = paired_mean_interval([1, 0, 0, 1, -1, 1, 0, 1])  # five rows changed, four of them for the better
+    >>> interval.estimate, round(interval.lower, 3), round(interval.upper, 3)
+    (0.375, -0.247, 0.997)
     """
     values = check_values("differences", differences)
     confidence = check_level(level)

@@ -42,6 +42,12 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     ConfigurationError
         All rows right or all wrong (the value is undefined), no rows, NaN, values out of range,
         or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import auroc
+    >>> auroc([0.9, 0.8, 0.7, 0.2], [1, 0, 1, 0])  # three of the four pairs are in order
+    0.75
     """
     p, y = check_confidence_correct(confidence, correct)
     right = y.sum()
@@ -137,6 +143,14 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     ------
     ConfigurationError
         No rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import aurc
+    >>> round(aurc([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0]), 4)  # the only error comes last: (0 + 0 + 0 + 1/4) / 4
+    0.0625
+    >>> round(aurc([0.9, 0.8, 0.7, 0.2], [0, 1, 1, 1]), 4)  # it comes first: (1 + 1/2 + 1/3 + 1/4) / 4
+    0.5208
     """
     p, y = check_confidence_correct(confidence, correct)
     return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
@@ -166,6 +180,13 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
     ------
     ConfigurationError
         Coverage outside (0, 1], no rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import selective_accuracy
+    >>> confidence, correct = [0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0]
+    >>> [selective_accuracy(confidence, correct, coverage=coverage) for coverage in (0.75, 1.0)]
+    [1.0, 0.75]
     """
     p, y = check_confidence_correct(confidence, correct)
     k = max(1, math.ceil(check_number("coverage", coverage, "(0, 1]") * len(p) - 1e-9))

@@ -110,6 +110,16 @@ class LogScoring(_ProperScoring):
     ------
     ConfigurationError
         `min_probability` is not a number or outside its range.
+
+    Examples
+    --------
+    >>> from calibrant.logprobs import extract_distribution
+    >>> from calibrant.scoring import LogScoring
+    >>> from calibrant.testing import fake_response
+    >>> response = fake_response("Food", probabilities={"Food": 0.9, "Rent": 0.1})
+    >>> distribution = extract_distribution(response, ["Food", "Rent"], "category")
+    >>> round(LogScoring().score(False, None, distribution=distribution, answer="Rent"), 3)  # 1 - ln 10 / ln 10,000
+    0.75
     """
 
     min_probability: float = 1e-4

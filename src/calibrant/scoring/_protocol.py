@@ -12,6 +12,17 @@ class ScoringStrategy(Protocol):
     """Function from one graded answer and its log-probability to a score.
 
     A strategy of your own needs only the two methods below.
+
+    Examples
+    --------
+    >>> from calibrant.scoring import ScoringStrategy
+    >>> class Accuracy:
+    ...     def score(self, is_correct, logprob_score, *, distribution=None, answer=None):
+    ...         return float(is_correct)
+    ...     def describe(self):
+    ...         return "accuracy"
+    >>> isinstance(Accuracy(), ScoringStrategy), Accuracy().score(True, -0.1)
+    (True, 1.0)
     """
 
     def score(

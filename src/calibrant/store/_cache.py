@@ -71,6 +71,18 @@ class PredictionCache(WriteBehind):
     StateError
         The database cannot be opened, is damaged, or was written by a newer version. Predictions
         of an older version are dropped, with a warning.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant.core import Prediction
+    >>> from calibrant.store import PredictionCache
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with PredictionCache(f"{folder}/predictions.db") as cache:
+    ...         cache.put("first", Prediction(label="Food", confidence=0.9))
+    ...     with PredictionCache(f"{folder}/predictions.db") as cache:
+    ...         cache.get_many(["first", "second"])["first"].confidence
+    0.9
     """
 
     thread_name = "calibrant-cache"

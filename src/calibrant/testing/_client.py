@@ -26,6 +26,17 @@ Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
 ``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
 Where answers hold several labels, whole answers, as JSON texts, stand in the place of labels
 (see `fake_response`); the rest of a probability goes to those that differ in one part.
+
+Examples
+--------
+>>> from calibrant.inference import Classifier
+>>> from calibrant.testing import FakeClient
+>>> fake = FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.9), "May": [{"Food": 0.4, "Rent": 0.6}, "Rent"]})
+>>> classifier = Classifier(model=fake, labels=fake.labels, field="category")
+>>> [(row.label, round(row.confidence, 2)) for row in classifier.classify_many(["lunch", "May"])]
+[('Food', 0.9), ('Rent', 0.6)]
+>>> classifier.classify("May").confidence
+1.0
 """
 
 

@@ -64,6 +64,16 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
     ------
     ConfigurationError
         Probabilities are negative, all zero, or do not match `labels`.
+
+    Examples
+    --------
+    >>> from calibrant.testing import fake_response
+    >>> choice = fake_response("Food", probabilities={"Food": 0.8, "Rent": 0.2})["choices"][0]
+    >>> choice["message"]["content"]
+    '{"category": "Food"}'
+    >>> token = choice["logprobs"]["content"][1]
+    >>> [(item["token"], round(item["logprob"], 2)) for item in token["top_logprobs"]]
+    [('Food"', -0.22), ('Rent"', -1.61)]
     """
     weights = weights_of(label, labels, probabilities)
     emitted = written(label, labels, field=field, tokens=tokens)
