@@ -8,8 +8,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, DataError, Example, LabelSet, Task
 from calibrant.core._task_file import Split
-from calibrant.logprobs import UnparsedError
-from calibrant.logprobs._fields import field_value
+from calibrant.logprobs._fields import UnparsedError, field_value
 
 
 def make(**changes: object) -> Task:

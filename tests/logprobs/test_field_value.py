@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import CalibrantError, Completion, ConfigurationError
-from calibrant.logprobs import UnparsedError
-from calibrant.logprobs._fields import field_value, field_values
+from calibrant.logprobs._fields import UnparsedError, field_value, field_values
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError, TokenLogprobs
+from calibrant.core import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
-from calibrant.core._tokens import Vocabulary
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 
 PIECES = [b"", b"a", b"b", b"c", b"ab", b'"', b'"}', b'", ', b'"x', b'c"', b"d"]

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from calibrant.core import CompletionRequest, ContextLengthError, TokenLogprobs, Usage
+from calibrant.core import CompletionRequest, ContextLengthError, Usage
 from calibrant.core._completion import NextTokens
 from calibrant.core._prediction import LogprobSpace
-from calibrant.core._tokens import Vocabulary
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
 

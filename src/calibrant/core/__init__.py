@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from calibrant.core._rows import DataSource, Example, TextWithContext, read_examples
     from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
     from calibrant.core._task import Task
-    from calibrant.core._tokens import TokenLogprobs
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -49,7 +48,6 @@ else:
             "._rows": "DataSource Example TextWithContext read_examples",
             "._structures": "HierarchicalLabels OrdinalLabels",
             "._task": "Task",
-            "._tokens": "TokenLogprobs",
         },
     )
 
@@ -89,7 +87,6 @@ __all__ = [
     "Task",
     "TextWithContext",
     "Token",
-    "TokenLogprobs",
     "Usage",
     "read_examples",
 ]

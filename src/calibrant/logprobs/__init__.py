@@ -6,7 +6,6 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.logprobs._distribution import extract_distribution
-    from calibrant.logprobs._fields import UnparsedError
     from calibrant.logprobs._schema import labels_from_schema
     from calibrant.logprobs._sets import extract_set
 else:
@@ -14,14 +13,12 @@ else:
         __name__,
         {
             "._distribution": "extract_distribution",
-            "._fields": "UnparsedError",
             "._schema": "labels_from_schema",
             "._sets": "extract_set",
         },
     )
 
 __all__ = [
-    "UnparsedError",
     "extract_distribution",
     "extract_set",
     "labels_from_schema",
