@@ -177,7 +177,17 @@ class ConfidenceCalibrator(SavedFit):
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
-    """Calibrator that leaves confidence unchanged: the baseline of a selection."""
+    """Calibrator that leaves confidence unchanged: the baseline of a selection.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import IdentityCalibrator
+    >>> calibrator = IdentityCalibrator().fit([0.9, 0.6], [1, 0])
+    >>> calibrator.predict([0.9, 0.6]).tolist()
+    [0.9, 0.6]
+    >>> round(calibrator.evaluate([0.8] * 4, [1, 1, 0, 0]).ece, 6)
+    0.3
+    """
 
     method = "none"
 
@@ -278,6 +288,13 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     ----------
     x_, y_ : ndarray of shape (k,)
         Corners of the curve: confidence, ascending, and the calibrated value.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import IsotonicCalibrator
+    >>> calibrator = IsotonicCalibrator().fit([0.6] * 4 + [0.9] * 4, [1, 0, 0, 0, 1, 1, 1, 0])
+    >>> calibrator.predict([0.5, 0.6, 0.75, 0.9]).round(6).tolist()
+    [0.25, 0.25, 0.5, 0.75]
     """
 
     method = "isotonic"

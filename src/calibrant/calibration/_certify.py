@@ -190,6 +190,17 @@ def certify_class_thresholds(
     ------
     ConfigurationError
         As for `certify_threshold`, or a predicted label is not among `labels`.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import certify_class_thresholds
+    >>> predicted = ["cat"] * 100 + ["dog"] * 100
+    >>> correct = [1] * 100 + [1] * 70 + [0] * 30
+    >>> found = certify_class_thresholds([0.9] * 200, correct, predicted, target_accuracy=0.9)
+    >>> {label: one.threshold for label, one in found.thresholds.items()}, found.coverage
+    ({'cat': 0.9, 'dog': None}, 0.5)
+    >>> found.accepts([0.95, 0.95], ["cat", "dog"]).tolist()
+    [True, False]
     """
     p, y = check_confidence_correct(confidence, correct)
     target = check_number("target_accuracy", target_accuracy, "(0, 1)")

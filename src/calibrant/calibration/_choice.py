@@ -62,6 +62,15 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     ------
     ConfigurationError
         An unknown base.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import PerLabelCalibrator
+    >>> predicted = ["cat"] * 100 + ["dog"] * 100
+    >>> correct = [1] * 90 + [0] * 10 + [1] * 60 + [0] * 40
+    >>> calibrator = PerLabelCalibrator("temperature").fit([0.95] * 200, correct, predicted=predicted)
+    >>> calibrator.predict([0.95] * 3, predicted=["cat", "dog", "fish"]).round(3).tolist()
+    [0.9, 0.6, 0.75]
     """
 
     method = "per-label"
@@ -124,6 +133,18 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
     StateError
         The file is missing or damaged, holds something else or another version, or was fitted on
         another prompt, model, log-probability space or label set; the message names which.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant.calibration import PlattCalibrator, load_calibrator
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fingerprint = Classifier(model=FakeClient(["cat", "dog"], {}), labels=["cat", "dog"]).fingerprint()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     PlattCalibrator().fit([0.9, 0.6], [1, 0]).save(f"{folder}/fit.json", fingerprint=fingerprint)
+    ...     load_calibrator(f"{folder}/fit.json", fingerprint=fingerprint).method
+    'platt'
     """
     state = read_state(path, kind=KIND, version=VERSION, fingerprint=fingerprint)
     try:
@@ -202,6 +223,15 @@ def select_calibrator(
     ------
     ConfigurationError
         No rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import select_calibrator
+    >>> found = select_calibrator([0.99] * 100 + [0.9] * 100, [1] * 80 + [0] * 20 + [1] * 65 + [0] * 35)
+    >>> found.name, found.calibrator.predict([0.99, 0.9]).round(2).tolist()
+    ('temperature', [0.8, 0.66])
+    >>> {name: round(brier, 3) for name, brier in found.brier.items()}
+    {'none': 0.243, 'temperature': 0.194, 'platt': 0.197, 'isotonic': 0.197}
     """
     p, y = check_confidence_correct(confidence, correct)
     names = None if predicted is None else _checked_labels(predicted, len(p))

@@ -42,6 +42,15 @@ class ConformalSets:
     ------
     ConfigurationError
         Unknown method, or MAPIE is not installed.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import ConformalSets
+    >>> labelled = np.log([[0.7, 0.2, 0.1]] * 20)
+    >>> sets = ConformalSets().fit(labelled, [0] * 15 + [1] * 4 + [2])
+    >>> new = np.log([[0.72, 0.25, 0.03]])
+    >>> sets.predict(new, level=0.5).tolist(), sets.predict(new, level=0.9).tolist()
+    ([[True, False, False]], [[True, True, False]])
     """
 
     n_labels_: int

@@ -104,6 +104,15 @@ class TemperatureScaling(DistributionScaling):
     ----------
     temperature_ : float
         T; above 1 where the model is too sure.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import TemperatureScaling
+    >>> scaling = TemperatureScaling().fit(np.log([[0.9, 0.1]] * 4), [0, 0, 0, 1])
+    >>> round(scaling.temperature_, 6)
+    2.0
+    >>> np.exp(scaling.transform(np.log([[0.9, 0.1]]))).round(6).tolist()
+    [[0.75, 0.25]]
     """
 
     method = "temperature"
@@ -149,6 +158,14 @@ class VectorScaling(DistributionScaling):
     ------
     ConfigurationError
         `l2` out of range.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import VectorScaling
+    >>> rows = np.log([[0.6, 0.4]] * 100)
+    >>> scaling = VectorScaling().fit(rows, [0] * 30 + [1] * 70)
+    >>> np.exp(scaling.transform(rows[:1])).round(2).tolist()
+    [[0.3, 0.7]]
     """
 
     method = "vector"

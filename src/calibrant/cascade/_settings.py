@@ -39,6 +39,13 @@ class HybridWeights(Section):
     ----------
     logprob_weight, margin_weight : float, default 0.5
         In [0, 1]; together 1. Zero is zero.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import CascadeSettings, HybridWeights
+    >>> weights = HybridWeights(logprob_weight=0.7, margin_weight=0.3)
+    >>> CascadeSettings(confidence_method="hybrid", hybrid_weights=weights).hybrid_weights.margin_weight
+    0.3
     """
 
     logprob_weight: Share = 0.5
@@ -76,6 +83,15 @@ class CascadeModelSettings(ModelSettings):
         Its parameters, such as ``7b`` or ``135m``; a bare number is billions. None takes the size in the name.
     quality : float or None
         How good it is, in (0, 1].
+
+    Examples
+    --------
+    >>> from calibrant.cascade import CascadeModelSettings, CascadeSettings
+    >>> small = CascadeModelSettings(name="openai/small", size="1b", cost=1)
+    >>> large = CascadeModelSettings(name="openai/large", size="70b", cost=50, alias="big")
+    >>> settings = CascadeSettings(models=(small, large), escalation_order="cost")
+    >>> [(one.alias or one.name, one.cost) for one in settings.models]
+    [('openai/small', 1.0), ('big', 50.0)]
     """
 
     name: str
@@ -136,6 +152,16 @@ class CascadeSettings(Section):
         US dollars and seconds a row may take.
     models : tuple of CascadeModelSettings
         The models, in the order ``declared`` takes.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.assembly import cascade_settings
+    >>> from calibrant.cascade import CascadeSettings
+    >>> settings = CascadeSettings(threshold=0.8, models=[{"name": "openai/small"}, {"name": "openai/large"}])
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which?", sections={"cascade": settings})
+    >>> cascade_settings(task).threshold, cascade_settings(task).confidence_method
+    (0.8, 'avg_logprob')
     """
 
     file: Path | None = None

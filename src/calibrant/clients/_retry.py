@@ -41,6 +41,18 @@ class RetryPolicy:
     ------
     ConfigurationError
         `attempts` below 1 or a negative time.
+
+    Examples
+    --------
+    >>> from calibrant.core import ProviderError
+    >>> from calibrant.inference import Classifier, RetryPolicy
+    >>> from calibrant.testing import FakeClient
+    >>> down = ProviderError("is down", provider="fake", retryable=True)
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"}, failures={0: down, 1: down})
+    >>> policy = RetryPolicy(attempts=3, initial_seconds=0)
+    >>> answered = Classifier(model=fake, labels=["cat", "dog"], field="category", retry=policy).classify("purrs")
+    >>> answered.label, len(fake.requests)
+    ('cat', 3)
     """
 
     attempts: int = 6

@@ -325,6 +325,14 @@ def open_embedder(
     ConfigurationError
         The name is empty or unknown, what it needs is not installed, its vectors are known to be too
         short, or there are options for something that takes none.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from calibrant.inference import open_embedder
+    >>> first, similar, other = asyncio.run(open_embedder().embed(["my gas bill", "a gas bill", "holiday photos"]))
+    >>> first.shape, round(float(first @ similar), 2), round(float(first @ other), 2)
+    ((64,), 0.91, 0.25)
     """
     dim = check_whole("dim", dim, low=1)
     kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")

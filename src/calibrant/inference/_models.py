@@ -78,6 +78,15 @@ def open_client(
     ConfigurationError
         The name is empty, an option is out of range or set elsewhere, an engine it needs is not
         installed, or there is no address or no key for it.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Classifier, open_client
+    >>> from calibrant.testing import fake_response
+    >>> client = open_client(lambda messages: fake_response("cat", probabilities={"cat": 0.9, "dog": 0.1}))
+    >>> classifier = Classifier(model=client, labels=["cat", "dog"], field="category")
+    >>> round(classifier.classify("It purrs.").confidence, 6)
+    0.9
     """
     if isinstance(model, str) and (model in STAND_INS or model.startswith(_FAKE)):
         return _stand_in(model)(model, space=space, concurrency=concurrency, options=options, scoring=scoring)

@@ -86,6 +86,17 @@ class BanditRouter(TallyRouter[BanditTally]):
     ----------
     Li, Chu, Langford and Schapire (2010), A contextual-bandit approach to personalized news article
     recommendation, WWW.
+
+    Examples
+    --------
+    >>> from calibrant.routing import BanditRouter, Observation, RoutingRequest
+    >>> router = BanditRouter(["coder", "talker"], dim=2)
+    >>> for vector, best in [([1, 0], "coder"), ([0, 1], "talker")] * 10:
+    ...     for name in router.providers:
+    ...         known = {"quality": name == best, "context": np.array(vector)}
+    ...         router.record(Observation(provider=name, success=True, latency_seconds=1.0, **known))
+    >>> [router.order(RoutingRequest(embedding=np.array(vector)))[0] for vector in ([1, 0], [0, 1])]
+    ['coder', 'talker']
     """
 
     strategy = "bandit"

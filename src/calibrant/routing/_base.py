@@ -210,6 +210,16 @@ class FixedRouter(CountingRouter):
     ------
     ConfigurationError
         The providers cannot be used.
+
+    Examples
+    --------
+    >>> from calibrant.routing import FixedRouter, Observation
+    >>> router = FixedRouter(["a", "b"])
+    >>> router.record(Observation(provider="a", success=False, latency_seconds=0.2))
+    >>> router.order()
+    ['a', 'b']
+    >>> [one.observations for one in router.standings()]
+    [1, 0]
     """
 
     strategy = "none"

@@ -97,6 +97,17 @@ class CoherenceMonitor:
     ------
     ConfigurationError
         A number is out of its range.
+
+    Examples
+    --------
+    >>> from calibrant.routing import CoherenceMonitor
+    >>> monitor = CoherenceMonitor(coherence_threshold=0.5, penalty_weight=0.3)
+    >>> [monitor.observe("small", vector) for vector in ([1, 0], [4, 3])]
+    [0.0, 0.0]
+    >>> round(monitor.coherence("small"), 6)
+    0.8
+    >>> monitor.observe("small", [-1, 0])
+    0.3
     """
 
     def __init__(

@@ -60,6 +60,14 @@ class EMARouter(TallyRouter[_EMATally]):
     ------
     ConfigurationError
         An argument is out of its range.
+
+    Examples
+    --------
+    >>> from calibrant.routing import EMARouter, Observation
+    >>> router = EMARouter(["a", "b"], reorder_interval=1)
+    >>> router.record(Observation(provider="a", success=False, latency_seconds=0.2))
+    >>> router.order()
+    ['b', 'a']
     """
 
     strategy = "ema"

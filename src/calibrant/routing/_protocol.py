@@ -30,6 +30,13 @@ class RoutingRequest:
         True if the request offers tools to the model.
     tokens : int or None
         Tokens of its messages, estimated.
+
+    Examples
+    --------
+    >>> from calibrant.routing import RoutingRequest, TriageRouter
+    >>> router = TriageRouter(["big", "small"], tiers={"simple": "small", "expert": "big"})
+    >>> [router.order(RoutingRequest(tier=tier))[0] for tier in ("simple", "expert")]
+    ['small', 'big']
     """
 
     embedding: NDArray[np.float64] | None = None
@@ -83,6 +90,14 @@ class Observation:
     ------
     ConfigurationError
         A number is out of range, not finite or of another type, or a truth value is neither true nor false.
+
+    Examples
+    --------
+    >>> from calibrant.routing import Observation, ThompsonRouter
+    >>> router = ThompsonRouter(["a", "b"])
+    >>> router.record(Observation(provider="a", success=False, rate_limited=True, latency_seconds=0.1))
+    >>> [one.values["beta"] for one in router.standings()]
+    [3.0, 1.0]
     """
 
     provider: str
@@ -149,6 +164,17 @@ class Router(Protocol):
         Its name: ``none``, ``ema``, ``thompson``, ``cascade``, ``task``, ``triage`` or ``bandit``.
     providers : tuple of str
         Names of the providers, in declared order.
+
+    Examples
+    --------
+    >>> from calibrant.routing import FixedRouter, Router, RoutingRequest
+    >>> class ToolsToLast(FixedRouter):
+    ...     def order(self, request=None):
+    ...         names = list(self.providers)
+    ...         return names[::-1] if request is not None and request.has_tools else names
+    >>> router = ToolsToLast(["small", "big"])
+    >>> router.order(RoutingRequest(has_tools=True)), isinstance(router, Router)
+    (['big', 'small'], True)
     """
 
     @property

@@ -237,6 +237,14 @@ class RoutingSettings(Section):
         Their own tables.
     triage : TriageSettings or None
         Table of ``triage``, which requires it.
+
+    Examples
+    --------
+    >>> from calibrant.routing import RoutingSettings
+    >>> providers = [{"name": "openai/small", "cost": 0.0002}, {"name": "openai/large", "alias": "large"}]
+    >>> settings = RoutingSettings(routing="ema", providers=providers)
+    >>> settings.names, settings.strategy, settings.learns
+    (('openai/small', 'large'), 'ema', True)
     """
 
     routing: RoutingStrategy = "none"

@@ -68,6 +68,17 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
        https://arxiv.org/abs/1707.02038, algorithm 3.2 and section 6.3.
     .. [2] Raj, Kalyani (2017), Taming non-stationary bandits: a Bayesian approach,
        https://arxiv.org/abs/1707.09727, algorithm 1.
+
+    Examples
+    --------
+    >>> from calibrant.routing import Observation, ThompsonRouter
+    >>> router = ThompsonRouter(["a", "b"], rng=0)
+    >>> for _ in range(20):
+    ...     router.record(Observation(provider="a", success=False, latency_seconds=1.0))
+    >>> [round(one.values["mean"], 3) for one in router.standings()]
+    [0.045, 0.5]
+    >>> sum(router.order() == ["b", "a"] for _ in range(100)) > 80
+    True
     """
 
     strategy = "thompson"

@@ -229,6 +229,17 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     A bin is worth routing at the price w of performance in cost if and only if the mean gain in the bin exceeds
     w times its mean cost, so the optimal sets are the prefixes of the bins sorted by gain per cost: B log B
     steps, no grid. With one row per bin this is hindsight: use `k` or `thresholds_only` there.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import routing_frontier
+    >>> sure, small, large = [0.9, 0.8, 0.4, 0.3], [1, 1, 0, 0], [1, 1, 1, 0]
+    >>> costs = {"small_cost": 1, "large_cost": 10, "verifier_cost": 0}
+    >>> frontier = routing_frontier(sure, small, large, **costs, thresholds_only=True)
+    >>> frontier.cost.tolist(), frontier.performance.tolist()
+    ([1.0, 6.0], [0.5, 0.75])
+    >>> frontier.mixture(cost=3.5).performance
+    0.625
     """
     values = check_values("signal", signal)
     rows = PairedRows.of(values, small_score, large_score, (small_cost, large_cost, verifier_cost))

@@ -37,6 +37,12 @@ def ibc(*, performance: float, cost: float, small_performance: float, small_cost
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963,
     section 4 (incremental benefit per cost).
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ibc
+    >>> round(ibc(performance=0.8, cost=6.0, small_performance=0.6, small_cost=1.0), 6)
+    0.04
     """
     return _benefit(performance, cost, small_performance, small_cost)
 
@@ -76,6 +82,14 @@ def ibc_lift(
     References
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ibc_lift
+    >>> small = {"small_performance": 0.6, "small_cost": 1.0}
+    >>> large = {"large_performance": 0.85, "large_cost": 11.0}
+    >>> round(ibc_lift(performance=0.8, cost=6.0, **small, **large), 6)
+    0.6
     """
     base = _benefit(large_performance, large_cost, small_performance, small_cost, of="large_")
     if base <= 0.0:

@@ -229,6 +229,14 @@ class ThresholdMetaVerifier(MetaVerifier):
     References
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ThresholdMetaVerifier
+    >>> sure, small, large = [1, 0.75, 0.5, 0.25], [1, 1, 0, 0], [1, 1, 1, 1]
+    >>> rule = ThresholdMetaVerifier().fit(sure, small, large, small_cost=1, large_cost=10, verifier_cost=1)
+    >>> rule.threshold_, rule.route([0.9, 0.6]).tolist()
+    (0.75, [False, True])
     """
 
     threshold_: float
@@ -259,6 +267,15 @@ class SelfConsistencyMetaVerifier(MetaVerifier):
     References
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import SelfConsistencyMetaVerifier
+    >>> SelfConsistencyMetaVerifier().route([0.25, 0.5, 0.75]).tolist()
+    [True, True, False]
+    >>> rule = SelfConsistencyMetaVerifier(fixed_answers=["unanswerable"])
+    >>> rule.route([0.75, 0.75], answers=["Paris", "Unanswerable."]).tolist()
+    [False, True]
     """
 
     _fitted = True

@@ -82,6 +82,15 @@ class POMDPMetaVerifier(MetaVerifier):
     References
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, appendix B.1.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import POMDPMetaVerifier
+    >>> sure, small, large = [1, 1, 1, 0, 0, 0] * 10, [1, 1, 1, 0, 0, 1] * 10, [1, 1, 1, 1, 1, 0] * 10
+    >>> rule = POMDPMetaVerifier(form="discrete", k=2, price=0.01)
+    >>> rule = rule.fit(sure, small, large, small_cost=1, large_cost=10, verifier_cost=1)
+    >>> rule.gain_.round(2).tolist(), rule.route([0, 0.5, 1]).tolist()
+    ([0.33, 0.17, 0.01], [True, True, False])
     """
 
     def __init__(

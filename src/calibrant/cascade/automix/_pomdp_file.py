@@ -100,6 +100,19 @@ def read_pomdp(path: str | Path) -> PomdpSpecification:
     DataError
         The file cannot be read or is not of the format, rows of probabilities do not sum to 1, names or numbers are
         missing or unknown; with the line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant.cascade import POMDPMetaVerifier, read_pomdp
+    >>> names = "states: easy hard actions: look trust route observations: low high"
+    >>> tables = "T: * identity O: * 0.2 0.8 0.8 0.2 R: route : easy : * : * -0.2 R: route : hard : * : * 0.4"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "routing.pomdp")
+    ...     _ = path.write_text(f"discount: 1 values: reward {names} {tables}", encoding="utf-8")
+    ...     rule = POMDPMetaVerifier.from_specification(read_pomdp(path))
+    >>> rule.gain_.round(2).tolist(), rule.route([0, 1]).tolist()
+    ([0.28, -0.08], [True, False])
     """
     place = Path(path)
     try:

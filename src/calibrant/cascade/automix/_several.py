@@ -53,6 +53,18 @@ class CascadePolicy:
         Scores of model m's verifier are rounded to 0, 1/k[m], ..., 1: its bins 0 to k[m].
     cost, performance : float
         Expected per row.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import plan_models
+    >>> sure, small, large = [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]
+    >>> frontier = plan_models([sure], [small, large], cost=[1, 10], verifier_cost=[0], k=1, shrinkage=0)
+    >>> policy = frontier.policy(-1)
+    >>> policy
+    CascadePolicy(2 models, 3 actions, cost=6, performance=1)
+    >>> spent, performance = policy.evaluate([[1, 0]], [[0, 0], [1, 1]], cost=[1, 10], verifier_cost=[0])
+    >>> spent.tolist(), performance.tolist()
+    ([1.0, 11.0], [0.0, 1.0])
     """
 
     actions: Mapping[Seen, CascadeAction]
@@ -187,6 +199,14 @@ def plan_models(
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, appendices B.2
     and C.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import plan_models
+    >>> sure, small, large = [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]
+    >>> frontier = plan_models([sure], [small, large], cost=[1, 10], verifier_cost=[0], k=1, shrinkage=0)
+    >>> frontier.cost.tolist(), frontier.performance.tolist()
+    ([1.0, 6.0], [0.5, 1.0])
     """
     steps = check_count("k", k)
     verified = len(scores) - 1
@@ -447,6 +467,14 @@ def union_baseline(
     References
     ----------
     Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963, section 5.5.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import union_baseline
+    >>> sure, small, middle, large = [1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]
+    >>> found = union_baseline([sure, sure], [small, middle, large], cost=[1, 4, 20], verifier_cost=[0, 0], k=1)
+    >>> found.mixture(cost=3).performance
+    0.75
     """
     _check_counts(verifier_scores, scores, models=max(len(scores), 2))
     costs, looks = _check_prices(cost, verifier_cost, models=len(scores))

@@ -16,6 +16,18 @@ TokenFilter: TypeAlias = Literal["all", "stop", "label", "tool_call_args"]
 """``all``: every token. ``label``: those that hold content of the label field's value. ``stop``: all
 but special, stop and layout tokens. ``tool_call_args``: those that hold values of a tool call's arguments.
 Under no filter count tokens that were given to the model or forced on it: probability 1, and no alternative.
+
+Examples
+--------
+>>> from calibrant.cascade import AvgLogprob
+>>> from calibrant.core import ConfigurationError
+>>> dict(AvgLogprob(token_filter="stop").describe())
+{'method': 'avg_logprob', 'token_filter': 'stop'}
+>>> try:
+...     AvgLogprob(token_filter="first")
+... except ConfigurationError as error:
+...     print(error)
+Expected token_filter to be one of 'all', 'stop', 'label', 'tool_call_args', got 'first'.
 """
 
 # A rounding error of a 32-bit float below probability 1.

@@ -111,6 +111,16 @@ class LearnedScorer(ShareMethod):
     .. [1] L. Chen, M. Zaharia, J. Zou, "FrugalGPT: How to Use Large Language Models While Reducing
        Cost and Improving Performance", 2023, arXiv 2305.05176.
     .. [2] K. Weinberger et al., "Feature Hashing for Large Scale Multitask Learning", ICML 2009.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import LearnedScorer
+    >>> from calibrant.core import Prediction
+    >>> questions = ["the gas bill", "an odd riddle"] * 20
+    >>> answers = [Prediction(label="bills")] * 40
+    >>> scorer = LearnedScorer(n_buckets=64).fit(questions, answers, [1, 0] * 20)
+    >>> (scorer.predict(["a gas bill", "a riddle"], answers[:2]) > 0.5).tolist()
+    [True, False]
     """
 
     name: ClassVar[str] = "learned"

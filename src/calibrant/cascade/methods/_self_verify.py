@@ -60,6 +60,19 @@ class SelfVerify(ShareMethod):
     References
     ----------
     .. [1] S. Kadavath et al., "Language Models (Mostly) Know What They Know", 2022, arXiv 2207.05221.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Cascade, SelfVerify
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> def model(grade):
+    ...     reply = {"choices": [{"message": {"content": f'{{"confidence": {grade}}}'}}]}
+    ...     fake = FakeClient(["cat", "dog"], {"confidence": reply, "purrs": "cat"})
+    ...     return Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> steps = Cascade([model(0.3), model(0.9)], method=SelfVerify()).classify("It purrs.").steps
+    >>> [step.confidence for step in steps]
+    [0.3, 0.9]
     """
 
     prompt: str = SELF_VERIFY_PROMPT

@@ -201,6 +201,18 @@ class Hybrid(_TokenMethod):
     ------
     ConfigurationError
         A weight is out of range, they do not add up to 1 (within 1e-9), or `token_filter` is unknown.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Cascade, Hybrid
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fakes = [FakeClient(["cat", "dog"], {}, default=("cat", share)) for share in (0.6, 0.99)]
+    >>> models = [Classifier(model=fake, labels=["cat", "dog"], field="category") for fake in fakes]
+    >>> method = Hybrid(logprob_weight=0.3, margin_weight=0.7)
+    >>> steps = Cascade(models, method=method, threshold=0.7).classify("It purrs.").steps
+    >>> [round(step.confidence, 3) for step in steps]
+    [0.337, 0.848]
     """
 
     logprob_weight: float = 0.5

@@ -53,6 +53,15 @@ class RecordedRun:
     ------
     ConfigurationError
         Lengths differ, or a value is out of range; the message names the first row, from 0.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import RecordedRun, plan_cascade
+    >>> small = RecordedRun(confidence=[0.9, 0.4] * 200, correct=[1, 0] * 200, name="small")
+    >>> large = RecordedRun(confidence=[0.9] * 400, correct=[1] * 400, name="large")
+    >>> plan = plan_cascade(small, large, small_cost=1, large_cost=50)
+    >>> plan.certified, plan.threshold
+    (True, 0.9)
     """
 
     confidence: ArrayLike

@@ -47,6 +47,14 @@ class Provider:
     ------
     ConfigurationError
         A value is not what it must be.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Provider
+    >>> from calibrant.testing import FakeClient
+    >>> provider = Provider("small", FakeClient(["cat", "dog"], {}), concurrency=4, cost=0.0002)
+    >>> provider.name, provider.places, provider.logprob_space.value
+    ('small', 4, 'masked')
     """
 
     name: str
