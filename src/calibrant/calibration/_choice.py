@@ -43,7 +43,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
     """One calibrator per predicted label where its rows suffice, else one for all rows.
 
     Models are surer of some labels than they should be and less sure of others. A label has its own
-    calibrator if at least `min_rows` rows were predicted as it, at least ten of them right and
+    calibrator if at least 100 rows were predicted as it, at least ten of them right and
     ten wrong; all others, unknown labels included, share the one fitted on all rows.
 
     Parameters
