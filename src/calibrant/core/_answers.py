@@ -16,7 +16,7 @@ _REMEDY = "correct the row or add the label"
 
 
 def spelled_answer(value: object, *, separator: str | None) -> str | None:
-    """Return a composite answer as JSON text; None where it is neither text nor an array or object.
+    """Return a composite answer as JSON text; None if the value is not a string, array or object.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
 
 
 def unknown_answer(answer: str, labels: LabelSet) -> str:
-    """Return a message about an answer that `labels` does not hold, with the remedy.
+    """Return an error message for an answer outside `labels`, with the remedy.
 
     Parameters
     ----------

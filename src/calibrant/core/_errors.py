@@ -1,4 +1,4 @@
-"""Every error calibrant raises on purpose.
+"""Exceptions raised by calibrant.
 
 CalibrantError
 ├── ConfigurationError (also ValueError)      a parameter, task file or schema is wrong
@@ -31,11 +31,11 @@ _LONGEST_MESSAGE: Final = 2000
 
 
 class CalibrantError(Exception):
-    """Base of every error calibrant raises on purpose."""
+    """Base class of calibrant's exceptions."""
 
 
 class ConfigurationError(CalibrantError, ValueError):
-    """A parameter, schema or task file does not say what it must."""
+    """A parameter, schema or task file is invalid."""
 
 
 class DataError(CalibrantError):
@@ -63,7 +63,7 @@ class NotFittedError(CalibrantError):
 
 
 class LogprobsUnavailableError(CalibrantError):
-    """Token log-probabilities were needed and the answer holds none that can be used."""
+    """The answer has no usable token log-probabilities, and they were needed."""
 
 
 class LimitReachedError(CalibrantError):
@@ -75,7 +75,7 @@ class StateError(CalibrantError):
 
 
 class ProviderError(CalibrantError):
-    """A model could not be reached, or its server did not do what was asked.
+    """A provider could not be reached, or answered with an error.
 
     What it says can be printed and written anywhere: control characters and terminal escapes are removed, and
     2,000 characters are kept.
@@ -140,7 +140,7 @@ class ContextLengthError(ProviderError):
 
 
 class LogprobsUnsupportedError(ProviderError):
-    """A model gives no token log-probabilities through its provider, whatever it is asked.
+    """The provider never returns token log-probabilities for this model.
 
     Its hint shows the lines of a task file that do without them.
 
@@ -190,4 +190,4 @@ class ProviderTimeoutError(ProviderError):
 
 
 class RateLimitError(ProviderError):
-    """The provider asked us to slow down."""
+    """The provider rejected the call because of a rate limit."""

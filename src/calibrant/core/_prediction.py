@@ -58,7 +58,7 @@ class LogprobSpace(StrEnum):
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
-    """Return True if the model preferred texts that are no label.
+    """Return True if the model put most probability on non-labels.
 
     Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
 
@@ -149,7 +149,7 @@ class LabelDistribution:
 
     @property
     def is_label_mass_low(self) -> bool:
-        """True if the model preferred texts that are no label; see `is_label_mass_low`."""
+        """True if the label mass is low; see `is_label_mass_low`."""
         return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
@@ -247,7 +247,7 @@ _LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
-    """End of a row.
+    """Outcome of a row.
 
     ``ok``
         A legal label.
@@ -286,7 +286,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens and money one answer took.
+    """Token counts and cost of one answer.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class Usage:
     cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum; a cost is unknown where both are."""
+        """Return the sum; its cost is unknown if both costs are."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
@@ -437,18 +437,18 @@ class Prediction:
 
     @property
     def distributions(self) -> tuple[LabelDistribution, ...]:
-        """The distribution of the answer, or those of its parts; empty where there is none."""
+        """Distributions of the answer or of its parts; empty if there are none."""
         if self.distribution is not None:
             return (self.distribution,)
         return tuple(part.distribution for part in self.parts if part.distribution is not None)
 
     @property
     def has_low_label_mass(self) -> bool:
-        """True if the model preferred other texts to the answer, or to one of its parts."""
+        """True if the label mass of the answer, or of one of its parts, is low."""
         return any(distribution.is_label_mass_low for distribution in self.distributions)
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
-        """Return a copy that took so many calls, or so many seconds.
+        """Return a copy with another number of attempts, or another duration in seconds.
 
         Parameters
         ----------
@@ -470,7 +470,7 @@ class Prediction:
 
     @property
     def log_confidence(self) -> float | None:
-        """Natural logarithm of `confidence`, <= 0; None where there is no confidence."""
+        """Natural logarithm of `confidence`, <= 0; None without a confidence."""
         if self.confidence is None:
             return None
         return math.log(max(self.confidence, 1e-300))

@@ -32,10 +32,10 @@ _KEYS: Final = (
 
 
 class Journal(Protocol):
-    """Remembers finished predictions, so that no call is paid for twice."""
+    """Store of finished predictions, so that no call is paid for twice."""
 
     def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
-        """Return the predictions stored under `keys`, those that are there."""
+        """Return the stored predictions by key; missing keys are left out."""
         ...
 
     def put(self, key: str, prediction: Prediction) -> None:
@@ -116,7 +116,7 @@ def _encoded(item: Prediction | Step | Part) -> _Record:
 
 
 def _decoded(record: Mapping[str, Any]) -> _Record:
-    """Return the outcome, the usage, the distribution and the confidence of a record, those that it has."""
+    """Return the outcome, usage, distribution and confidence that a record has."""
     values: _Record = {}
     if "outcome" in record:
         counts = {
@@ -140,7 +140,7 @@ def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
 
 
 def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:
-    """Return the confidence of a prediction or a part, as its distribution has it where that says more.
+    """Return the stored confidence, or the distribution's where the record is older.
 
     Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
     """
@@ -154,7 +154,7 @@ def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> f
 
 
 def has_low_label_mass(record: Mapping[str, Any]) -> bool:
-    """Return True if the model of a stored row preferred texts that are no label.
+    """Return True if the label mass of a stored row is low.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TextWithContext:
-    """A text to classify, and what its answer has to rest on; a cascade's verifier is shown both.
+    """A text to classify with its source context; a cascade's verifier reads both.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Example:
 
     @property
     def text(self) -> str | TextWithContext:
-        """The input, with its context where there is one: the text that a classifier is asked about."""
+        """The input, with its context if it has one."""
         return self.input if self.context is None else TextWithContext(self.input, self.context)
 
 
@@ -132,11 +132,11 @@ class Row:
     line: int
 
     def error(self, message: str) -> DataError:
-        """Return an error that names the file and the line."""
+        """Return a `DataError` with the file and the line."""
         return DataError(message, path=self.path, line=self.line)
 
     def expected(self, what: str, column: str) -> DataError:
-        """Return the error for a column whose value is not what was expected."""
+        """Return the error for a column with an unexpected value."""
         value = self.values.get(column)
         shown = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
         known = ", ".join(map(str, self.values)) or "none"
@@ -181,7 +181,7 @@ def _read_jsonl(path: Path, most: int) -> Iterator[Row]:
 
 
 def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank with their numbers, without line ends."""
+    """Yield the non-blank lines with their numbers, without line ends."""
     line = 0
     while data := file.readline(most + 1):
         line += 1
@@ -232,7 +232,7 @@ def _read_csv(path: Path, most: int) -> Iterator[Row]:
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Refuse two columns of one name, of which nobody knows which counts; nameless ones count for nothing."""
+    """Refuse repeated column names, which are ambiguous; columns without a name are ignored."""
     twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
     if twice is not None:
         raise DataError(
@@ -243,7 +243,7 @@ def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
 
 
 def _csv_records(path: Path, most: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield every record that is not blank with the line it starts on."""
+    """Yield the non-blank records with the line each starts on."""
     # The module's own limit for a field, 131,072, is process-wide and below ours.
     csv.field_size_limit(max(csv.field_size_limit(), most))
     start = 1
@@ -330,7 +330,7 @@ def iter_examples(
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Place of labelled rows.
+    """File and columns of labelled rows.
 
     Attributes
     ----------
@@ -352,7 +352,7 @@ class DataSource:
 
 
 def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWithContext]:
-    """Read unlabelled texts: the lines of a ``.txt`` file that are not blank, or a column of a data file.
+    """Read unlabelled texts: the non-blank lines of a ``.txt`` file, or a column of a data file.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def _text(row: Row, column: str) -> str:
 
 
 def _answer(row: Row, columns: Columns) -> str:
-    """Return the true answer: a label, or the JSON text of an answer that holds several."""
+    """Return the true answer: a label, or JSON text for several labels."""
     if not columns.fields and not columns.multi_label:
         return _text(row, columns.answer)
     own = dict(columns.fields)
@@ -421,7 +421,7 @@ def _split(row: Row, column: str) -> str:
 
 
 def _context(row: Row, column: str | None) -> str | None:
-    """Return the context that the answer rests on; the column has to be there, but a row may leave it empty."""
+    """Return the context of a row. The column is required, its cell may be empty."""
     if column is None or (column in row.values and row.values[column] in (None, "")):
         return None
     return _text(row, column)
@@ -439,7 +439,7 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
 
 
 def _encodable(text: str, row: Row) -> str:
-    """Refuse half of a surrogate pair, which JSON can spell and no file or request can carry."""
+    """Refuse lone surrogates: JSON can spell them, but UTF-8 cannot encode them."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

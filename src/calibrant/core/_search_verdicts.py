@@ -15,7 +15,7 @@ WHAT_ACCEPTED_MEANS = (
 
 
 def changed_prompt(record: _Record) -> bool:
-    """Return whether the best prompt of a search is another than the seed prompt.
+    """Return True if a search's best prompt is not the seed prompt.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def changed_prompt(record: _Record) -> bool:
 
 
 def search_verdict(record: _Record) -> list[str]:
-    """Return the choice made on the validation rows, and whether the test rows bear it out.
+    """Return sentences on the validation rows' choice and on its test rows.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def search_verdict(record: _Record) -> list[str]:
 
 
 def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
-    """Say that the heads of the best two prompts changed what the race had chosen."""
+    """Return a sentence on heads that changed the race's choice."""
     best = record["validated"][record["chosen"]]
     name = f", {best['origin']}," if best.get("origin") else ""
     kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
@@ -69,7 +69,7 @@ def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
 
 
 def _tested_with_head(record: _Record) -> list[str]:
-    """Return a sentence on the test rows: another prompt with its head, beside the seed prompt as it was scored."""
+    """Return a sentence on the test rows: the best prompt with its head against the seed prompt."""
     found = (record.get("final") or {}).get("against_seed")
     if not changed_prompt(record) or found is None:
         return []
@@ -113,7 +113,7 @@ def _kept(validated: list[_Record]) -> list[str]:
 
 
 def _given(validated: list[_Record]) -> list[str]:
-    """Compare the prompts that the task gave, by what was measured on the same rows for all of them."""
+    """Compare the prompts of the task file by the measure that all of them share."""
     given = [one for one in validated if one.get("origin")]
     if not given:
         return []
@@ -127,7 +127,7 @@ def _given(validated: list[_Record]) -> list[str]:
 
 
 def _detectable(record: _Record) -> list[str]:
-    """Return a sentence on the least gain that is likely to be found."""
+    """Return a sentence on the smallest detectable gain."""
     gain = record.get("detectable_gain")
     if gain is None:
         return []
@@ -136,7 +136,7 @@ def _detectable(record: _Record) -> list[str]:
 
 
 def _tested(record: _Record) -> list[str]:
-    """Say it where the test rows speak against the choice, or show nothing."""
+    """Return a warning if the test rows contradict the choice or are inconclusive."""
     found = [
         interval
         for interval in ((record.get("comparison") or {}).get("interval"), record.get("credit_difference"))

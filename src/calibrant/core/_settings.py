@@ -57,7 +57,7 @@ class ModelSettings(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _check_label_codes(cls, given: object) -> object:
-        """Leave out a key that earlier versions wrote into every record, and refuse it where it was set."""
+        """Drop a key written by earlier versions; refuse it if it was set."""
         if not isinstance(given, dict) or "label_codes" not in given:
             return given
         if (codes := given["label_codes"]) is not False:
@@ -120,7 +120,7 @@ class CalibrationSettings(Section):
 
 
 class DemonstrationSettings(Section):
-    """The ``[demonstrations]`` section: which labelled texts a prompt shows beside the text it is about.
+    """The ``[demonstrations]`` section: labelled texts that a prompt shows as examples.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class DemonstrationSettings(Section):
 
     @classmethod
     def of(cls, values: object) -> Self:
-        """Return the settings in a mapping.
+        """Return the settings from a mapping.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class DemonstrationSettings(Section):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the settings in JSON text, such as ``{"k": 5, "balance": "balanced"}``.
+        """Parse settings from JSON text, such as ``{"k": 5, "balance": "balanced"}``.
 
         Raises
         ------

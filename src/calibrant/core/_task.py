@@ -203,7 +203,7 @@ class Task:
 
 
 def _tables(settings: TaskFile, text: str, path: Path) -> dict[str, SectionTable]:
-    """Return the sections that core does not know."""
+    """Return the sections that other packages validate."""
     keys = frozenset(settings.model_fields_set)
     return {
         name: SectionTable(values=getattr(settings, name), path=path, beside=keys - {name}, text=text)
@@ -219,7 +219,7 @@ def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:
 
 
 def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> None:
-    """Warn of rows of one split that stand in another one too: their numbers would flatter."""
+    """Warn about rows shared by two splits, which inflate the measured quality."""
     if len(splits) < 2:
         return
     texts = {split: {normalise_label(row.input) for row in rows} for split, rows in splits.items()}

@@ -1,4 +1,4 @@
-"""Scores of evaluators in a database, with intervals of their means."""
+"""Evaluation history: scores in a database, with intervals of their means."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class HistoryInterval:
 
 
 class EvaluationHistory:
-    """Scores of evaluators in a database, and intervals over the latest of them.
+    """Database of evaluators' scores, with intervals over the latest ones.
 
     Scores of one account, evaluator and profile are a scope of their own; nothing computed from a
     scope depends on another. Several processes may record at once.
@@ -143,7 +143,7 @@ class EvaluationHistory:
         family: str | None = None,
         capture: str = _ALWAYS,
     ) -> bool:
-        """Record a single result; it is committed when this returns.
+        """Record one result in one transaction.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class EvaluationHistory:
         profile_name: str,
         family: str | None = None,
     ) -> int:
-        """Record several single results, all or none; the same as `record` for each, in one transaction.
+        """Record several results in one transaction, otherwise like `record` for each.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class EvaluationHistory:
         run_id: str,
         family: str | None = None,
     ) -> int:
-        """Record the scores of an evaluation run, all or none.
+        """Record the scores of an evaluation run in one transaction.
 
         A run that is recorded again takes the place of what it recorded in this scope before. Of more
         than 1,000 scores, 1,000 are recorded, evenly spread: more are never looked at, and the last
@@ -390,7 +390,7 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
 
 
 def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    """Return the values as finite numbers of shape (n,); what is no number is not taken for one."""
+    """Return the values as finite numbers, shape (n,); refuse other types."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":
         listed = array.tolist()
@@ -401,7 +401,7 @@ def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
 
 
 def _checked(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
-    """Return the score, or say what is wrong with it."""
+    """Return the checked score; refuse an invalid one."""
     score = _finite(value, name=name)
     if passed is not None and not isinstance(passed, bool | np.bool_):
         raise ConfigurationError(f"Expected passed to be True, False or None, got {passed!r:.100}.")
@@ -422,7 +422,7 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
 
 
 def _results(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
-    """Check all results and return them as scores; with `spread`, at most 1,000 of them, evenly spread."""
+    """Return checked scores of results; with `spread`, at most 1,000, evenly spaced."""
     checked_family = _checked_family(family)
     numbers = _numbers(values, name="scores")
     if checked_family is not None and SCORE_TYPES[checked_family] == "binary":
@@ -456,7 +456,7 @@ def _score_type(scores: Sequence[Score]) -> ScoreType | None:
 
 
 def _spread(count: int) -> Sequence[int]:
-    """Return the places of at most 1,000 of `count` rows, evenly spread, in order."""
+    """Return the positions of at most 1,000 of `count` rows, evenly spaced, in order."""
     if count <= _LATEST:
         return range(count)
     return [(2 * place + 1) * count // (2 * _LATEST) for place in range(_LATEST)]

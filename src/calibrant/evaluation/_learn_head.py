@@ -1,4 +1,4 @@
-"""A head learned from the stored distributions of an evaluation: no call is made."""
+"""Heads learned from stored distributions of an evaluation, without calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedHead:
-    """A head and where it comes from.
+    """A head with its training rows and fingerprint.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class LearnedHead:
         }
 
     def write(self, out: str | Path) -> Path:
-        """Write ``head.json`` into a directory, which is made where it does not exist; return the file.
+        """Write ``head.json`` into a directory, created if needed; return the file.
 
         Raises
         ------
@@ -136,7 +136,7 @@ def learn_head(
 
 
 def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
-    """Return the fingerprint of predictions that are as the model scored them."""
+    """Return the fingerprint of uncorrected predictions."""
     origin = read_origin(place)
     if origin is not None and origin[0].name == RESULT:
         raise _refused(place, "an evaluation, got a search, which has learned a head already")

@@ -77,7 +77,7 @@ class DemonstrationFormat:
 
 
 def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:  # noqa: ANN401  (JSON)
-    """Return the smallest JSON value that is a label's, or a whole answer's, in the form the model must write."""
+    """Return the smallest JSON document of a label or answer, in the model's output form."""
     if isinstance(composite, FieldLabels):
         values = composite.values(label)
         return reduce(_joined, (_nest(one.path or one.name, values[one.name]) for one in composite.fields))
@@ -92,7 +92,7 @@ def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:
 
 
 def _joined(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
-    """Return one JSON value that holds what both hold, as objects with keys of their own."""
+    """Merge two JSON values, key by key."""
     if isinstance(one, list) and isinstance(other, list):
         return [_joined(one[0], other[0])]
     if isinstance(one, dict) and isinstance(other, dict):

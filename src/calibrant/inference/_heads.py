@@ -55,7 +55,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
 
 
 def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> Head:
-    """Return a head whose embedding model is open, where it reads texts with one.
+    """Return a head with its embedding model loaded, if it has one.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def head_of(
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
-    """Return the answers of n texts as the label set spells them.
+    """Return the canonical answers of n texts.
 
     Raises
     ------

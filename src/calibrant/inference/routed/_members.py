@@ -1,4 +1,4 @@
-"""Providers at work: free places, health and calls; the way of a request through them; the error where all fail."""
+"""Provider runtime: concurrency, health, calls, the fallback order of a request, and its final error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", 
 
 
 class Place(NamedTuple):
-    """A provider's leave to be asked now; `RoutedProvider.ask` gives it back.
+    """Reserved concurrency slot of a provider, released by `RoutedProvider.ask`.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProviderAnswer:
-    """A whole answer.
+    """A successful call of a provider.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class ProviderAnswer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProviderFailure:
-    """A call that brought no answer.
+    """A failed call of a provider.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class RoutedProvider:
         self._seconds = 0.0
 
     def try_enter(self) -> Place | None:
-        """Return a place if one is free and the provider may be asked."""
+        """Return a slot if one is free and the breaker admits a call; otherwise None."""
         turn = self.breaker.begin()
         if turn is None:
             return None
@@ -156,7 +156,7 @@ class RoutedProvider:
         return self._placed(epoch, turn)
 
     async def enter(self, *, forced: bool = False) -> Place | None:
-        """Wait for a place; None where the provider may not be asked any more and it is not `forced`."""
+        """Wait for a slot; return None if the breaker opens meanwhile and the call is not `forced`."""
         epoch = None if self._gate is None else await self._gate.enter()
         turn = self.breaker.begin(forced=forced)
         if turn is not None:
@@ -173,7 +173,7 @@ class RoutedProvider:
     async def ask(
         self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
     ) -> ProviderAnswer | ProviderFailure:
-        """Make one call and give the place back.
+        """Make one call and release its slot.
 
         Exceptions that are no `ProviderError`, cancellation among them, pass; nothing is learnt from them.
         """
@@ -200,7 +200,7 @@ class RoutedProvider:
             self._count("in_flight", by=-1)
 
     def escalated(self) -> None:
-        """Note that an answer was turned down."""
+        """Count a rejected answer."""
         self._count("escalations")
 
     def stats(self) -> ProviderStats:
@@ -234,7 +234,7 @@ class RoutedProvider:
         return completion
 
     def _completed(self, completion: Completion) -> Completion:
-        """Return an answer with what the provider's declaration adds."""
+        """Return an answer with the declared price and log-probability space."""
         usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
         space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
         if usage is completion.usage and space is completion.space:
@@ -293,7 +293,7 @@ def _is_empty(completion: Completion) -> bool:
 
 
 class Course:
-    """Way of one request from provider to provider.
+    """Fallback sequence of one request over providers.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class Course:
         return not self._waiting and not self._full
 
     async def next(self) -> Place | None:
-        """Return the next provider's place; None where none is left.
+        """Return the slot of the next provider; None if no provider is left.
 
         Where all are left out, the one whose time ends first is asked all the same, unless it has itself
         named the time.
@@ -415,7 +415,7 @@ def all_failed(
 
 
 def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
-    """Return the error where every provider is left out until a time that it named."""
+    """Return the rate-limit error for providers that all named a retry time."""
     return RateLimitError(
         f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
         provider=provider,
@@ -425,7 +425,7 @@ def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: s
 
 
 def _soonest(errors: Sequence[ProviderError]) -> float | None:
-    """Return the least wait of those worth asking again; None where one of them named none."""
+    """Return the shortest retry time of retryable errors; None if one of them named none."""
     waits = [error.retry_after for error in errors if error.retryable]
     named = [wait for wait in waits if wait is not None]
     return min(named) if named and len(named) == len(waits) else None
@@ -443,6 +443,6 @@ def _left_out(member: RoutedProvider) -> str:
 
 
 def _words(error: ProviderError) -> str:
-    """Return the words of an error in a list of several: the lines for the task file stand once, behind the list."""
+    """Return the message of an error for a list; the remedy is appended once, after the list."""
     words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
     return words.removesuffix(".")

@@ -23,7 +23,7 @@ _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 
 @dataclass(frozen=True)
 class Provider:
-    """One of those a request may go to.
+    """Declared provider of a routed client.
 
     Attributes
     ----------
@@ -81,12 +81,12 @@ class Provider:
 
     @property
     def logprob_space(self) -> LogprobSpace:
-        """Space of its log-probabilities."""
+        """Log-probability space of the provider."""
         return self.client.space if self.space is None else LogprobSpace(self.space)
 
     @property
     def places(self) -> int | None:
-        """Calls in flight at most; None where there is no limit."""
+        """Maximum number of calls in flight; None without a limit."""
         if self.concurrency is not None:
             return self.concurrency
         # Further calls would wait inside the client, and what they wait would pass for its latency.
@@ -139,7 +139,7 @@ class ProviderStats:
 
 
 def priced(usage: Usage, cost: float | None) -> Usage:
-    """Return the usage of a call, at the declared price where it names none that can be true."""
+    """Return the usage of a call, at the declared price if the reported one is missing or implausible."""
     if usage.cost is not None and 0.0 <= usage.cost < math.inf:
         return usage
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
@@ -171,7 +171,7 @@ def check_parts(
 
 
 def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
-    """Refuse a helper model that is missing, or that would never be asked.
+    """Refuse a missing helper model, or one that is never called.
 
     Raises
     ------
@@ -187,12 +187,12 @@ def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) ->
 
 
 def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Provider, ...]:
-    """Return the providers.
+    """Return the providers after checking their names and settings.
 
     Raises
     ------
     ConfigurationError
-        There is none, one is no `Provider` or there twice, or the router knows others.
+        `providers` is empty, holds something else, repeats a name, or differs from the router's.
     """
     declared = tuple(providers)
     for provider in declared:
@@ -207,7 +207,7 @@ def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Pr
 
 
 def common_space(providers: Sequence[Provider]) -> LogprobSpace:
-    """Return the space of all providers; ``mixed`` where they differ."""
+    """Return the common log-probability space; ``mixed`` if providers differ."""
     spaces = {provider.logprob_space for provider in providers}
     return spaces.pop() if len(spaces) == 1 else LogprobSpace.MIXED
 
