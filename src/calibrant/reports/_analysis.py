@@ -1,4 +1,4 @@
-"""Numbers of the page, computed from arrays; `_charts` and `_html` draw them."""
+"""Figures of the report page, computed from arrays; `_charts` and `_html` render them."""
 
 from __future__ import annotations
 

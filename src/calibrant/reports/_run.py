@@ -208,7 +208,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
-    """Check a search's result as far as the page shows it."""
+    """Return a search's results for the page; refuse a damaged record."""
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)

@@ -37,7 +37,7 @@ class Shards:
         self._block_rows = block_rows
 
     def recover(self, examples: Iterable[Example], count: CountRow) -> FinishedRows:
-        """Count the finished rows and return their places.
+        """Count the finished rows and return their positions.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Shards:
         return finished
 
     def count_finished(self, path: Path, examples: Iterable[Example], count: CountRow) -> bool:
-        """Count the rows of a finished run by its one file; False if some are to be asked again.
+        """Count the rows of a run's merged file; return False if rows must be retried.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Shards:
                 self.add(number, lines)
 
     def remove(self) -> None:
-        """Remove the files: all, or none that would be taken for a part of a run."""
+        """Remove the shard files, in an order that never leaves a partial run."""
         gone = self._folder.with_name(f".{self._folder.name}.old")
         for folder in (gone, self._folder):
             if folder.exists():
@@ -106,7 +106,7 @@ class Shards:
                 shutil.rmtree(gone, ignore_errors=True)
 
     def add(self, number: int, lines: bytes) -> None:
-        """Put the rows of a block on disk, in the places of earlier ones with the same index.
+        """Write the shard of a block, replacing earlier rows of the same index.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Shards:
             yield from self._lines(path).values()
 
     def join(self, path: Path) -> None:
-        """Write all rows to one file, which is whole or not there.
+        """Merge all rows into one file, atomically.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Shards:
 
 
 def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow) -> bool:
-    """Count a row and return True, or return False where it is to be asked again."""
+    """Count a finished row and return True; return False for a row to retry."""
     place = index - block[0][0]
     try:
         row = StoredRow.read(line, block[place][1] if 0 <= place < len(block) else None)
@@ -173,7 +173,7 @@ def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: i
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
-    """Yield number and rows of one block after the other; every row with its place in the input."""
+    """Yield the number and rows of each block, every row with its input position."""
     rows = iter(enumerate(examples))
     number = 0
     while block := list(itertools.islice(rows, size)):
