@@ -131,7 +131,7 @@ def _free_sockets(limit: int) -> int:
 
 
 def check_concurrency(calls: int | None) -> None:
-    """Check that a number of concurrent calls is at least 1, where there is one.
+    """Check that a number of concurrent calls is None or at least 1.
 
     Raises
     ------

@@ -54,7 +54,7 @@ class Sampler:
         self._planned.extend(tokens)
 
     def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
-        """Return the next token, one of those allowed."""
+        """Sample the next token among the allowed ones."""
         if self._planned:
             return self._planned.popleft()
         scores = np.array(logits, dtype=np.float64)

@@ -34,7 +34,7 @@ class _ModelParams(ctypes.Structure):
 
 
 class _ContextParams(ctypes.Structure):
-    """``llama_context_params``, as far as it is set."""
+    """The fields of ``llama_context_params`` in use."""
 
     _fields_ = [
         ("n_ctx", ctypes.c_uint32),

@@ -187,7 +187,7 @@ def refusal(error: ProviderError, model: str) -> dict[str, Any]:
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` with advice to the user, where it names a parameter the model does not accept.
+    """Add advice to an error about a parameter the model does not accept.
 
     Missing support for log-probabilities is systemic: every other call would fail alike.
     """
@@ -204,7 +204,7 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
 
 
 def without_access(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` as a systemic fault where litellm lacks a key or a library.
+    """Mark an error as systemic if litellm lacks a key or a library.
 
     litellm reports a missing key as a server error with status 500, which would be retried.
     """

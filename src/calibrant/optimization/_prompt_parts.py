@@ -221,7 +221,7 @@ def check_given_prompts(task: Task) -> None:
     Raises
     ------
     ConfigurationError
-        One repeats the text of a validation or test row that the task's own prompt does not show.
+        A prompt or description repeats the text of a validation or test row that the task's own prompt does not show.
     """
     own = ShownTexts(task.prompt, task)
     for name, prompt in given_prompts(task).items():

@@ -259,7 +259,7 @@ class Search(SearchStage):
         )
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions; failed rows are tried twice, unaffordable rows fail."""
+        """Return the predictions, asking once per query; queries beyond the budget become errors."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._said]
         paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
         wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]

@@ -104,7 +104,7 @@ class RiskCoverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mistakes:
-    """Wrong rows, those to look at first at the top.
+    """Wrong rows, the most confident errors first.
 
     Attributes
     ----------

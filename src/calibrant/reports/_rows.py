@@ -267,7 +267,7 @@ def read_rows(
 def read_texts(
     rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
 ) -> list[RowTexts]:
-    """Return the texts of some rows, by their places, in that order; `answer_probability` is of all rows."""
+    """Return the texts of the rows at these positions, in order."""
     found = []
     several = rows.composite is not None
     records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())

@@ -187,7 +187,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
-    """Return the labels of a run where they have a structure or an answer holds several; None elsewhere."""
+    """Return the label set of a structured or composite run; None for plain labels."""
     path = directory / ("result.json" if search else "run.json")
     try:
         record = (search or _about(path)).get("label_set")

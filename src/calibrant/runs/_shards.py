@@ -97,7 +97,7 @@ class Shards:
                 self.add(number, lines)
 
     def remove(self) -> None:
-        """Remove the shard files, in an order that never leaves a partial run."""
+        """Rename and remove the shard folder, so that no partial run can remain."""
         gone = self._folder.with_name(f".{self._folder.name}.old")
         for folder in (gone, self._folder):
             if folder.exists():
