@@ -224,13 +224,13 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     async def async_get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
         """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
         return await type(router).async_get_available_deployment(router, model=model, **call)
 
     def get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
         """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
         return type(router).get_available_deployment(router, model=model, **call)
 
     # --- the last step of its selection ------------------------------------------------------------
@@ -244,7 +244,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     ) -> dict[str, Any]:
         """Choose one of the allowed deployments."""
         embedding = await self._embedded(content)
-        return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
+        return self._chosen_deployment(model_group, healthy_deployments, embedding, request_kwargs)
 
     def get_available_deployments(
         self,
@@ -254,9 +254,11 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         **content: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
         """Choose one of the allowed deployments."""
-        return self._chosen(model_group, healthy_deployments, self._embedded_now(content), request_kwargs)
+        return self._chosen_deployment(
+            model_group, healthy_deployments, self._embedded_now(content), request_kwargs
+        )
 
-    def _chosen(
+    def _chosen_deployment(
         self,
         asked: str,
         healthy: list[dict[str, Any]],
@@ -271,13 +273,13 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         with self._lock:
             self._attached()  # it may have been closed meanwhile
             group = self._group(names.pop() if len(names) == 1 else asked, by_id)
-            name = self._due(group, allowed)
+            name = self._due_deployment(group, allowed)
             if name is None:
                 name = next(one for one in group.policy.order(request) if one in allowed)
         note_asked(kwargs, name)
         return by_id[name]
 
-    def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
+    def _due_deployment(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
         """Return a deployment due for a probe: one never called, or one whose cooldown is over.
 
         The caller holds the lock.
@@ -455,7 +457,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self._router = self._choosing = None
 
 
-def _or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
+def _kwargs_or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
     return {} if kwargs is None else kwargs
 
 

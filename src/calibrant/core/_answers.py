@@ -73,7 +73,7 @@ def _names(labels: LabelSet) -> str:
     return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
 
 
-def _shown(labels: LabelSet) -> str:
+def _label_list(labels: LabelSet) -> str:
     return f"{len(labels)} labels ({_names(labels)})"
 
 
@@ -85,7 +85,7 @@ def _set_problems(value: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa
     plain = LabelSet(labels.labels)
     wrong = [label for label in value if not isinstance(label, str) or plain.canonical(label) is None]
     if wrong:
-        yield f"holds {wrong[0]!r:.40}, which is not one of the {_shown(labels)}: {_REMEDY}"
+        yield f"holds {wrong[0]!r:.40}, which is not one of the {_label_list(labels)}: {_REMEDY}"
 
 
 def _field_problems(value: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
@@ -102,4 +102,4 @@ def _field_problems(value: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: 
         if field.name not in value:
             yield f"lacks the field {field.name!r}: add it"
         elif not isinstance(label, str) or field.labels.canonical(label) is None:
-            yield f"has {label!r:.40} in {field.name!r}, which is not one of the {_shown(field.labels)}: {_REMEDY}"
+            yield f"has {label!r:.40} in {field.name!r}, which is not one of the {_label_list(field.labels)}: {_REMEDY}"

@@ -37,7 +37,7 @@ def lazy_names(
     >>> find("JSONDecoder").__module__
     'json.decoder'
     """
-    home_of = _by_name(homes)
+    home_of = _modules_by_name(homes)
 
     def find(name: str) -> object:
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
@@ -48,13 +48,13 @@ def lazy_names(
         if not name.startswith("__"):  # import machinery asks for those
             former = _former_names().get(package, _NONE)
             if name in former:
-                return _former(package, name, former[name])
+                return _former_object(package, name, former[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)
 
 
-def _former(package: str, name: str, home: str) -> object:
+def _former_object(package: str, name: str, home: str) -> object:
     """Return an object by its deprecated package-level name, with a warning."""
     is_private = home.rpartition(".")[2].startswith("_")
     advice = (
@@ -71,9 +71,9 @@ def _former(package: str, name: str, home: str) -> object:
 def _former_names() -> Mapping[str, Mapping[str, str]]:
     """Return the modules of deprecated names, by package and name."""
     table = tomllib.loads(Path(__file__).with_name("former_names.toml").read_text(encoding="utf-8"))
-    return {package: _by_name(homes) for package, homes in table.items()}
+    return {package: _modules_by_name(homes) for package, homes in table.items()}
 
 
-def _by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
+def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the module of each name; inverts a mapping of names by module."""
     return {name: module for module, names in homes.items() for name in names.split()}

@@ -45,7 +45,7 @@ class Journal(Protocol):
 
 def prediction_to_record(prediction: Prediction) -> _Record:
     """Return `prediction` as JSON values; floats keep their full precision."""
-    values = _encoded(prediction)
+    values = _encoded_fields(prediction)
     record = {key: values[key] for key in _KEYS}
     if prediction.tokens is not None:
         record["tokens"] = [_token_to_record(token) for token in prediction.tokens]
@@ -55,7 +55,7 @@ def prediction_to_record(prediction: Prediction) -> _Record:
             "accepted": values["accepted"],
         }
     if prediction.parts:
-        record["parts"] = [_encoded(part) for part in prediction.parts]
+        record["parts"] = [_encoded_fields(part) for part in prediction.parts]
     if prediction.features is not None:
         record["features"] = b64encode(prediction.features.astype("<f2").tobytes()).decode()
     return record
@@ -70,15 +70,15 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         The record is not one.
     """
     try:
-        values = {key: record[key] for key in _KEYS} | _decoded(record)
+        values = {key: record[key] for key in _KEYS} | _decoded_fields(record)
         values["accepted"] = record.get("accepted")
         if record.get("tokens") is not None:
             values["tokens"] = tuple(map(_token_from_record, record["tokens"]))
         values["steps"] = tuple(
-            Step(**{**step, **_decoded(step), "verdict": Verdict(step["verdict"])})
+            Step(**{**step, **_decoded_fields(step), "verdict": Verdict(step["verdict"])})
             for step in record.get("steps", ())
         )
-        values["parts"] = tuple(Part(**{**part, **_decoded(part)}) for part in record.get("parts", ()))
+        values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in record.get("parts", ()))
         for part, stored in zip(values["parts"], record.get("parts", ()), strict=True):
             if (
                 None not in (values["confidence"], part.confidence)
@@ -95,10 +95,10 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
 
 def step_to_record(step: Step) -> _Record:
     """Return `step` as JSON values."""
-    return _encoded(step) | {"verdict": step.verdict.value}
+    return _encoded_fields(step) | {"verdict": step.verdict.value}
 
 
-def _encoded(item: Prediction | Step | Part) -> _Record:
+def _encoded_fields(item: Prediction | Step | Part) -> _Record:
     """Return the fields of an object, with its outcome, usage and distribution as JSON values."""
     record = dict(vars(item))
     if not isinstance(item, Part):
@@ -115,7 +115,7 @@ def _encoded(item: Prediction | Step | Part) -> _Record:
     return record
 
 
-def _decoded(record: Mapping[str, Any]) -> _Record:
+def _decoded_fields(record: Mapping[str, Any]) -> _Record:
     """Return the outcome, usage, distribution and confidence that a record has."""
     values: _Record = {}
     if "outcome" in record:

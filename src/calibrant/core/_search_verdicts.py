@@ -36,21 +36,21 @@ def search_verdict(record: _Record) -> list[str]:
     validated = record.get("validated") or []
     heads = record.get("by_head")
     if heads is not None and record["chosen"] != heads["raced"]:
-        return [*_decided_by_head(record, heads), *_given(validated), *_tested_with_head(record)]
+        return [*_decided_by_head(record, heads), *_given_prompts(validated), *_tested_with_head(record)]
     same = [] if heads is None else [_not_by_head(heads)]
     if not changed_prompt(record):
         if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
             return [
                 "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             ]
-        return [*_kept(validated), *same, *_given(validated), *_detectable(record)]
+        return [*_kept_seed(validated), *same, *_given_prompts(validated), *_detectable_gain(record)]
     if not validated:  # by an earlier version
-        return _tested(record)
+        return _test_warning(record)
     seed, best = validated[0], validated[record["chosen"]]
     rows = "the" if best.get("rows") is None else f"{best['rows']}"
     name = f", {best['origin']}" if best.get("origin") else ""
     chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
-    return [chosen, *same, *_given(validated), *_tested(record)]
+    return [chosen, *same, *_given_prompts(validated), *_test_warning(record)]
 
 
 def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
@@ -89,7 +89,7 @@ def _not_by_head(heads: _Record) -> str:
     )
 
 
-def _kept(validated: list[_Record]) -> list[str]:
+def _kept_seed(validated: list[_Record]) -> list[str]:
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated
@@ -103,7 +103,7 @@ def _kept(validated: list[_Record]) -> list[str]:
         ]
     best = max(others, key=lambda one: float(one["score"]))
     kept = (
-        f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro F1 at "
+        f"No prompt was better than the seed prompt on the validation rows in score, {_measure(seed)} and macro F1 at "
         "once: the seed prompt is kept."
     )
     return [
@@ -112,7 +112,7 @@ def _kept(validated: list[_Record]) -> list[str]:
     ]
 
 
-def _given(validated: list[_Record]) -> list[str]:
+def _given_prompts(validated: list[_Record]) -> list[str]:
     """Compare the prompts of the task file by the measure that all of them share."""
     given = [one for one in validated if one.get("origin")]
     if not given:
@@ -126,7 +126,7 @@ def _given(validated: list[_Record]) -> list[str]:
     ]
 
 
-def _detectable(record: _Record) -> list[str]:
+def _detectable_gain(record: _Record) -> list[str]:
     """Return a sentence on the smallest detectable gain."""
     gain = record.get("detectable_gain")
     if gain is None:
@@ -135,7 +135,7 @@ def _detectable(record: _Record) -> list[str]:
     return [f"{found}; smaller differences need more rows."]
 
 
-def _tested(record: _Record) -> list[str]:
+def _test_warning(record: _Record) -> list[str]:
     """Return a warning if the test rows contradict the choice or are inconclusive."""
     found = [
         interval
@@ -153,13 +153,13 @@ def _tested(record: _Record) -> list[str]:
     return ["The test rows show no difference: its interval holds 0."] if found else []
 
 
-def _counted(seed: _Record) -> str:
+def _measure(seed: _Record) -> str:
     return "accuracy" if seed.get("credit") is None else "credit"
 
 
 def _steps(seed: _Record, other: _Record) -> str:
     first = ("score", "score") if seed.get("log_loss") is None else ("log_loss", "log loss")
-    names = [first, (_counted(seed), _counted(seed)), ("macro_f1", "macro F1")]
+    names = [first, (_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 
 

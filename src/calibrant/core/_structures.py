@@ -74,7 +74,7 @@ class OrdinalLabels(LabelSet):
                 name=f"above {label}",
                 predicted=_ANSWERS[predicted > rank],
                 expected=_ANSWERS[expected > rank],
-                confidence=_implied(prediction.confidence, sides, _ANSWERS[predicted > rank]),
+                confidence=_implied_confidence(prediction.confidence, sides, _ANSWERS[predicted > rank]),
                 distribution=sides,
             )
             for rank, (label, sides) in enumerate(
@@ -93,7 +93,9 @@ class OrdinalLabels(LabelSet):
         mass[:, 0], mass[:, 1] = shares.cumsum()[:-1], shares[::-1].cumsum()[-2::-1]
         measured[:, 0] = np.logical_or.accumulate(known)[:-1]
         measured[:, 1] = np.logical_or.accumulate(known[::-1])[-2::-1]
-        return [_marginal(whole, _ANSWERS, *row) for row in zip(_log(mass), measured, strict=True)]
+        return [
+            _marginal_distribution(whole, _ANSWERS, *row) for row in zip(_log(mass), measured, strict=True)
+        ]
 
 
 class _Level(NamedTuple):
@@ -203,7 +205,9 @@ class HierarchicalLabels(LabelSet):
         for number, (values, members) in enumerate(self._levels, 1):
             is_last = number == self.depth
             groups = (
-                prediction.distribution if is_last else _grouped(prediction.distribution, values, members)
+                prediction.distribution
+                if is_last
+                else _grouped_distribution(prediction.distribution, values, members)
             )
             value = values[members[predicted]]
             found.append(
@@ -213,7 +217,7 @@ class HierarchicalLabels(LabelSet):
                     expected=values[members[expected]],
                     confidence=prediction.confidence
                     if is_last
-                    else _implied(prediction.confidence, groups, value),
+                    else _implied_confidence(prediction.confidence, groups, value),
                     distribution=groups,
                 )
             )
@@ -245,14 +249,14 @@ def _key(path: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(normalise_label, path))
 
 
-def _implied(own: float | None, marginal: LabelDistribution | None, value: str) -> float | None:
+def _implied_confidence(own: float | None, marginal: LabelDistribution | None, value: str) -> float | None:
     """Return the confidence in a value that the label implies: at least the label's own."""
     if own is None or marginal is None:
         return own
     return min(max(own, marginal.probability(value)), 1.0)
 
 
-def _grouped(
+def _grouped_distribution(
     whole: LabelDistribution | None, values: tuple[str, ...], members: NDArray[np.intp]
 ) -> LabelDistribution | None:
     """Return the distribution over groups of labels; `members` holds each label's group index."""
@@ -260,7 +264,7 @@ def _grouped(
         return None
     mass = np.asarray(np.bincount(members, weights=whole.probabilities), dtype=np.float64)
     measured = np.bincount(members, weights=whole.measured) > 0
-    return _marginal(whole, values, _log(mass), measured)
+    return _marginal_distribution(whole, values, _log(mass), measured)
 
 
 def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -268,7 +272,7 @@ def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _marginal(
+def _marginal_distribution(
     whole: LabelDistribution,
     values: tuple[str, ...],
     logprobs: NDArray[np.float64],

@@ -63,13 +63,13 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
     try:
-        judged = _drawn(RowFile(predictions).lines(), _answered, most=_JUDGED)
+        judged = _drawn_rows(RowFile(predictions).lines(), _answered_row, most=_JUDGED)
     except (StateError, ValueError) as error:
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
     texts = {normalise_label(row.example.input) for row in judged}
-    learned = _drawn(
+    learned = _drawn_rows(
         labelled,
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
@@ -84,7 +84,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     return found
 
 
-def _answered(line: bytes) -> _DrawnRow | None:
+def _answered_row(line: bytes) -> _DrawnRow | None:
     """Return the row of a line; None after a transport error."""
     row = read_row(line)
     if row.outcome is Outcome.ERROR or row.input is None or row.answer is None:
@@ -92,7 +92,9 @@ def _answered(line: bytes) -> _DrawnRow | None:
     return _DrawnRow(Example(input=row.input, answer=row.answer), row.label)
 
 
-def _drawn(rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int) -> list[_DrawnRow]:
+def _drawn_rows(
+    rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int
+) -> list[_DrawnRow]:
     """Sample rows in one pass, in input order, by their smallest random numbers.
 
     Only rows that may stay are read.

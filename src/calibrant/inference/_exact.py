@@ -195,7 +195,7 @@ class LabelScorer:
 
         return whole_label_distribution(self.labels, found.logprobs)
 
-    def _few(self, text: str) -> bool:
+    def _takes_short_list(self, text: str) -> bool:
         """Return True if a short top list probably suffices; with many labels, the first list may not."""
         return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
 
@@ -220,7 +220,7 @@ class LabelScorer:
             return found
 
         async def ask(text: str) -> NextTokens:
-            found = await once(text, few=self._few(text))
+            found = await once(text, few=self._takes_short_list(text))
             if found.short and not walk.is_enough(text, found.top):
                 return await once(text, few=False)
             return found

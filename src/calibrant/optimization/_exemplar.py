@@ -169,7 +169,7 @@ class ExemplarProposer:
             else replace(prediction, label=self._spell(prediction.label))
             for prediction in predictions
         ]
-        self._records[_asked(candidate)].add_all(pairs, spelt)
+        self._records[_answers_key(candidate)].add_all(pairs, spelt)
 
     def __call__(
         self,
@@ -199,7 +199,7 @@ class ExemplarProposer:
         component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
-        record = self._records[_asked(candidate)]
+        record = self._records[_answers_key(candidate)]
         for _ in range(TRIES):
             edited = self._edit(parts, record)
             text = self._format.render(edited)
@@ -333,7 +333,7 @@ def _component(candidate: Mapping[str, str]) -> str:
     return next((name for name in candidate if name not in OTHER_COMPONENTS), next(iter(candidate)))
 
 
-def _asked(candidate: Mapping[str, str]) -> str:
+def _answers_key(candidate: Mapping[str, str]) -> str:
     """Return the key of a candidate's answers."""
     shown = candidate.get(DEMONSTRATIONS, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")

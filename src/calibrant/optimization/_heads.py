@@ -52,7 +52,7 @@ class HeadStage(SearchStage):
         found = self._compared(found) if worth else found
         candidate = found.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
-        asked = self.adapter.affordable(queries_of(candidate, rows), self._left() if worth else 0)
+        asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
         rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
@@ -107,11 +107,11 @@ class HeadStage(SearchStage):
         found = [row for row in every[0] if row.input in held_out]  # the first rows of both
         for kept, other in ((0, 1), (1, 0)):
             own, n = queries_of(pair[kept], every[kept]), len(found)
-            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._left())
+            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._calls_left())
             found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
         return found if len(found) >= _FEWEST else []
 
-    def _left(self) -> int:
+    def _calls_left(self) -> int:
         return self.max_metric_calls - self.adapter.metric_calls
 
     def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:

@@ -57,7 +57,7 @@ class Search(SearchStage):
 
     log: Path | None
     validation: ValidationLog
-    _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
+    _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _budget: int = field(default=0, init=False)
     _is_perfect: bool = field(default=False, init=False)
 
@@ -73,14 +73,14 @@ class Search(SearchStage):
         screened, fresh = validation[:n_screened], validation[n_screened:]
         found = self._propose(screened, fresh, max_metric_calls - for_race)
         choice = self._race(found, screened, fresh) if self.plan.races else self._choose(found)
-        return self._named(choice)
+        return self._with_names(choice)
 
     def _choose(self, found: GEPAResult[object, object]) -> Choice:
         """Choose by the figures on all validation rows."""
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
 
-    def _named(self, choice: Choice) -> Choice:
+    def _with_names(self, choice: Choice) -> Choice:
         """Return the choice with the names of the prompts that the task gave."""
         names = {prompt: name for name, prompt in given_prompts(self.task).items()}
         seed = self._seed_candidate()
@@ -260,12 +260,12 @@ class Search(SearchStage):
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions, asking once per query; queries beyond the budget become errors."""
-        missing = [query for query in dict.fromkeys(queries) if query not in self._said]
+        missing = [query for query in dict.fromkeys(queries) if query not in self._predictions_by_query]
         paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
         wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]
-        self._said.update(dict.fromkeys(missing, _UNASKED))
-        self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
-        return [self._said[query] for query in queries]
+        self._predictions_by_query.update(dict.fromkeys(missing, _UNASKED))
+        self._predictions_by_query.update(zip(wanted, self.adapter.ask(wanted), strict=True))
+        return [self._predictions_by_query[query] for query in queries]
 
 
 class _FileLogger:

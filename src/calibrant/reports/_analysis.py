@@ -104,7 +104,7 @@ class RiskCoverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mistakes:
-    """Wrong rows, the most confident errors first.
+    """Wrong rows, ranked for review.
 
     Attributes
     ----------

@@ -53,7 +53,9 @@ class Shards:
             if path.name not in present:
                 continue
             present.remove(path.name)
-            places = [i for i, line in self._lines(path).items() if _counted(path, line, block, i, count)]
+            places = [
+                i for i, line in self._lines(path).items() if _count_if_finished(path, line, block, i, count)
+            ]
             # A range for a whole block: a run of millions of rows travels to the workers in few bytes.
             is_whole = len(places) == len(block)
             finished[number] = range(places[0], places[-1] + 1) if is_whole else frozenset(places)
@@ -76,7 +78,7 @@ class Shards:
                     line = file.readline()
                     if not line:
                         return False  # the input has grown
-                    whole = _counted(path, line, block, index, count) and whole
+                    whole = _count_if_finished(path, line, block, index, count) and whole
             if file.readline():
                 raise _too_long(path)
         return whole
@@ -149,19 +151,21 @@ class Shards:
             lines = path.read_bytes().splitlines(keepends=True)
             rows = {int(json.loads(line)["index"]): line for line in lines}
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, error) from error
+            raise _damage_error(path, error) from error
         if len(rows) != len(lines) or list(rows) != sorted(rows):
-            raise _damaged(path, ValueError("a row twice, or out of order"))
+            raise _damage_error(path, ValueError("a row twice, or out of order"))
         return rows
 
 
-def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow) -> bool:
+def _count_if_finished(
+    path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow
+) -> bool:
     """Count a finished row and return True; return False for a row to retry."""
     place = index - block[0][0]
     try:
         row = StoredRow.read(line, block[place][1] if 0 <= place < len(block) else None)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     if not row.is_same:
         raise StateError(
             f"{path}: row {index + 1} was evaluated on another text, answer or context than the input has now: choose "
@@ -187,7 +191,7 @@ def _too_long(path: Path) -> StateError:
     )
 
 
-def _damaged(path: Path, error: Exception) -> StateError:
+def _damage_error(path: Path, error: Exception) -> StateError:
     return StateError(
         f"{path}: expected the rows of a block, got something else ({error}): delete the file, and its rows are "
         "asked again."

@@ -210,7 +210,7 @@ class Verifier:
                 f"Expected the context of a verification to be a text or None, got {context!r:.80}."
             )
         answers, kept = await self._samples(question, answer, context or "")
-        return self._counted(answers, context_cut=len(context or "") - len(kept))
+        return self._counted_verdicts(answers, context_cut=len(context or "") - len(kept))
 
     async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
         """Return all samples, and the context cut to the model's window."""
@@ -256,7 +256,7 @@ class Verifier:
             options=options,
         )
 
-    def _counted(self, answers: RowAnswers, *, context_cut: int) -> Verification:
+    def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
         verified, total = samples.count(_CORRECT), len(samples)
         problem = self._problem(answers, samples)

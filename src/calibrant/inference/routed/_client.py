@@ -277,7 +277,7 @@ class RoutedClient:
         if not answers:
             raise self._failure(failures, course)
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
-        return _returned(best, answers, paid, tools=tools)
+        return _final_response(best, answers, paid, tools=tools)
 
     def hidden(self, text: str) -> str:
         """Return a provider's text without the secrets of any provider."""
@@ -399,7 +399,7 @@ def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
     return counted or (routing.tokens or 0) + len(answer.completion.text) // 4
 
 
-def _returned(
+def _final_response(
     best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, tools: bool
 ) -> object:
     """Return the provider's response, or a completion with the whole usage if the response lacks it."""

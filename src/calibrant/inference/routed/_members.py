@@ -233,7 +233,7 @@ class RoutedProvider:
             raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
         return completion
 
-    def _completed(self, completion: Completion) -> Completion:
+    def _with_declaration(self, completion: Completion) -> Completion:
         """Return an answer with the declared price and log-probability space."""
         usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
         space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
@@ -249,7 +249,7 @@ class RoutedProvider:
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
-        whole = self._completed(completion)
+        whole = self._with_declaration(completion)
         answer = ProviderAnswer(
             member=self,
             response=response,
@@ -389,7 +389,7 @@ def all_failed(
         last = member.breaker.last_failure
         if last is not None:
             errors.append((member.name, last))
-        parts.append(_left_out(member))
+        parts.append(_left_out_words(member))
     causes = [error for _, error in errors]
     unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
     if len(parts) == 1:
@@ -408,7 +408,7 @@ def all_failed(
         provider=provider,
         status=statuses.pop() if len(statuses) == 1 and not paused else None,
         retryable=paused or any(error.retryable for error in causes),
-        retry_after=_soonest(causes),
+        retry_after=_shortest_wait(causes),
         hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
         systemic=systemic,
     )
@@ -417,14 +417,14 @@ def all_failed(
 def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
     """Return the rate-limit error for providers that all named a retry time."""
     return RateLimitError(
-        f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
+        f"every provider is left out: {'; '.join(sorted(map(_left_out_words, passed)))}.",
         provider=provider,
         retryable=True,
         retry_after=seconds,
     )
 
 
-def _soonest(errors: Sequence[ProviderError]) -> float | None:
+def _shortest_wait(errors: Sequence[ProviderError]) -> float | None:
     """Return the shortest retry time of retryable errors; None if one of them named none."""
     waits = [error.retry_after for error in errors if error.retryable]
     named = [wait for wait in waits if wait is not None]
@@ -432,17 +432,17 @@ def _soonest(errors: Sequence[ProviderError]) -> float | None:
 
 
 def _named_words(name: str, error: ProviderError) -> str:
-    words = _words(error)
+    words = _error_words(error)
     return words if name == error.provider else f"{name}: {words}"
 
 
-def _left_out(member: RoutedProvider) -> str:
+def _left_out_words(member: RoutedProvider) -> str:
     last = member.breaker.last_failure
-    why = "its allowance is used up" if last is None else _words(last)
+    why = "its allowance is used up" if last is None else _error_words(last)
     return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"
 
 
-def _words(error: ProviderError) -> str:
+def _error_words(error: ProviderError) -> str:
     """Return the message of an error for a list; the remedy is appended once, after the list."""
     words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
     return words.removesuffix(".")
