@@ -127,7 +127,7 @@ class SearchSize:
         Raises
         ------
         ConfigurationError
-            It is below `floor`.
+            The budget is below `floor`.
         """
         if max_metric_calls >= self.floor:
             return

@@ -272,7 +272,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         Raises
         ------
         ConfigurationError
-            It does not pay for the first validation and one accepted proposal.
+            `max_metric_calls` does not cover the first validation and one accepted proposal.
         """
         size = SearchSize(
             validation_rows=len(valset),

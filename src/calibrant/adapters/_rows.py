@@ -73,7 +73,7 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
     Raises
     ------
     DataError
-        It is neither a mapping nor a text.
+        The context is neither a mapping nor a text.
     """
     if context is not None and not isinstance(context, Mapping | str):
         raise DataError(

@@ -184,7 +184,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         Raises
         ------
         ConfigurationError
-            It is no router, or the installed litellm selects deployments in another way.
+            `router` is no litellm router, or the installed litellm is incompatible.
         """
         missing = [name for name in _SEAMS if not callable(getattr(type(router), name, None))]
         if missing:

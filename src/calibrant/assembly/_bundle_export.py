@@ -132,7 +132,7 @@ def export(
     ConfigurationError
         `out` is taken, or the task cannot be used.
     DataError
-        There is no run.
+        The directory holds no run.
     StateError
         The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
     """

@@ -114,7 +114,7 @@ def record_run(
     Raises
     ------
     StateError
-        It cannot be written.
+        The record cannot be written.
     """
     settings = RunSettings(
         tasks=tuple(task_to_record(asked_alone(task, model)) for task, model in asked),

@@ -256,7 +256,7 @@ class LabelPriorCorrection(SavedFit):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The correction is not fitted.
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """

@@ -35,7 +35,7 @@ def check_real(name: str, value: object, *, low: float = -math.inf, high: float 
     Raises
     ------
     ConfigurationError
-        It is something else.
+        The value is not a number in the range.
     """
     if not is_number(value) or not low <= value <= high:
         raise ConfigurationError(f"Expected {name} to be {_kind(low, high)}, got {value!r}.")

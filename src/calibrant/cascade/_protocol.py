@@ -121,7 +121,7 @@ class ConfidenceMethod(Protocol):
         Raises
         ------
         ConfigurationError
-            It is not in the unit's range.
+            The value is not in the unit's range.
         """
         ...
 
@@ -148,7 +148,7 @@ class ShareMethod:
         Raises
         ------
         ConfigurationError
-            It is not in [0, 1].
+            The value is not in [0, 1].
         """
         return check_share(self.unit, native)
 

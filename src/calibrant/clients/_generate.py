@@ -131,7 +131,7 @@ class Grammars:
         Raises
         ------
         ConfigurationError
-            It cannot be enforced.
+            The schema cannot be enforced.
         """
         limits = self._library.LLParserLimits(max_items_in_row=200_000, max_grammar_size=20_000_000)
         matcher = self._library.LLMatcher(self._tokenizer, source, limits=limits, log_level=0)

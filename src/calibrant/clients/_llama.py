@@ -320,7 +320,7 @@ def engine_module() -> ModuleType:
     Raises
     ------
     ConfigurationError
-        It is not installed, or a system library it needs is missing.
+        The engine is not installed, or a system library is missing.
     """
     try:
         with _patient_threads():

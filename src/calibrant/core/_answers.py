@@ -50,7 +50,7 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
     Parameters
     ----------
     answer : str
-        As the data has it.
+        The answer as spelled in the data.
     labels : LabelSet
         The legal answers.
     """

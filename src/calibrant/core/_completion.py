@@ -94,7 +94,7 @@ class Completion:
     Attributes
     ----------
     text : str
-        What the model wrote.
+        Text of the answer.
     tokens : tuple of Token or None
         The emitted tokens with their log-probabilities; None where none were reported.
     evidence_problem : str or None
@@ -135,7 +135,7 @@ class NextTokens:
     model : str or None
         The model that really answered.
     short : bool
-        Whether the client listed fewer than it could.
+        True if the client listed fewer tokens than it could.
     """
 
     top: tuple[tuple[bytes, float], ...]

@@ -77,25 +77,25 @@ class StateError(CalibrantError):
 class ProviderError(CalibrantError):
     """A provider could not be reached, or answered with an error.
 
-    What it says can be printed and written anywhere: control characters and terminal escapes are removed, and
+    The message can be printed and written anywhere: control characters and terminal escapes are removed, and
     2,000 characters are kept.
 
     Parameters
     ----------
     message : str
-        What happened, often in the server's words.
+        Message, often from the server.
     provider : str
         Model or endpoint, as the user named it.
     status : int, optional
         HTTP status, where there was one.
     retryable : bool, default False
-        Whether the same call may succeed a moment later.
+        True if the same call may succeed a moment later.
     retry_after : float, optional
         Seconds the server asked to wait.
     hint : str, optional
-        What the user can do; appended to the message.
+        Advice to the user; appended to the message.
     systemic : bool, default False
-        Whether every other call would fail the same way, whatever its status.
+        True if every other call would fail the same way, whatever its status.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class LogprobsUnsupportedError(ProviderError):
     Parameters
     ----------
     message : str
-        What happened, often in the server's words.
+        Message, often from the server.
     provider : str
         Model or endpoint, as the user named it.
     status : int, optional

@@ -172,7 +172,7 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     Raises
     ------
     StateError
-        It is missing or cannot be read, or holds something else.
+        The file is missing, unreadable, or holds something else.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -211,13 +211,13 @@ def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, vers
     Parameters
     ----------
     path : str or Path
-        Where to; an existing file is replaced.
+        Destination path; an existing file is replaced.
     record : mapping
         JSON values, all numbers finite.
     kind : str
-        What it is, in words.
+        Kind of the record, in words.
     version : int
-        Of the layout of `record`.
+        Version of the layout of `record`.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def read_record(
     path : str or Path
         The file.
     kind : str
-        What it has to be.
+        Expected kind of the record.
     version : int
         Which layout it has to have.
     make : str

@@ -111,7 +111,7 @@ def asked_text(
     prompt : str
         The system prompt.
     user_template : str or None
-        Shapes the user message.
+        Template of the user message.
     demonstrations : mapping, optional
         Which rows a prompt shows beside its text, as ``Classifier.describe`` says it.
     """
@@ -127,9 +127,9 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
     Parameters
     ----------
     settings : DemonstrationSettings
-        How they are chosen.
+        Selection of the demonstrations.
     rows : str
-        What they are chosen from, as JSON Lines.
+        Candidate rows, as JSON Lines.
     """
     return {**settings.model_dump(), "rows": rows.count("\n"), "sha256": _sha256(rows)}
 

@@ -26,7 +26,7 @@ class Aspect:
     Attributes
     ----------
     name : str
-        What is asked; unique among the aspects of an answer.
+        Name of the question; unique among the aspects of an answer.
     predicted, expected : str
         The value that was answered, and the true one.
     confidence : float or None
@@ -34,7 +34,7 @@ class Aspect:
     distribution : LabelDistribution or None
         Over the values of this question; None where it is unknown.
     weight : float
-        What it counts for in a mean over the aspects of an answer, above 0.
+        Weight in a mean over the aspects of an answer, above 0.
     """
 
     name: str

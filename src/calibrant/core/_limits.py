@@ -86,7 +86,7 @@ class CallMeter(Protocol):
     provider : str
         The model that the calls go to.
     limits : Limits
-        What they may take.
+        Limits of the calls.
     concurrency : int
         Calls in flight at most.
     requests, successes, failures : int

@@ -67,7 +67,7 @@ def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobS
     label_mass, unresolved_mass : float
         As the attributes of `LabelDistribution`; what is unresolved may belong to labels and counts for them.
     space : LogprobSpace
-        What they are probabilities of.
+        Space of the log-probabilities.
     """
     is_seen = space in {LogprobSpace.RAW, LogprobSpace.EXACT}
     return is_seen and label_mass + unresolved_mass < LOW_LABEL_MASS
@@ -92,7 +92,7 @@ class LabelDistribution:
     unresolved_mass : float
         Probability that may belong to legal labels but could not be told apart, in [0, 1].
     space : LogprobSpace
-        What the log-probabilities are probabilities of.
+        Space of the log-probabilities.
     emitted : str or None, default None
         The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
         empty where the answer spells none of them; None where that is not known.
@@ -206,7 +206,7 @@ class LabelDistribution:
         exclude : str, optional
             A label to leave out (usually the predicted one).
         limit : int, default 3
-            How many at most.
+            Maximum number of labels.
         """
         order = np.argsort(-self.logprobs, kind="stable")
         found = [
@@ -275,7 +275,7 @@ class Verdict(StrEnum):
     ``no_evidence``
         It came without what its confidence is read from, so nothing says how sure it is.
     ``failed``
-        There is no answer: see the step's outcome and reason.
+        The call returned no answer; see the step's outcome and reason.
     """
 
     ACCEPTED = "accepted"
@@ -291,7 +291,7 @@ class Usage:
     Attributes
     ----------
     prompt_tokens, completion_tokens : int
-        As the provider counted them; 0 where it did not say.
+        Token counts reported by the provider; 0 if missing.
     cost : float or None
         US dollars; None where no price is known.
     """
@@ -323,11 +323,11 @@ class Step:
     label : str or None
         Its answer; None where it has none.
     confidence : float or None
-        In [0, 1], by the cascade's method; None where there was no evidence.
+        Confidence in [0, 1], by the cascade's method; None without evidence.
     native : float or None
         The same in the method's own unit.
     outcome : Outcome
-        How the call ended.
+        Outcome of the call.
     reason : str
         Why it failed, why there is no evidence, what the verifier said, or which limit ended the row here.
     usage : Usage
@@ -361,7 +361,7 @@ class Part:
     label : str
         The field's label; ``yes`` or ``no`` in the other case.
     confidence : float or None
-        In [0, 1]; None where the answer carried no usable log-probabilities.
+        Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over the values of this part; None where the answer carried no usable log-probabilities.
     """
@@ -382,12 +382,12 @@ class Prediction:
         The label, spelled as in the label set, or the JSON text of an answer that holds several; None unless
         `outcome` is ``ok``.
     confidence : float or None
-        In [0, 1]; None where the answer carried no usable log-probabilities.
+        Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over all labels; None where the answer carried no usable log-probabilities, or holds several labels: their
         own are among `parts`.
     outcome : Outcome
-        How the row ended.
+        Outcome of the row.
     reason : str
         Why it did not end well, or why what was reported is no evidence; else empty. One line, 2,000 characters at
         most.
@@ -406,7 +406,7 @@ class Prediction:
     steps : tuple of Step
         The models a cascade asked, in order; empty for a single model.
     accepted : bool or None
-        Whether the confidence of a cascade's answer reached its threshold; None for a single model.
+        True if a cascade's answer reached its threshold; None for a single model.
     parts : tuple of Part
         The labels of an answer that holds several; empty where it is one label.
     features : ndarray of float16, shape (d,), or None

@@ -35,9 +35,9 @@ class Query:
     text : str
         The text to classify.
     user_template : str or None
-        Shapes the user message; every ``{input}`` in it becomes the text.
+        Template of the user message; every ``{input}`` in it becomes the text.
     context : str or None
-        What the answer has to rest on; no part of the messages.
+        Source text of the answer; not part of the messages.
     demonstrations : str or None
         How those shown beside the text are chosen, as `DemonstrationSettings.to_text` writes it; blank shows none, and
         None leaves it to who is asked.
@@ -64,11 +64,11 @@ class Stop:
     Attributes
     ----------
     reason : str
-        Why; empty until somebody asked.
+        Reason of the stop; empty before one was requested.
     at_once : bool
-        True where the rows under way are given up too, instead of being finished.
+        True if rows in flight are cancelled instead of finished.
     waits : bool
-        True where rows are given up that wait between calls.
+        True if rows that wait between calls are cancelled.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Stop:
         Parameters
         ----------
         reason : str
-            Why; a reason given earlier stays.
+            Reason of the stop; an earlier reason is kept.
         at_once : bool, default False
             Give up the rows under way, too; a later run asks about them again.
         waits : bool, default False
@@ -166,9 +166,9 @@ async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaita
     Parameters
     ----------
     seconds : float
-        How long.
+        Duration of the sleep.
     sleep : coroutine function
-        Takes the seconds.
+        Sleep function; receives the seconds.
     """
     patience = _PATIENCE.get()
     with contextlib.nullcontext() if patience is None else patience.waiting():

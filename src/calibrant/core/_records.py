@@ -164,7 +164,7 @@ def has_low_label_mass(record: Mapping[str, Any]) -> bool:
     Raises
     ------
     TypeError, ValueError
-        What it says is no number, or no space.
+        A value is not a number, or the space is unknown.
     """
     parts = record.get("parts")
     masses = [record.get("distribution") or record]

@@ -29,7 +29,7 @@ def bounded_count(value: object) -> int:
     Parameters
     ----------
     value : object
-        What a server reports as a number of tokens.
+        Number of tokens as the server reported it.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return 0
@@ -56,7 +56,7 @@ def clean_line(text: str, *, limit: int) -> str:
     Parameters
     ----------
     text : str
-        In a server's words.
+        Text from a server.
     limit : int
         Characters that are kept; three dots stand for the rest.
     """

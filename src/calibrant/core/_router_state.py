@@ -23,7 +23,7 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 
@@ -50,7 +50,7 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be written; the old record stands.
+            The state cannot be written; the old record is kept.
         """
         ...
 
@@ -60,7 +60,7 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be written.
+            The state cannot be written.
         """
         ...
 
@@ -70,7 +70,7 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 
@@ -80,7 +80,7 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 

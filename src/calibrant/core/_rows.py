@@ -45,7 +45,7 @@ class TextWithContext:
     text : str
         The text.
     context : str or None
-        What its answer has to rest on.
+        Source text of the answer.
     """
 
     text: str
@@ -63,9 +63,9 @@ class Example:
     answer : str
         Its true label; the JSON text of a whole answer where it holds several.
     additional_context : mapping of str to str
-        What a person would want to know when the answer is wrong; shown in feedback only.
+        Explanation of the true answer; shown in feedback only.
     context : str or None
-        What the answer has to rest on; shown to a cascade's verifier only.
+        Source text of the answer; shown to a cascade's verifier only.
 
     Raises
     ------
@@ -106,11 +106,11 @@ class Columns:
         Name and column of every field of an answer that has several; read where a row has them all, or has no column
         `answer`.
     multi_label : bool
-        Whether an answer holds any number of labels.
+        True if an answer holds any number of labels.
     separator : str
         What stands between such labels where they are not given as a JSON array.
     context : str or None
-        What the answer has to rest on, for a cascade's verifier; a row may lack it.
+        Source text of the answer, for a cascade's verifier; a row may lack it.
     """
 
     input: str = "input"

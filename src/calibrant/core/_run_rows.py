@@ -33,9 +33,9 @@ class RunRow:
     input, answer, label : str or None
         The text, its true label and the predicted one, where known.
     outcome : Outcome
-        How the row ended; ``ok`` where the row does not say.
+        Outcome of the row; ``ok`` if the row has none.
     confidence : float
-        In [0, 1]; NaN where there is none.
+        Confidence in [0, 1]; NaN if missing.
     correct : int
         1 right, 0 wrong, -1 unknown: the row failed with a transport error, or its true label is not known.
     cost, latency_seconds : float

@@ -69,7 +69,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        It is no TOML, or nested too deeply to be read.
+        The text is invalid TOML, or nested too deeply.
     """
     try:
         return tomllib.loads(text)
@@ -89,7 +89,7 @@ def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
     Parameters
     ----------
     problems : iterable of (location, str)
-        Where each mistake is, and what to say of it.
+        Location and message of each problem.
     text : str
         The file's content.
     path : Path
@@ -134,9 +134,9 @@ def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel],
     problem : mapping
         One of the errors of a `pydantic.ValidationError`.
     root : type
-        What was validated.
+        The validated class.
     prefix : str, optional
-        Where the root itself stands, such as ``cascade.``.
+        Prefix of the root's keys, such as ``cascade.``.
     """
     location = [name for name in problem["loc"] if isinstance(name, str)]
     where = prefix + ".".join(location)

@@ -146,7 +146,7 @@ class DemonstrationSettings(Section):
         Raises
         ------
         ConfigurationError
-            It is none, or a value is unknown or out of range.
+            The value is no mapping, or a setting is unknown or out of range.
         """
         try:
             return cls.model_validate(values)
@@ -163,7 +163,7 @@ class DemonstrationSettings(Section):
         Raises
         ------
         ConfigurationError
-            It is no JSON, or as `of`.
+            The text is invalid JSON, or a setting is invalid.
         """
         try:
             values = json.loads(text)
@@ -186,7 +186,7 @@ class HeadSettings(Section):
     file : Path or None
         A saved head, applied to every prediction under the prompt and the model it was fitted on.
     fit : {"auto", "off"}
-        Whether a search learns a head for its best prompt.
+        With ``auto``, a search learns a head for its best prompt.
     embeddings : str or None
         ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives a head that is learned a vector of each text
         beside its words, and a saved one the model it was fitted with, in place of the name it holds. None reads words

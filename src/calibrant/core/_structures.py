@@ -62,7 +62,7 @@ class OrdinalLabels(LabelSet):
         Raises
         ------
         KeyError
-            It is not one of the labels.
+            `label` is not in the label set.
         """
         return self._ranks[label]
 

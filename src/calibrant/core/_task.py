@@ -68,9 +68,9 @@ class Task:
     model : ModelSettings
         Which model answers by default.
     scoring : ScoringSettings
-        How predictions are scored during the search.
+        Scoring of predictions during the search.
     calibration : CalibrationSettings
-        What is done to distributions before they are used.
+        Corrections of distributions before use.
     demonstrations : DemonstrationSettings or None
         Which training rows every prompt shows beside its text; None shows none.
     head : HeadSettings
@@ -244,7 +244,7 @@ def check_answer(
     Raises
     ------
     DataError
-        It is not one of the labels.
+        The answer is not in the label set.
     """
     answer = labels.canonical(example.answer)
     if answer is None:

@@ -26,7 +26,7 @@ class Vocabulary:
     Parameters
     ----------
     pieces : sequence of bytes, length V
-        What each token adds to a text; empty for control tokens.
+        Bytes of each token; empty for control tokens.
     """
 
     def __init__(self, pieces: Sequence[bytes]) -> None:

@@ -64,7 +64,7 @@ class LearnedHead:
         Raises
         ------
         StateError
-            It cannot be written, or is the directory of the predictions.
+            The file cannot be written, or `directory` is that of the predictions.
         """
         directory = Path(out)
         if directory.resolve() == Path(self.source).resolve():

@@ -31,7 +31,7 @@ def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
     Raises
     ------
     ConfigurationError
-        It is not installed.
+        pyarrow is not installed.
     """
     try:
         import pyarrow.parquet  # noqa: PLC0415 (optional)
@@ -61,7 +61,7 @@ def write_parquet(predictions: Path, path: Path) -> None:
     ConfigurationError
         pyarrow is missing.
     StateError
-        It cannot be written.
+        The Parquet file cannot be written.
     """
     arrow = require_parquet()
     try:

@@ -259,7 +259,7 @@ class BatchDirectory:
         Raises
         ------
         StateError
-            It cannot be read, or the directory holds something else.
+            The state cannot be read, or the directory holds something else.
         """
         path = self.path / BATCH
         if not path.exists():
@@ -285,7 +285,7 @@ class BatchDirectory:
         Raises
         ------
         StateError
-            It cannot be written.
+            The state cannot be written.
         """
         write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
 

@@ -32,7 +32,7 @@ def load_predictions(path: str | Path) -> SavedPredictions:
     Raises
     ------
     DataError
-        Nothing is there, or a row is broken; the message names file and line.
+        The file is missing, or a row is invalid; the message names file and line.
     StateError
         The directory's ``run.json`` or ``result.json`` is damaged.
     """

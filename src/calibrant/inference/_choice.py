@@ -41,7 +41,7 @@ class MethodOptions:
     scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     options : mapping
         Handed to the provider with every call.
     """

@@ -52,7 +52,7 @@ class Classifier(ModelPredictor):
     prompt : str, default ""
         The system prompt.
     user_template : str, optional
-        Shapes the user message; holds ``{input}``.
+        Template of the user message; holds ``{input}``.
     response_format : mapping, optional
         Sent instead of the schema built from `labels` and `field`.
     answer_field : str, optional
@@ -70,7 +70,7 @@ class Classifier(ModelPredictor):
     limits : Limits, optional
         Rates, budgets and deadlines; `concurrency` comes before the one in it.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy of transient faults.
     scoring : {"exact", "decode", "sampled"}, optional
         ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
@@ -439,7 +439,7 @@ def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
     Raises
     ------
     ConfigurationError
-        It is a cascade: a head, a label prior or demonstrations belong to one model under one prompt.
+        The predictor is a cascade: head, label prior and demonstrations belong to one prompted model.
     """
     if not isinstance(predictor, Classifier):
         raise ConfigurationError(

@@ -155,7 +155,7 @@ class DemonstrationIndex:
         Raises
         ------
         ConfigurationError
-            It is something else.
+            The text is not an index of `to_text`.
         """
         try:
             rows = [json.loads(line) for line in text.split("\n") if line]
@@ -209,9 +209,9 @@ class DemonstrationIndex:
         Parameters
         ----------
         texts : sequence of str
-            What prompts are about.
+            Texts of the prompts.
         settings : DemonstrationSettings
-            How many, and which.
+            Selection settings.
 
         Raises
         ------
@@ -249,9 +249,9 @@ class ShownDemonstrations(NamedTuple):
     Attributes
     ----------
     text : str
-        What stands below the instruction.
+        Text below the instruction.
     problem : str
-        Why there are none; empty where nothing is wrong.
+        Reason for missing demonstrations; empty without a problem.
     """
 
     text: str = ""
@@ -267,9 +267,9 @@ class Retrieval:
     index : DemonstrationIndex
         The rows.
     settings : DemonstrationSettings or None
-        Of queries that name none; None shows these nothing.
+        Default settings of queries; None shows no demonstrations.
     form : DemonstrationFormat
-        How they are written.
+        Format of the demonstrations.
     """
 
     index: DemonstrationIndex
@@ -307,7 +307,7 @@ class Retrieval:
         Raises
         ------
         ConfigurationError
-            What the retriever needs is not installed.
+            A package of the retriever is not installed.
         """
         found = [ShownDemonstrations()] * len(asked)
         groups: defaultdict[str | None, list[int]] = defaultdict(list)

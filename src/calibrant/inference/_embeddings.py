@@ -208,7 +208,7 @@ class CachedEmbedder:
     Parameters
     ----------
     embedder : Embedder
-        Who does the work; closed with this one.
+        The wrapped embedder; closed with this one.
     cache_size : int, default 256
         Texts to remember, those used last; 0 remembers none.
     timeout_seconds : float, default 0.5

@@ -97,13 +97,13 @@ class LabelScorer:
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     labels : LabelSet
         The legal labels.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: ContinuingClient
@@ -243,11 +243,11 @@ class ExactMethod(Method):
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: ContinuingClient

@@ -60,14 +60,14 @@ def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> H
     Parameters
     ----------
     head : Head
-        As it was read from its file.
+        The head as loaded from its file.
     embeddings : str or EmbeddingModel, optional
         The model (see `open_embedding_model`); by default the one that the head names.
 
     Raises
     ------
     ConfigurationError
-        It cannot be opened, or is another than the head was fitted with.
+        The embedding model cannot be opened, or differs from the fitted one.
     """
     if head.embedding is None or (head.embedding.model is not None and embeddings is None):
         return head

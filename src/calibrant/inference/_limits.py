@@ -79,7 +79,7 @@ class Gate:
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
     sleep : coroutine function, default asyncio.sleep
-        Takes seconds; tests replace it.
+        Sleep function that receives seconds; tests replace it.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Gate:
     unpriced : int
         Rows whose price is not known.
     provider : str
-        As given.
+        The model of the calls.
     on_pause : callable or None
         Called, from whatever thread, when the provider wants no further call for a while; see `pause_seconds`.
 
@@ -317,7 +317,7 @@ def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) ->
     Parameters
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     otherwise : int, default 10
         The number for a client that is not in this process.
     """

@@ -46,7 +46,7 @@ async def ask_async(
     predictor : Predictor
         Answers them.
     queries : sequence of Query
-        What to ask.
+        Queries to answer.
     on_prediction : callable, optional
         Called with the index and the prediction of each query as it is answered.
 

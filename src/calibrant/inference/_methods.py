@@ -37,7 +37,7 @@ class ModelCalls:
     Attributes
     ----------
     policy : RetryPolicy
-        How passing faults are retried.
+        Retry policy of transient faults.
     gate : Gate
         Bounds the calls in flight; shared with the runner of the rows.
     """
@@ -168,7 +168,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
     Raises
     ------
     ConfigurationError
-        It is neither ``"exact"`` nor a number in [0, 1].
+        The tolerance is neither ``"exact"`` nor a number in [0, 1].
     """
     if tolerance == "exact":
         return
@@ -206,7 +206,7 @@ class FeatureMethod(Method):
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     keep_features : bool
         True if predictions hold them, where the engine reports them.
     """
@@ -272,11 +272,11 @@ class Decoding:
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     reader : AnswerReader
-        How responses are read.
+        Reader of the responses.
     calls : ModelCalls
-        How calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: Client

@@ -203,9 +203,9 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     Returns
     -------
     kept : dict
-        What is left.
+        Options without credentials.
     names : tuple of str
-        What is left out, wholly or in part, in order.
+        Names of the options removed wholly or in part, in order.
     """
     kept: dict[str, Any] = {}
     left_out = []
@@ -249,7 +249,7 @@ def open_batch_api(
     options : mapping, optional
         Those of the model; ``api_base``, ``api_key`` and ``timeout`` are used here.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy of transient faults.
 
     Raises
     ------

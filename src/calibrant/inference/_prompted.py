@@ -68,7 +68,7 @@ class PromptedModel:
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     method : Method
         Turns a request into a prediction.
     response_format : mapping or None
@@ -325,7 +325,7 @@ class ModelPredictor(BasePredictor):
         Raises
         ------
         ProviderError
-            There is no answer, after retries; ``attempts`` counts the calls made.
+            Every call failed, retries included; ``attempts`` counts the calls made.
         """
         options = {**self.options, **request.options}
         return await self._calls.complete(self.client, replace(request, options=options))

@@ -159,7 +159,7 @@ class Sampling:
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     reader : AnswerReader
         Reads the responses; log-probabilities are left aside.
     samples : int, default 10
@@ -168,7 +168,7 @@ class Sampling:
         Sampling temperature, above 0; None leaves it to the provider. A temperature among the
         request's options comes before it.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
 
     Raises
     ------

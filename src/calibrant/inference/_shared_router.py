@@ -145,7 +145,7 @@ class SharedRouter(WriteBehind):
         Raises
         ------
         StateError
-            It cannot be written; it stays in memory and is tried again.
+            The state cannot be written; the observations are kept and tried again.
         """
         try:
             with self._write_lock:

@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises
     ------
     StateError
-        It is missing or damaged.
+        The manifest is missing or damaged.
     """
     return read_json_object(folder / MANIFEST, remedy="choose a new directory")
 

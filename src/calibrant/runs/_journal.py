@@ -89,7 +89,7 @@ class JsonlStore:
         Raises
         ------
         OSError
-            It cannot be written.
+            The journal cannot be written.
         """
         if self._path is not None:
             text = "".join(_line(key, value) for key, value in self._values.items())

@@ -51,7 +51,7 @@ class StoredRow:
         Raises
         ------
         KeyError, TypeError, ValueError, RecursionError
-            It is not the line of a row.
+            The line does not hold a row.
         """
         record = json.loads(line)
         asked = record["input"], record["answer"], record.get("context")
@@ -230,7 +230,7 @@ def read_row(line: bytes) -> RunRow:
     Raises
     ------
     ValueError
-        It is no JSON object, or not of a row.
+        The line is no JSON object, or holds no row.
     """
     try:
         record = json.loads(line)

@@ -135,7 +135,7 @@ class Shards:
         Raises
         ------
         StateError
-            It cannot be written.
+            The file cannot be written.
         """
         try:
             with atomic_bytes_writer(path) as file:

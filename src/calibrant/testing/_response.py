@@ -176,7 +176,7 @@ def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
     Raises
     ------
     ConfigurationError
-        It is no legal answer.
+        The answer is illegal.
     """
     known = labels.canonical(answer)
     if known is None:

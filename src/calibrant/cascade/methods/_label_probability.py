@@ -93,7 +93,7 @@ class LabelProbability(ShareMethod):
         Raises
         ------
         ConfigurationError
-            It is not a finite number <= 0.
+            The value is not a finite number <= 0.
         """
         return math.exp(check_real("the natural logarithm of a probability", native, high=0.0))
 

@@ -209,7 +209,7 @@ class LearnedScorer(ShareMethod):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The scorer is not fitted.
         ConfigurationError
             Different lengths, or an answer lacks its label or the confidence that the fitted ones had.
         """
@@ -231,7 +231,7 @@ class LearnedScorer(ShareMethod):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The scorer is not fitted.
         """
         self._require_fitted("assess")
         probability = self._probability(answered.question, answered.prediction)
@@ -264,7 +264,7 @@ class LearnedScorer(ShareMethod):
         Raises
         ------
         NotFittedError
-            There is nothing to save yet.
+            The scorer is not fitted.
         StateError
             The file cannot be written.
         """

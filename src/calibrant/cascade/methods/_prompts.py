@@ -89,7 +89,7 @@ def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
     Raises
     ------
     ConfigurationError
-        As said, or the template is no text.
+        A slot is missing, or the template is no text.
     """
     slots = [f"{{{name}}}" for name in needed]
     missing = [slot for slot in slots if not isinstance(template, str) or slot not in template]

@@ -131,7 +131,7 @@ class AvgLogprob(_TokenMethod):
         Raises
         ------
         ConfigurationError
-            It is not a finite number <= 0.
+            The value is not a finite number <= 0.
         """
         mean = check_real("a mean natural log-probability", native, high=0.0)
         return min(max((mean + _SCALE) / _SCALE, 0.0), 1.0)
@@ -179,7 +179,7 @@ class Margin(_TokenMethod):
         Raises
         ------
         ConfigurationError
-            It is not a finite number >= 0.
+            The value is not a finite number >= 0.
         """
         return 1.0 - math.exp(-check_real("a mean gap in nats", native, low=0.0) / _SCALE)
 
@@ -233,7 +233,7 @@ class Hybrid(_TokenMethod):
         Raises
         ------
         ConfigurationError
-            It is not in [0, 1].
+            The value is not in [0, 1].
         """
         return check_share("a weighted score", native)
 

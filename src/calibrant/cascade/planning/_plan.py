@@ -373,7 +373,7 @@ class CascadePlan:
         Raises
         ------
         StateError
-            It cannot be written.
+            The file cannot be written.
         """
         write_record(path, self.to_record(), kind=_KIND, version=_VERSION)
 
@@ -384,7 +384,7 @@ class CascadePlan:
         Raises
         ------
         StateError
-            It is missing or damaged, holds something else, or was written by another version.
+            The file is missing, damaged, of another kind, or of another version.
         """
         file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
         record = read_record(file, kind=_KIND, version=_VERSION, make=_MAKE)

@@ -111,7 +111,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     Raises
     ------
     ConfigurationError
-        It is nothing of the kind, or a value is out of range.
+        The source is no recorded run, or a value is out of range.
     DataError
         A file or a row is broken, or missing.
     """

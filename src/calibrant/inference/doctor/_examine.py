@@ -184,7 +184,7 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
     confidences : sequence of float
         One per text, in [0, 1]; may be empty.
     space : LogprobSpace
-        Where they come from.
+        Space of the log-probabilities that they come from.
     """
     first = {LogprobSpace.MASKED: 0, LogprobSpace.RAW: 1, LogprobSpace.EXACT: 1}.get(space, len(_FAMILIES))
     usual = statistics.median(confidences) if confidences else 0.0

@@ -54,7 +54,7 @@ class Verdict(StrEnum):
     """Verdict of one probe.
 
     ``ok``
-        As it should be.
+        The probe found no fault.
     ``warning``
         Absent or weak, but nothing misleads.
     ``problem``
@@ -363,7 +363,7 @@ def refuse_misleading(
     options : mapping or None
         Options of its calls.
     method : Method
-        How it is asked and read.
+        Method of the classifier.
     space : LogprobSpace, optional
         How its log-probabilities would be read; by default as the method says, which one of several models may not
         go by.

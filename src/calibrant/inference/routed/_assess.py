@@ -42,9 +42,9 @@ class HelperStats:
     calls : int
         Calls that ended.
     failures : int
-        Those that failed or took too long.
+        Calls that failed or timed out.
     unusable : int
-        Those whose reply could not be used.
+        Calls with an unusable reply.
     usage : Usage
         Tokens and cost of its replies.
     """
@@ -66,9 +66,9 @@ class Helper:
     client : Client
         The model.
     role : str
-        What it is there for, for the log.
+        Role of the model, for the log.
     seconds : float
-        How long it may take.
+        Time limit of a call, in seconds.
     clock : function, default time.monotonic
         Returns seconds.
     cost : float, optional
@@ -262,7 +262,7 @@ class DriftWatch:
     monitor : CoherenceMonitor
         Compares answers.
     embedder : CachedEmbedder
-        Where the vectors come from.
+        Embedder of the answers.
     """
 
     def __init__(self, monitor: CoherenceMonitor, embedder: CachedEmbedder) -> None:

@@ -97,7 +97,7 @@ class RoutedClient:
     Parameters
     ----------
     providers : sequence of Provider
-        Those to choose from, each name once.
+        Providers with unique names.
     router : Router
         The strategy, for the same names; `calibrant.inference.SharedRouter` shares what it learns.
     gate : QualityGate, optional
@@ -131,7 +131,7 @@ class RoutedClient:
     helper_seconds : float, default 5
         How long triage and judge may take; after that a request goes on without them.
     owned : bool, default False
-        Whether `close` closes the clients of providers, judge and triage too.
+        True if `close` also closes the clients of providers, judge and triage.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
 
@@ -145,7 +145,7 @@ class RoutedClient:
         The providers' models, addresses and options as JSON, free of credentials: what is learnt changes
         nothing about it, so that stored predictions stay valid.
     in_process : bool
-        Whether every provider's calls are computed in this process.
+        True if every provider's calls are computed in this process.
     providers : tuple of Provider
         As given.
     router : Router

@@ -25,9 +25,9 @@ class Turn(NamedTuple):
     Attributes
     ----------
     epoch : int
-        How often the provider had been left out when the call began.
+        Number of cooldowns before the call began.
     probe : bool
-        Whether it is the one call that finds out whether the provider is back.
+        True for the probe call after a cooldown.
     """
 
     epoch: int
@@ -50,9 +50,9 @@ class Breaker:
     Parameters
     ----------
     allowed_failures : int, default 3
-        Failures in a row after which the provider is left out, at least 1.
+        Consecutive failures that open the breaker, at least 1.
     cooldown_seconds : float, default 5
-        How long at first, above 0.
+        First cooldown in seconds, above 0.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
 

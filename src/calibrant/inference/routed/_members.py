@@ -59,20 +59,20 @@ class ProviderAnswer:
     Attributes
     ----------
     member : RoutedProvider
-        Who answered.
+        Provider that answered.
     response : object
-        As it came.
+        Response of the provider, unchanged.
     completion : Completion
         The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
         of log-probabilities.
     added : bool
         Whether it adds anything to the response.
     latency_seconds : float
-        What the call took.
+        Duration of the call, in seconds.
     recovered : bool
-        Whether the provider is back with it.
+        True if the answer closed the circuit breaker.
     allowance_spent : bool
-        Whether the provider says that its rate limit is used up for a while.
+        True if the provider reported an exhausted rate limit.
     """
 
     member: RoutedProvider
@@ -91,11 +91,11 @@ class ProviderFailure:
     Attributes
     ----------
     member : RoutedProvider
-        Who was asked.
+        Provider of the call.
     error : ProviderError
-        Why.
+        Error of the call.
     latency_seconds : float
-        What the call took.
+        Duration of the call, in seconds.
     """
 
     member: RoutedProvider
@@ -109,7 +109,7 @@ class RoutedProvider:
     Parameters
     ----------
     provider : Provider
-        As it is declared.
+        The declared provider.
     breaker : Breaker
         Leaves it out while it fails.
     clock : function
@@ -307,7 +307,7 @@ class Course:
     Attributes
     ----------
     passed : list of RoutedProvider
-        Those that were not asked because they are left out.
+        Providers skipped because of an open circuit breaker.
     """
 
     def __init__(self, members: Iterable[RoutedProvider], *, learning: bool) -> None:
@@ -377,11 +377,11 @@ def all_failed(
     Parameters
     ----------
     failures : sequence of ProviderFailure
-        Of those that were asked, at least one.
+        Failures of the called providers, at least one.
     passed : sequence of RoutedProvider
         Those that were not asked because they are left out; what left them out counts for them.
     provider : str
-        Who raises, for the message.
+        Name of the routed client, for the message.
     """
     errors = [(failure.member.name, failure.error) for failure in failures]
     parts = [_named_words(name, error) for name, error in errors]

@@ -28,9 +28,9 @@ class Provider:
     Attributes
     ----------
     name : str
-        What strategies, tables and state call it.
+        Unique name in strategies, tables and state.
     client : Client
-        Where its calls go.
+        Client of the provider's calls.
     concurrency : int or None
         Calls in flight at most, at least 1; fewer while it says that it is overloaded. None takes what the client
         computes at the same time, where it runs the model itself (its ``n_parallel``); otherwise it sets no limit.
@@ -41,7 +41,7 @@ class Provider:
     context_window : int or None
         Tokens its model takes, at least 1; a request that is estimated to be longer goes to the others first.
     space : LogprobSpace, str or None
-        What its log-probabilities are probabilities of, where the client's own is wrong.
+        Log-probability space, if the client's own is wrong.
 
     Raises
     ------
@@ -105,11 +105,11 @@ class ProviderStats:
     calls : int
         Calls that ended.
     failures : int
-        Those that failed for its own reasons, rate limits included.
+        Calls failed through the provider's fault, rate limits included.
     rate_limits : int
-        Those that failed because it wants fewer calls.
+        Calls rejected by a rate limit.
     too_long : int
-        Those whose request did not fit its context.
+        Calls longer than the model's context.
     escalations : int
         Answers that were turned down for their quality, so that another provider was asked.
     in_flight : int
@@ -157,7 +157,7 @@ def check_parts(
     Raises
     ------
     ConfigurationError
-        Something is missing, or too much.
+        A required part is missing, or a given part has no effect.
     """
     for name, part in (("gate", gate), ("coherence", coherence)):
         if part is not None and strategy in _OWN_SIGNAL:
@@ -176,7 +176,7 @@ def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) ->
     Raises
     ------
     ConfigurationError
-        It is one of both, or no client.
+        The helper is missing, never called, or no client.
     """
     if wanted and client is None:
         raise ConfigurationError(f"Expected a client as {name} for {why}, got none: hand one in.")
@@ -229,7 +229,7 @@ def check_seconds(**seconds: float | None) -> None:
     Raises
     ------
     ConfigurationError
-        One is out of its range.
+        A number is out of range.
     """
     for name, value in seconds.items():
         if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
