@@ -18,7 +18,7 @@ from calibrant.metrics import bootstrap_interval, paired_mean_interval, wilson_i
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_wilson_matches_newcombes_table(successes: int, n: int, lower: float, upper: float) -> None:
-    """Published values to four digits."""
+    """The interval equals the published one to four digits."""
     interval = wilson_interval(successes, n)
     assert (interval.lower, interval.upper) == pytest.approx((lower, upper), abs=5e-5)
     assert interval.estimate == successes / n
@@ -28,7 +28,7 @@ def test_wilson_matches_newcombes_table(successes: int, n: int, lower: float, up
 
 @pytest.mark.parametrize(("successes", "n"), [(3, 10), (50, 100), (1, 400), (399, 400)])
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
-def test_wilson_ends_solve_the_score_equation(successes: int, n: int, level: float) -> None:
+def test_wilson_solves_score_equation(successes: int, n: int, level: float) -> None:
     """Each end is a proportion whose own normal interval just reaches the estimate."""
     interval = wilson_interval(successes, n, level)
     z = NormalDist().inv_cdf((1 + level) / 2)
@@ -36,8 +36,8 @@ def test_wilson_ends_solve_the_score_equation(successes: int, n: int, level: flo
         assert abs(end - successes / n) == pytest.approx(z * math.sqrt(end * (1 - end) / n))
 
 
-def test_wilson_touches_zero_and_one_exactly() -> None:
-    """No rounding leaks past the ends, whatever n."""
+def test_wilson_touches_bounds() -> None:
+    """Rounding never moves an end past 0 or 1, whatever n."""
     for n in (1, 3, 7, 10, 1_000_003):
         assert wilson_interval(0, n).lower == 0.0
         assert wilson_interval(n, n).upper == 1.0
@@ -55,8 +55,8 @@ def test_wilson_touches_zero_and_one_exactly() -> None:
         (1, 2, 95),
     ],
 )
-def test_wilson_rejects_impossible_counts_and_levels(successes: int, n: int, level: float) -> None:
-    """Without data there is no interval."""
+def test_wilson_rejects_bad_input(successes: int, n: int, level: float) -> None:
+    """Impossible counts, NaN and levels out of range are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         wilson_interval(successes, n, level)
 
@@ -71,19 +71,19 @@ def _rows(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
-def test_bootstrap_percentiles_match_resampling_row_by_row(kind: str) -> None:
-    """The shortcut for repeated values draws from the same distribution as rows do."""
+def test_bootstrap_matches_row_draws(kind: str) -> None:
+    """The shortcut for repeated values has the same percentiles as draws of rows."""
     x = _rows(kind)
     rng = np.random.default_rng(1)
     means = np.array([rng.choice(x, len(x)).mean() for _ in range(20_000)])
-    found = bootstrap_interval(x, 0.9, n_resamples=20_000, rng=2)
+    interval = bootstrap_interval(x, 0.9, n_resamples=20_000, rng=2)
     spread = means.std()
-    for value, quantile in ((found.lower, 0.05), (found.median, 0.5), (found.upper, 0.95)):
+    for value, quantile in ((interval.lower, 0.05), (interval.median, 0.5), (interval.upper, 0.95)):
         assert value == pytest.approx(np.quantile(means, quantile), abs=0.06 * spread)
-    assert found.estimate == pytest.approx(x.mean())
+    assert interval.estimate == pytest.approx(x.mean())
 
 
-def test_bootstrap_is_reproducible_and_takes_a_generator() -> None:
+def test_bootstrap_seeds() -> None:
     """Equal seeds agree, a seed equals its generator, None is seed 0, other seeds differ."""
     x = _rows("continuous")
     one = bootstrap_interval(x, rng=11, n_resamples=500)
@@ -92,27 +92,27 @@ def test_bootstrap_is_reproducible_and_takes_a_generator() -> None:
     assert bootstrap_interval(x, n_resamples=500) == bootstrap_interval(x, rng=0, n_resamples=500)
 
 
-def test_bootstrap_resamples_many_rows_in_chunks() -> None:
-    """More elements than one chunk holds: all resamples are drawn."""
+def test_bootstrap_in_chunks() -> None:
+    """Every chunk adds its resamples: the width is that of the normal interval."""
     x = np.random.default_rng(0).normal(size=5_000)
-    found = bootstrap_interval(x, n_resamples=2_000, rng=0)
+    interval = bootstrap_interval(x, n_resamples=2_000, rng=0)
     half = 1.96 * x.std() / math.sqrt(len(x))
-    assert found.upper - found.lower == pytest.approx(2 * half, rel=0.1)
+    assert interval.upper - interval.lower == pytest.approx(2 * half, rel=0.1)
 
 
-def test_bootstrap_of_a_million_binary_rows_needs_no_row_draws() -> None:
-    """Ten billion draws would run into the time limit."""
+def test_bootstrap_of_a_million_rows() -> None:
+    """Binary rows are resampled by their counts; ten billion row draws would take hours."""
     x = np.zeros(1_000_000)
     x[:900_000] = 1.0
-    found = bootstrap_interval(x, rng=0)
-    assert (found.lower, found.upper) == pytest.approx((0.9 - 0.000588, 0.9 + 0.000588), abs=3e-5)
+    interval = bootstrap_interval(x, rng=0)
+    assert (interval.lower, interval.upper) == pytest.approx((0.9 - 0.000588, 0.9 + 0.000588), abs=3e-5)
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0, 0]])
-def test_values_that_do_not_vary_give_a_point(values: list[float]) -> None:
+def test_bootstrap_of_equal_values(values: list[float]) -> None:
     """Equal values leave no spread to resample."""
-    found = bootstrap_interval(values)
-    assert found == Interval(
+    interval = bootstrap_interval(values)
+    assert interval == Interval(
         lower=values[0], upper=values[0], level=0.95, estimate=values[0], median=values[0]
     )
 
@@ -132,45 +132,45 @@ def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, obj
 
 
 @pytest.mark.slow
-def test_bootstrap_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
-    """95% intervals of a skewed mean, n = 60; the bootstrap is known to fall a little short."""
+def test_bootstrap_coverage() -> None:
+    """95% intervals of a skewed mean (n = 60) cover it nearly as often as stated."""
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(2_000):
         x = rng.gamma(4.0, 0.25, size=60)
-        found = bootstrap_interval(x, n_resamples=1_000, rng=rng)
-        hits += found.lower <= 1.0 <= found.upper
+        interval = bootstrap_interval(x, n_resamples=1_000, rng=rng)
+        hits += interval.lower <= 1.0 <= interval.upper
     assert 0.92 < hits / 2_000 < 0.97
 
 
-def test_paired_mean_without_groups_is_the_t_interval() -> None:
-    """Student's sleep data (1908): mean 1.58, 95% interval 0.70 to 2.46."""
+def test_paired_mean_is_t_interval() -> None:
+    """Student's sleep data (1908) have mean 1.58 and 95% interval 0.70 to 2.46."""
     differences = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-    found = paired_mean_interval(differences)
-    assert found.estimate == pytest.approx(1.58)
-    assert (found.lower, found.upper) == pytest.approx((0.7001, 2.4599), abs=1e-4)
+    interval = paired_mean_interval(differences)
+    assert interval.estimate == pytest.approx(1.58)
+    assert (interval.lower, interval.upper) == pytest.approx((0.7001, 2.4599), abs=1e-4)
 
 
-def test_one_group_and_identical_labels_change_nothing() -> None:
-    """A single stratum is no stratification."""
+def test_paired_mean_of_one_group() -> None:
+    """A single group gives the interval without groups."""
     values = [0.0, 1.0, -1.0, 1.0, 1.0]
     plain, grouped = paired_mean_interval(values), paired_mean_interval(values, ["x"] * 5)
     assert (grouped.lower, grouped.upper) == pytest.approx((plain.lower, plain.upper))
 
 
-def test_two_groups_by_hand() -> None:
-    """Sizes 2 and 3, variances 2 and 3: v = 0.16 and 0.36, 2.68 degrees of freedom."""
+def test_paired_mean_of_two_groups() -> None:
+    """Groups of variance 2 / 2 and 3 / 3 give v = 0.16 and 0.36, and 2.99 degrees of freedom (Welch)."""
     values, groups = [0.0, 2.0, 10.0, 13.0, 13.0], ["a", "a", "b", "b", "b"]
-    found = paired_mean_interval(values, groups)
+    interval = paired_mean_interval(values, groups)
     v = (0.4**2 * 2 / 2, 0.6**2 * 3 / 3)
     df = sum(v) ** 2 / (v[0] ** 2 / 1 + v[1] ** 2 / 2)
     stats = pytest.importorskip("scipy.stats")
     half = stats.t.ppf(0.975, df) * math.sqrt(sum(v))
-    assert found.estimate == pytest.approx(7.6)
-    assert (found.lower, found.upper) == pytest.approx((7.6 - half, 7.6 + half))
+    assert interval.estimate == pytest.approx(7.6)
+    assert (interval.lower, interval.upper) == pytest.approx((7.6 - half, 7.6 + half))
 
 
-def test_differences_between_groups_do_not_widen_the_interval() -> None:
+def test_group_shift_keeps_width() -> None:
     """Shifting one stratum moves the estimate and leaves the width alone."""
     rng = np.random.default_rng(0)
     values, groups = rng.normal(size=60), np.repeat(["a", "b", "c"], 20)
@@ -180,7 +180,7 @@ def test_differences_between_groups_do_not_widen_the_interval() -> None:
     assert after.upper - after.lower == pytest.approx(before.upper - before.lower)
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
+def test_row_order_is_irrelevant() -> None:
     """Groups need not be contiguous."""
     rng = np.random.default_rng(1)
     values, groups = rng.normal(size=30), rng.integers(0, 3, 30)
@@ -192,8 +192,8 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert (one.lower, one.upper) == pytest.approx((other.lower, other.upper))
 
 
-def test_groups_without_variation_give_a_point() -> None:
-    """0.1 three times must not vary by rounding; a group that varies still counts."""
+def test_constant_groups() -> None:
+    """Equal values within each group give width 0, without rounding; a varying group counts."""
     flat = paired_mean_interval([0.1, 0.1, 0.1, 0.3, 0.3], [0, 0, 0, 1, 1])
     assert flat.lower == flat.upper == flat.estimate == pytest.approx(0.18)
     mixed = paired_mean_interval([0.1, 0.1, 0.0, 1.0, 0.5], [0, 0, 1, 1, 1])
@@ -210,14 +210,14 @@ def test_groups_without_variation_give_a_point() -> None:
     ],
 )
 def test_paired_mean_rejects_bad_input(values: list[float], groups: list[str] | None, level: float) -> None:
-    """Fewer than two rows in a stratum, different lengths and NaN are errors."""
+    """A group of one row, different lengths and levels out of range are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         paired_mean_interval(values, groups, level)
 
 
 @pytest.mark.slow
-def test_pooled_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    """Three tasks of unequal size, spread and effect."""
+def test_paired_mean_coverage() -> None:
+    """95% intervals over three tasks of unequal size, spread and effect cover the mean as stated."""
     rng = np.random.default_rng(0)
     sizes, means, spreads = (15, 30, 60), (0.0, 0.3, -0.2), (0.2, 1.0, 0.5)
     truth = np.dot(sizes, means) / sum(sizes)
@@ -225,6 +225,6 @@ def test_pooled_intervals_cover_the_truth_as_often_as_they_say() -> None:
     hits = 0
     for _ in range(4_000):
         values = rng.normal(np.repeat(means, sizes), np.repeat(spreads, sizes))
-        found = paired_mean_interval(values, groups)
-        hits += found.lower <= truth <= found.upper
+        interval = paired_mean_interval(values, groups)
+        hits += interval.lower <= truth <= interval.upper
     assert hits / 4_000 == pytest.approx(0.95, abs=0.012)

@@ -1,4 +1,4 @@
-"""Plugs calibrant into prompt optimisers: `ConfidenceAdapter` for ``gepa.optimize``."""
+"""Adapters for prompt optimisers: `ConfidenceAdapter` for ``gepa.optimize``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Bookkeeping of a search: its metric calls, when these must stop it, and the failures that must."""
+"""Call budget and failure limits of a search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_SHARE: Final = 0.20
 
 
 class CallCounter:
-    """Counts the rows that were asked, and the answers among them that came without log-probabilities.
+    """Counter of metric calls, and of answers without log-probabilities.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class CallCounter:
         self.without_logprobs = 0
 
     def new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return a flag for each query: True if it is a call, as no journal holds its answer."""
+        """Return one flag per query: True if it costs a call, as no journal holds its answer."""
         if self._predictor.journal is None:
             return [True] * len(queries)
         seen = set(self._answered)
@@ -57,7 +57,7 @@ class CallCounter:
         return found
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return a flag for each query, in their order: True if so many metric calls pay for it."""
+        """Return one flag per query, in order: True if the remaining metric calls cover it."""
         left, found = calls, []
         for is_new in self.new(queries):
             found.append(not is_new or left > 0)
@@ -67,7 +67,7 @@ class CallCounter:
     def count(
         self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]
     ) -> list[Prediction]:
-        """Count the answers to queries, and return the predictions of those that are `new`."""
+        """Count the answers to queries; return the predictions of the `new` ones."""
         first = self.without_logprobs == 0
         asked = [prediction for prediction, is_new in zip(predictions, new, strict=True) if is_new]
         answered = [prediction for prediction in asked if prediction.outcome is Outcome.OK]
@@ -92,7 +92,7 @@ class CallCounter:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSize:
-    """Upper bounds of the metric calls of a search's steps.
+    """Upper bounds on the metric calls of a search's steps.
 
     Attributes
     ----------
@@ -113,21 +113,21 @@ class SearchSize:
 
     @property
     def proposal(self) -> int:
-        """Metric calls of one proposal that is accepted, at most."""
+        """Maximum metric calls of one accepted proposal."""
         return 2 * self.minibatch_size + self.validation_rows
 
     @property
     def floor(self) -> int:
-        """Metric calls of the first validation, of other prompts too, and one accepted proposal, at most."""
+        """Maximum metric calls of the first validations and one accepted proposal."""
         return (1 + self.other_prompts) * self.validation_rows + self.threshold_rows + self.proposal
 
     def check(self, max_metric_calls: int) -> None:
-        """Refuse a budget that pays for no proposal.
+        """Refuse a budget too small for one proposal.
 
         Raises
         ------
         ConfigurationError
-            It is below `floor`.
+            The budget is below `floor`.
         """
         if max_metric_calls >= self.floor:
             return
@@ -182,7 +182,7 @@ class CallBudget:
 
 
 class FailureMonitor:
-    """Raises when too many recent rows ended in ``error``.
+    """Monitor that raises when too many recent rows ended in ``error``.
 
     A search that goes on would optimise on noise: the run stops when more than 20 % of the
     last 50 rows (of the whole batch, when it is larger), and at least 5, failed.
@@ -193,7 +193,7 @@ class FailureMonitor:
         self._lock = threading.Lock()
 
     def record(self, predictions: Sequence[Prediction], *, provider: str) -> None:
-        """Take note of a batch.
+        """Record a batch; raise if its failures exceed the limit.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class FailureMonitor:
 
 
 class Watch:
-    """Remembers the first error that must end a search, until somebody who can end it asks."""
+    """Store of the first fatal error of a search, until the search can be stopped."""
 
     def __init__(self) -> None:
         self._failures = FailureMonitor()
@@ -234,7 +234,7 @@ class Watch:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Remember an error that is raised inside."""
+        """Store an error raised inside the block."""
         try:
             yield
         except Exception as error:
@@ -242,14 +242,14 @@ class Watch:
             raise
 
     def record(self, prediction: Prediction, *, provider: str) -> None:
-        """Take note of a row; too many failed ones are an error of the search, not of the row."""
+        """Record a row; too many failed rows are a fatal error of the search."""
         try:
             self._failures.record([prediction], provider=provider)
         except ProviderError as error:
             self._note(error)
 
     def stop(self) -> bool:
-        """Raise the first error that was noted, once; return True for a limit that the user set, which is no error."""
+        """Raise the stored error once; return True for a reached user limit, which is no error."""
         with self._lock:
             error, self._error = self._error, None
         if error is None:

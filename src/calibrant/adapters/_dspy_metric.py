@@ -25,7 +25,7 @@ INSTEAD_OF_DSPY = (
 
 
 class ConfidenceMetric(ConfidenceGrader):
-    """A metric for ``dspy.GEPA`` that does not reward lucky guesses.
+    """Metric for ``dspy.GEPA`` that does not reward lucky guesses.
 
     Score and feedback are those of `ConfidenceAdapter`. The result is a ``dspy.Prediction`` of ``score``,
     ``feedback`` and ``objective_scores``; it adds up and converts to a float, so ``dspy.Evaluate`` and other
@@ -132,7 +132,7 @@ class ConfidenceMetric(ConfidenceGrader):
         return graded
 
     def stop(self, state: object = None) -> bool:  # noqa: ARG002  (GEPA's signature)
-        """Return True if a search is to end; GEPA asks once an iteration.
+        """Return True if the search must end; GEPA calls this once per iteration.
 
         Returns
         -------

@@ -198,7 +198,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @classmethod
     def from_classifier(cls, classifier: Predictor, **options: Any) -> Self:  # noqa: ANN401
-        """Return an adapter around a classifier, or another predictor, that exists already.
+        """Return an adapter around an existing classifier or other predictor.
 
         Parameters
         ----------
@@ -251,12 +251,12 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def metric_calls(self) -> int:
-        """Rows asked so far; with a journal, rows asked again under the same prompt count once."""
+        """Metric calls so far; with a journal, a repeated row under one prompt counts once."""
         return self._counter.metric_calls
 
     @property
     def completions(self) -> int:
-        """Rows answered with a legal label so far."""
+        """Number of rows answered with a legal label so far."""
         return self._counter.completions
 
     @property
@@ -272,7 +272,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         Raises
         ------
         ConfigurationError
-            It does not pay for the first validation and one accepted proposal.
+            `max_metric_calls` does not cover the first validation and one accepted proposal.
         """
         size = SearchSize(
             validation_rows=len(valset),
@@ -395,11 +395,11 @@ class ConfidenceAdapter(ConfidenceGrader):
         return {name: [dict(record) for record in records] for name in components_to_update}
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return a flag for each query, in their order: True if so many metric calls pay for it."""
+        """Return one flag per query, in order: True if the remaining metric calls cover it."""
         return self._counter.affordable(queries, calls)
 
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions, uncorrected; with a journal, an earlier answer is no metric call."""
+        """Return the uncorrected predictions; an answer from the journal is no metric call."""
         is_new = self._counter.new(queries)
 
         def report(index: int, prediction: Prediction) -> None:
@@ -411,7 +411,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         return predictions
 
     def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Add rows that `ask` has answered to the label priors of their prompts, until these have `PRIOR_ROWS`."""
+        """Add answered rows to the label priors of their prompts, up to `PRIOR_ROWS` each."""
         if self._prior is not None:
             self._prior.fit(queries, predictions)
 
@@ -424,15 +424,15 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:
-        """Thresholds by ``thresholds="auto"``; None before the first evaluation, without it, or on too few rows."""
+        """Thresholds of ``thresholds="auto"``; None before the first evaluation or on too few rows."""
         return None if self._thresholds is None else self._thresholds.suggestion
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:
-        """Return the correction of a query's prompt; None before the prompt was evaluated, or without one."""
+        """Return the label-prior correction of a query's prompt, or None."""
         return None if self._prior is None else self._prior.correction(query)
 
     def corrected(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return `prediction` without the label prior of its prompt, if the adapter corrects at all."""
+        """Return `prediction` corrected for the label prior of its prompt, if correction is on."""
         return prediction if self._prior is None else self._prior.correct(query, prediction)
 
     def check_failures(self, predictions: Sequence[Prediction]) -> None:
@@ -444,7 +444,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def classifier(self) -> Classifier:
-        """The classifier that is asked.
+        """The adapter's classifier.
 
         Raises
         ------
@@ -464,7 +464,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def answer_field(self) -> str:
-        """JSON path the label itself is read from."""
+        """JSON path of the label itself."""
         return self.classifier.answer_field
 
     @property
@@ -474,12 +474,12 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def top_logprobs(self) -> int:
-        """Alternatives asked for per token."""
+        """Number of alternatives requested per token."""
         return self.predictor.top_logprobs if isinstance(self.predictor, Classifier) else _ALTERNATIVES
 
     @property
     def max_litellm_workers(self) -> int:
-        """Calls in flight at most."""
+        """Maximum number of calls in flight."""
         return self.predictor.meter.concurrency
 
     @property

@@ -1,4 +1,4 @@
-"""Settings that an adapter learns from answers: the label prior of each prompt, and confidence thresholds."""
+"""Learned settings of an adapter: label priors per prompt, and confidence thresholds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Floats = NDArray[np.float64]
 
 
 class PriorCorrector:
-    """Corrects predictions for the label prior of the prompt they were made under.
+    """Corrector of predictions for the label prior of their prompt.
 
     The prior of a prompt is the mean of its distributions over the rows asked under it; nothing is asked for its
     sake. Until these are `PRIOR_ROWS`, the prior of the last prompt that was asked about more rows makes up for those
@@ -49,7 +49,7 @@ class PriorCorrector:
         self._fitted: dict[_Key, LabelPriorCorrection] = {}
 
     def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Fit the corrections of the prompts that were asked, equal texts once."""
+        """Fit one correction per prompt, on distinct texts."""
         found: dict[_Key, dict[str, _Floats]] = {}
         for query, prediction in zip(asked, predictions, strict=True):
             rows = found.setdefault(_key(query), {})
@@ -77,7 +77,7 @@ class PriorCorrector:
         return LabelPriorCorrection("batch").fit(np.array(rows), weights=weights)
 
     def correction(self, query: Query) -> LabelPriorCorrection | None:
-        """Return the correction of a query's prompt; None where its rows got no distribution."""
+        """Return the correction of a query's prompt; None without distributions."""
         return self._fitted.get(_key(query))
 
     def correct(self, query: Query, prediction: Prediction) -> Prediction:
@@ -87,7 +87,7 @@ class PriorCorrector:
 
 
 def open_prior(method: PriorCorrection | None, *, labels: LabelSet) -> PriorCorrector | None:
-    """Return the corrector of predictions, or None without a correction.
+    """Return the corrector of the given setting; None without correction.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _key(query: Query) -> _Key:
 
 
 class ThresholdFinder:
-    """Asks a fixed sample of labelled rows once, under the first prompt that is evaluated.
+    """Finder of confidence thresholds, on a fixed sample under the first evaluated prompt.
 
     Scores of all prompts must compare, so the thresholds under the first one hold for all.
 
@@ -149,7 +149,7 @@ class ThresholdFinder:
         self._done = False
 
     def queries(self, asked: Sequence[Query]) -> list[Query]:
-        """Return the queries to be asked first: the sample under the first prompt, once."""
+        """Return the sample's queries under the first prompt; empty from the second call on."""
         if self._done or not asked:
             return []
         first = asked[0]
@@ -164,7 +164,7 @@ class ThresholdFinder:
         ]
 
     def fit(self, predictions: Sequence[Prediction]) -> ThresholdSuggestion | None:
-        """Return thresholds from the answers to `queries`; None where they do not suffice."""
+        """Return thresholds from the answers to `queries`; None on too few rows."""
         self._done = True
         known = [
             pair
@@ -185,7 +185,7 @@ class ThresholdFinder:
         return self.suggestion
 
     def _pairs(self, prediction: Prediction, answer: str) -> Iterator[tuple[float, bool]]:
-        """Yield confidence and correctness of the answer, or of each part that is graded."""
+        """Yield confidence and correctness of the answer, or of each graded part."""
         if isinstance(self._labels, CompositeLabels):
             aspects = self._labels.aspects(prediction, answer)
             yield from ((one.confidence, one.is_correct) for one in aspects if one.confidence is not None)
@@ -196,7 +196,7 @@ class ThresholdFinder:
 def open_thresholds(
     wished: Thresholds | None, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet
 ) -> ThresholdFinder | None:
-    """Return the finder of thresholds, or None if the given ones hold.
+    """Return the finder of thresholds, or None for fixed thresholds.
 
     Raises
     ------

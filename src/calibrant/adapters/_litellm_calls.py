@@ -1,4 +1,4 @@
-"""Reader of the records that litellm hands to its callbacks."""
+"""Reader of litellm's callback records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _THEIR_FAULT: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 
 
 def deployment_of(kwargs: Mapping[str, Any]) -> str | None:
-    """Return the id of the deployment that was asked; None where no router chose one."""
+    """Return the id of the called deployment; None without a router."""
     # Not the metadata: a retry writes its own deployment there before the first callback has read it.
     info = (kwargs.get("litellm_params") or {}).get("model_info") or {}
     return None if info.get("id") is None else str(info["id"])
 
 
 def asked_before(kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the deployments that this request has been sent to already."""
+    """Return the deployments already tried for this request."""
     metadata = kwargs.get("metadata")
     noted = metadata.get(_ASKED) if isinstance(metadata, dict) else None
     # A caller may hand the same metadata over with request after request, or write anything there.
@@ -31,7 +31,7 @@ def asked_before(kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def note_asked(kwargs: Mapping[str, Any], name: str) -> None:
-    """Note that a request is sent to a deployment."""
+    """Record that a deployment was tried for a request."""
     metadata = kwargs.get("metadata")
     if isinstance(metadata, dict):
         names = list(dict.fromkeys([*asked_before(kwargs), name]))  # one trace may be of many requests
@@ -39,7 +39,7 @@ def note_asked(kwargs: Mapping[str, Any], name: str) -> None:
 
 
 def is_their_fault(error: object) -> bool:
-    """Return whether an error tells something about the deployment, not about the request."""
+    """Return True if an error is the deployment's fault, not the request's."""
     status = getattr(error, "status_code", None)
     try:
         return status is not None and (int(status) >= 500 or int(status) in _THEIR_FAULT)
@@ -53,7 +53,7 @@ def cost_of(kwargs: Mapping[str, Any]) -> float | None:
 
 
 def text_of(messages: object, given: object) -> str | None:
-    """Return the last message of the user, or the input of a call without messages."""
+    """Return the last user message, or the input of a call without messages."""
     said = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
     content = next((one.get("content") for one in reversed(said) if one.get("role") == "user"), given)
     if isinstance(content, list):

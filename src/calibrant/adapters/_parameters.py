@@ -1,4 +1,4 @@
-"""Checks of the parameters of `ConfidenceAdapter`, before anything is paid for."""
+"""Checks of the parameters of `ConfidenceAdapter`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Schema: TypeAlias = Mapping[str, Any] | type
 
 
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
-    """Refuse settings of the calls that no model understands."""
+    """Refuse invalid call settings."""
     for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
@@ -78,7 +78,7 @@ def labels_of(
 
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
-    """Refuse labels of which an answer holds several, where these cannot be used; `remedy` says what to do."""
+    """Refuse composite labels; `remedy` ends the message."""
     if isinstance(labels, CompositeLabels):
         raise ConfigurationError(
             f"Expected one label in an answer, got labels of which an answer holds several: {remedy}"
@@ -86,7 +86,7 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
 
 
 def refuse_open(labels: LabelSet, **settings: object) -> None:
-    """Refuse settings that need to know every label, given for labels that nobody has listed."""
+    """Refuse settings that need a closed label set, given open labels."""
     given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
     if given and isinstance(labels, OpenLabels):
         raise ConfigurationError(
@@ -96,7 +96,7 @@ def refuse_open(labels: LabelSet, **settings: object) -> None:
 
 
 def _structured(labels: LabelSet, found: tuple[str, ...]) -> LabelSet:
-    """Return `labels` if they are those that a schema has."""
+    """Return `labels` after checking them against the schema's."""
     differ = sorted({*labels.labels} ^ {*found})
     if differ:
         raise ConfigurationError(

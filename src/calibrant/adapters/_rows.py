@@ -1,4 +1,4 @@
-"""Rows of an evaluation: checked and asked, then scored, explained and recorded."""
+"""Rows of an evaluation: checks, queries, scores, feedback and records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EvaluatedBatch: TypeAlias = EvaluationBatch[ConfidenceTrajectory, ConfidenceRoll
 
 
 def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst:
-    """Return a copy of the row whose answer is spelled as in the label set.
+    """Return a copy of the row with its canonical answer.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
     Raises
     ------
     DataError
-        It is neither a mapping nor a text.
+        The context is neither a mapping nor a text.
     """
     if context is not None and not isinstance(context, Mapping | str):
         raise DataError(
@@ -83,7 +83,7 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    """Return the query of a row; its prompt is the first component that is neither template nor demonstrations."""
+    """Return the query of a row under a candidate's prompt, template and demonstrations."""
     named = (_USER_TEMPLATE, _DEMONSTRATIONS)
     prompt = next((text for name, text in candidate.items() if name not in named), None)
     if prompt is None:
@@ -112,7 +112,7 @@ def example_row(example: Example) -> ConfidenceDataInst:
 
 
 def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_path: str) -> list[Prediction]:
-    """Return predictions over all labels known now; those of a closed set are over all of them already.
+    """Extend predictions of open labels to all labels known now; others stay unchanged.
 
     A prediction of an open set was read when fewer labels were known: by another row, by this one's own batch, or
     in the process that wrote it to a journal. Its tokens say what the later labels would have had.
@@ -164,12 +164,12 @@ def accuracy(prediction: Prediction, answer: str) -> float:
 
 
 def probability(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
-    """Return the confidence in the predicted label, right or wrong; 0.0 where it is unknown."""
+    """Return the confidence in the predicted label, right or wrong; 0.0 if unknown."""
     return prediction.confidence or 0.0
 
 
 def answer_probability(prediction: Prediction, answer: str) -> float:
-    """Return the probability of the true label; 0.0 where there is no distribution."""
+    """Return the probability of the true label; 0.0 without a distribution."""
     return 0.0 if prediction.distribution is None else prediction.distribution.probability(answer)
 
 
@@ -186,13 +186,13 @@ def brier(prediction: Prediction, answer: str) -> float:
 
 
 def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
-    """Return the reported probability on legal labels; low values say the model would rather answer otherwise."""
+    """Return the label mass: the reported probability of all legal labels."""
     return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
 
 
 @dataclass(frozen=True)
 class Credit:
-    """Mean correctness over the aspects of an answer: the part of it that is right, whatever its confidence.
+    """Weighted mean correctness of an answer's aspects, regardless of confidence.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Credit:
     labels: LabelSet | None = None
 
     def __call__(self, prediction: Prediction, answer: str) -> float:
-        """Return the credit in [0, 1]; 0.0 where there is no legal label."""
+        """Return the credit in [0, 1]; 0.0 without a legal label."""
         return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
 
 
@@ -275,7 +275,7 @@ def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, O
 
 
 class ConfidenceGrader:
-    """Scores and explains predictions; the base of every optimiser's adapter, so that all grade alike.
+    """Grader of predictions, shared by all optimiser adapters: scores and feedback.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ class ConfidenceGrader:
         *,
         alternatives: int | None,
     ) -> EvaluatedBatch:
-        """Return the evaluation of a batch, with trajectories of so many alternatives at most; None for none."""
+        """Return the evaluation of a batch; `alternatives` bounds those in trajectories, None omits trajectories."""
         pairs = list(zip(rows, predictions, strict=True))
         scores = [self.score(prediction, row["answer"]) for row, prediction in pairs]
         trajectories = None
@@ -394,7 +394,7 @@ class ConfidenceGrader:
 
 
 def _aspect_score(strategy: ScoringStrategy, aspect: Aspect) -> float:
-    """Return the score of one aspect by a strategy, which may lack the keywords of ours."""
+    """Return the score of one aspect; a user's strategy may lack our keyword parameters."""
     facts = {"distribution": aspect.distribution, "answer": aspect.expected}
     accepted = _keywords(getattr(strategy.score, "__func__", strategy.score))
     keywords: dict[str, Any] = {
@@ -405,7 +405,7 @@ def _aspect_score(strategy: ScoringStrategy, aspect: Aspect) -> float:
 
 @lru_cache(maxsize=64)
 def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
-    """Return the names of a function's parameters; None where it takes any, or does not say."""
+    """Return the parameter names of a function; None if it takes any or has no signature."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:
@@ -416,7 +416,7 @@ def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
 
 
 def _output(prediction: Prediction) -> ConfidenceRolloutOutput:
-    """Return the record of a prediction that GEPA keeps."""
+    """Return the rollout output of a prediction, for GEPA."""
     return {
         "full_assistant_response": prediction.text,
         "parsed_value": prediction.label,
@@ -429,7 +429,7 @@ def _output(prediction: Prediction) -> ConfidenceRolloutOutput:
 def _trajectory(
     row: ConfidenceDataInst, prediction: Prediction, *, score: float, feedback: str, alternatives: int
 ) -> ConfidenceTrajectory:
-    """Return the record of a row for reflection, with a bounded number of alternatives."""
+    """Return the trajectory of a row for reflection, with a bounded number of alternatives."""
     distribution = prediction.distribution
     measured = [] if distribution is None else distribution.alternatives(limit=alternatives)
     return {
@@ -448,7 +448,7 @@ def _trajectory(
 
 
 def record_of(trajectory: ConfidenceTrajectory) -> dict[str, str]:
-    """Return the texts about a row that a reflecting model reads."""
+    """Return the reflection record of a row, as texts."""
     prediction = trajectory["prediction"]
     generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
     if prediction.label is not None and prediction.confidence is not None:

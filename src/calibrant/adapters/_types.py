@@ -30,7 +30,7 @@ class ConfidenceDataInst(TypedDict):
 
 
 class ConfidenceRolloutOutput(TypedDict):
-    """Output of one row that GEPA keeps; JSON values only.
+    """Rollout output of one row for GEPA; JSON values only.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class ConfidenceRolloutOutput(TypedDict):
 
 
 class ConfidenceTrajectory(TypedDict):
-    """Everything `ConfidenceAdapter.make_reflective_dataset` needs of one row.
+    """Trajectory of one row, for `ConfidenceAdapter.make_reflective_dataset`.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class ConfidenceTrajectory(TypedDict):
 
 @runtime_checkable
 class EvaluationObserver(Protocol):
-    """Something that wants to hear of every evaluation, such as a proposer.
+    """Observer of every evaluation, such as a proposer.
 
     Answers in `rows` are spelled as in the label set.
     """
@@ -105,5 +105,5 @@ class EvaluationObserver(Protocol):
         rows: Sequence[ConfidenceDataInst],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Take note of one candidate's predictions on some rows."""
+        """Record one candidate's predictions on rows."""
         ...

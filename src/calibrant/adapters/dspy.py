@@ -1,4 +1,4 @@
-"""Plugs calibrant into DSPy: a metric with feedback for ``dspy.GEPA``, and a module with confidence.
+"""DSPy integration: a metric with feedback for ``dspy.GEPA``, and a module with confidence.
 
 Needs the extra ``dspy``. ``dspy.GEPA`` rewrites the instructions of `ConfidenceClassifier`; these are
 the prompt under which a calibrant `Classifier` asks its model, so that labels are constrained, scored
@@ -38,7 +38,7 @@ _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completio
 
 
 class _SharedState:
-    """State shared by the copies of a module: DSPy copies it for every candidate."""
+    """State shared by the copies of a module; DSPy copies a module for every candidate."""
 
     def __init__(self, classifier: BasePredictor) -> None:
         self.classifier = classifier
@@ -55,7 +55,7 @@ class _SharedState:
 
 
 class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
-    """A DSPy module that classifies a text with a confidence.
+    """DSPy module that classifies a text with a confidence.
 
     It holds one predictor, ``predict``, for its instructions: ``dspy.GEPA`` rewrites them, ``save`` and
     ``load`` keep them as JSON (the whole program cannot be pickled). The model is the classifier's; the LM
@@ -130,7 +130,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     @property
     def classifier(self) -> BasePredictor:
-        """The classifier that is asked, under its own prompt."""
+        """Classifier of the module, with its own prompt."""
         return self._shared.classifier
 
     @property
@@ -161,7 +161,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         return self._output(inputs, prediction)
 
     def examples(self, rows: Iterable[Example | ConfidenceDataInst]) -> list[dspy.Example]:
-        """Return labelled rows as DSPy wants them, labels spelled as in the label set.
+        """Return labelled rows as DSPy examples with canonical labels.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         return [self._example(row) for row in rows]
 
     def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
-        """Return a metric for this module that also gets its failed calls, from now on.
+        """Return a metric for this module that also counts its failed calls.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         )
 
     def _leave_trace(self, inputs: Mapping[str, object], prediction: Prediction) -> None:
-        """Let an optimiser see the call, as ``dspy.Predict`` does; a reflecting model reads the output."""
+        """Append the call to DSPy's trace, as ``dspy.Predict`` does, for optimisers."""
         trace, most = dspy.settings.trace, dspy.settings.max_trace_size
         if trace is None or most <= 0:
             return

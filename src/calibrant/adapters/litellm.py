@@ -1,4 +1,4 @@
-"""Plugs routing strategies into litellm's Router and proxy: the strategy chooses among the deployments it allows."""
+"""Routing strategies for litellm's Router and proxy, which choose among allowed deployments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SHOWN_MESSAGES: Final = "latency-based-routing"
 
 
 class _Choosing:
-    """A router's own selection, up to its last step: which of those that may be asked it is.
+    """Litellm's own selection with its last step, the choice among allowed deployments, replaced.
 
     Mixed into the class of a router, whose attributes the object shares.
     """
@@ -71,7 +71,7 @@ class _Group:
 
 
 class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: ignore[misc]
-    """Lets a routing strategy choose among the deployments of ``litellm.Router``.
+    """Routing strategy for the deployments of ``litellm.Router``.
 
     Which deployments may be asked stays litellm's business: cooldowns, aliases, tags, teams, ``order``,
     pre-call checks, deployments asked for by their id; so do retries and fallbacks. Every model group has a
@@ -174,7 +174,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self._warned = False
 
     def attach(self, router: Any) -> LiteLLMRoutingStrategy:  # noqa: ANN401  (litellm.Router)
-        """Choose the deployments of a router from now on, and learn from its calls; returns the strategy.
+        """Attach the strategy to a router, choosing deployments and learning from calls; return itself.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         Raises
         ------
         ConfigurationError
-            It is no router, or the installed litellm selects deployments in another way.
+            `router` is no litellm router, or the installed litellm is incompatible.
         """
         missing = [name for name in _SEAMS if not callable(getattr(type(router), name, None))]
         if missing:
@@ -206,7 +206,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return self
 
     def close(self) -> None:
-        """Give the router its own selection back, stop learning, and store what was learned."""
+        """Restore the router's own selection, stop learning, and store the learned state."""
         litellm.logging_callback_manager.remove_callback_from_all_lists(self)
         with self._lock:
             self._detach()
@@ -222,15 +222,15 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     # --- what litellm's Router calls ---------------------------------------------------------------
 
     async def async_get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
-        """Return the deployment to ask, an element of the model list, out of those that litellm allows."""
+        """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
         return await type(router).async_get_available_deployment(router, model=model, **call)
 
     def get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
-        """Return the deployment to ask, an element of the model list, out of those that litellm allows."""
+        """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
         return type(router).get_available_deployment(router, model=model, **call)
 
     # --- the last step of its selection ------------------------------------------------------------
@@ -242,9 +242,9 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         request_kwargs: dict[str, Any] | None = None,
         **content: Any,  # noqa: ANN401  (messages or input)
     ) -> dict[str, Any]:
-        """Choose one of the deployments that may be asked."""
+        """Choose one of the allowed deployments."""
         embedding = await self._embedded(content)
-        return self._chosen(model_group, healthy_deployments, embedding, request_kwargs)
+        return self._chosen_deployment(model_group, healthy_deployments, embedding, request_kwargs)
 
     def get_available_deployments(
         self,
@@ -253,10 +253,12 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         request_kwargs: dict[str, Any] | None = None,
         **content: Any,  # noqa: ANN401
     ) -> dict[str, Any]:
-        """Choose one of the deployments that may be asked."""
-        return self._chosen(model_group, healthy_deployments, self._embedded_now(content), request_kwargs)
+        """Choose one of the allowed deployments."""
+        return self._chosen_deployment(
+            model_group, healthy_deployments, self._embedded_now(content), request_kwargs
+        )
 
-    def _chosen(
+    def _chosen_deployment(
         self,
         asked: str,
         healthy: list[dict[str, Any]],
@@ -271,14 +273,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         with self._lock:
             self._attached()  # it may have been closed meanwhile
             group = self._group(names.pop() if len(names) == 1 else asked, by_id)
-            name = self._due(group, allowed)
+            name = self._due_deployment(group, allowed)
             if name is None:
                 name = next(one for one in group.policy.order(request) if one in allowed)
         note_asked(kwargs, name)
         return by_id[name]
 
-    def _due(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
-        """Return a deployment to try whatever the order: one without any call, or one that failed long ago.
+    def _due_deployment(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
+        """Return a deployment due for a probe: one never called, or one whose cooldown is over.
 
         The caller holds the lock.
         """
@@ -295,7 +297,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return None
 
     def _group(self, name: str, candidates: Mapping[str, Any]) -> _Group:
-        """Return a group whose strategy knows all candidates; the caller holds the lock."""
+        """Return the group with all candidates registered; the caller holds the lock."""
         group = self._groups.get(name)
         if group is not None and set(candidates) <= set(group.policy.providers):
             return group
@@ -329,7 +331,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         data: dict[str, Any],
         call_type: str,  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Attach to the proxy's router, which exists when the first request comes."""
+        """Attach to the proxy's router at the first request."""
         router = getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
         if router is not None and router is not self._router:
             self.attach(router)
@@ -338,14 +340,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
-        """Learn from an answer."""
+        """Learn from a successful call."""
         if self._teaches(kwargs):
             self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), response=response_obj)
 
     def log_success_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
-        """Learn from an answer."""
+        """Learn from a successful call."""
         if self._teaches(kwargs):
             self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), response=response_obj)
 
@@ -356,7 +358,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         start_time: datetime,
         end_time: datetime,
     ) -> None:
-        """Learn from a failure."""
+        """Learn from a failed call."""
         failure = kwargs.get("exception")
         if self._teaches(kwargs) and is_their_fault(failure):
             self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), failure=failure)
@@ -368,13 +370,13 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         start_time: datetime,
         end_time: datetime,
     ) -> None:
-        """Learn from a failure."""
+        """Learn from a failed call."""
         failure = kwargs.get("exception")
         if self._teaches(kwargs) and is_their_fault(failure):
             self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), failure=failure)
 
     def _teaches(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return True for a call of a known deployment that no cache answered."""
+        """Return True for an uncached call of a known deployment."""
         name = deployment_of(kwargs)
         with self._lock:
             known = any(name in group.policy.providers for group in self._groups.values())
@@ -448,14 +450,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return self._choosing
 
     def _detach(self) -> None:
-        """Give the router its own selection back; the caller holds the lock."""
+        """Restore the router's own selection; the caller holds the lock."""
         for name in ("get_available_deployment", "async_get_available_deployment"):
             if getattr(vars(self._router or self).get(name), "__self__", None) is self:
                 delattr(self._router, name)
         self._router = self._choosing = None
 
 
-def _or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
+def _kwargs_or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
     return {} if kwargs is None else kwargs
 
 

@@ -1,4 +1,4 @@
-"""A task file, or a bundle, becomes what it describes: one classifier, one with several providers, or a cascade."""
+"""Classifiers and cascades opened from task files and bundles."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A bundle: a tuned classifier as a folder of JSON and text, with what is known about its predictions."""
+"""Bundles: a tuned classifier as a folder of JSON and text, with its measured figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
 class Figure(Section):
-    """A number that was measured on the run's rows.
+    """Figure measured on the run's rows.
 
     Attributes
     ----------
@@ -204,14 +204,14 @@ class Bundle:
         return rule_of(self.thresholds)
 
     def calibrated(self, prediction: Prediction) -> float | None:
-        """Return the calibrated confidence of a prediction, in [0, 1]; None where there is none."""
+        """Return the calibrated confidence of a prediction, in [0, 1]; None without a confidence."""
         if self.calibrator is None or prediction.confidence is None or prediction.label is None:
             return None
         found = self.calibrator.predict([prediction.confidence], predicted=[prediction.label])
         return float(found[0])
 
     def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
-        """Return whether a prediction is accepted or goes to review.
+        """Return the decision on a prediction: accept or review.
 
         With a calibrator, the calibrated confidence decides: a threshold that is given is compared with it, and a
         suggested one is calibrated, too, as an answer of the same label would be. A certified threshold is compared
@@ -308,7 +308,7 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 class _BundleReader:
-    """Makes objects of a folder's files, and checks that they belong together."""
+    """Builder of a bundle from its files, with consistency checks."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -366,7 +366,7 @@ class _BundleReader:
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:
-        """Return a task with the labelled texts that its prompts show."""
+        """Return a task with its demonstration texts."""
         task, rows = recorded.task, self._content.get(DEMONSTRATIONS)
         if (task.demonstrations is None) is not (rows is None):
             raise self._damage(

@@ -102,7 +102,7 @@ def export(
     calibration: str | Path | None = None,
     texts: bool = True,
 ) -> Bundle:
-    """Pack a run into a bundle: everything `calibrant.load` needs, and what was measured.
+    """Export a run as a bundle, with its measured figures.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def export(
     ConfigurationError
         `out` is taken, or the task cannot be used.
     DataError
-        There is no run.
+        The directory holds no run.
     StateError
         The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
     """
@@ -193,7 +193,7 @@ def _read_run(
 def _demonstrations(
     search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
 ) -> DemonstrationSettings | None:
-    """Return the labelled texts that the prompts of a run showed."""
+    """Return the demonstration texts of a run's prompts."""
     if search is not None:
         text = search["best_candidate"].get("demonstrations", "")
         return DemonstrationSettings.from_text(text) if text.strip() else None
@@ -204,7 +204,7 @@ def _demonstrations(
 
 
 def _without_texts(run: _ExportedRun) -> _ExportedRun:
-    """Return a run without the labelled texts that its prompts showed, and without figures: none was measured so."""
+    """Return a run without demonstrations, and without the figures measured with them."""
     if run.demonstrations is None:
         return run
     description = run.description
@@ -224,7 +224,7 @@ def _without_texts(run: _ExportedRun) -> _ExportedRun:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None where there is no file."""
+    """Return the JSON object in a file; None for a missing file."""
     return read_json_object(path, remedy="run it again") if path.exists() else None
 
 
@@ -263,7 +263,7 @@ def _settings(
 
 
 def _common_prompt(record: Mapping[str, Any]) -> str:
-    """Return the prompt that all models are asked under; empty where they differ, as `Cascade` has it."""
+    """Return the common prompt of all models; empty if they differ, as in `Cascade`."""
     common = str(record["prompt"])
     if record["cascade"] is None:
         return common
@@ -276,7 +276,7 @@ def _common_prompt(record: Mapping[str, Any]) -> str:
 def _prompt(
     settings: RunSettings, search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
 ) -> tuple[str, str | None]:
-    """Return the prompt and the template that were asked."""
+    """Return the run's prompt and user template."""
     first = settings.tasks[0]
     if search is not None:
         best = search["best_candidate"]
@@ -291,7 +291,7 @@ def _prompt(
 
 
 def _check(run: _ExportedRun) -> None:
-    """Refuse settings that are not those of the run.
+    """Refuse settings other than the run's.
 
     The models' behaviour is checked when the bundle is loaded, as that check needs the models.
     """

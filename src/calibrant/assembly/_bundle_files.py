@@ -1,4 +1,4 @@
-"""A bundle's folder: written whole, and read only if it is what was written."""
+"""Folder of a bundle: atomic writes, and reads checked against the manifest."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _damage(place: Path | str, why: str) -> StateError:
 
 
 def json_text(value: object) -> str:
-    """Return JSON as bundles hold it; floats keep their full precision."""
+    """Return the JSON text of a value in a bundle; floats keep their full precision."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -139,7 +139,7 @@ def _check_depth(value: object, levels: int) -> None:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest, its own statement of it aside."""
+    """Return the SHA-256 of a manifest, without its own digest field."""
     content = {name: value for name, value in manifest.items() if name != "sha256"}
     return _sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
@@ -155,7 +155,7 @@ def write_folder(
     *,
     check: Callable[[Path], object],
 ) -> None:
-    """Write a bundle's folder: it is there whole, and passed `check`, or not at all.
+    """Write a bundle's folder atomically, after it passed `check`.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def write_folder(
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise ConfigurationError where a bundle would take something's place, or cannot have one."""
+    """Refuse a destination that exists or cannot be created."""
     try:
         taken = path.is_symlink() or (path.exists() and not path.is_dir())
         taken = taken or (path.is_dir() and any(path.iterdir()))
@@ -270,7 +270,7 @@ def _read_manifest(path: Path) -> _Manifest:
 
 
 def _check_names(path: Path, listed: set[str]) -> None:
-    """Refuse a list of files that is none of a bundle, and a folder that holds others."""
+    """Refuse an invalid file list, and a folder with other files."""
     place = path / MANIFEST
     if unknown := listed - _REQUIRED - _OPTIONAL:
         known = ", ".join(sorted(_REQUIRED | _OPTIONAL))
@@ -304,7 +304,7 @@ def _read_listed_file(place: Path, entry: _FileEntry) -> str:
 
 
 def _content(place: Path, *, most: int) -> bytes:
-    """Return the content of a regular file; no link is followed, and nothing beyond `most` bytes is read."""
+    """Read a regular file of at most `most` bytes; symbolic links are refused."""
     try:
         # Looked at before it is opened: opening a named pipe would block until another process writes to it.
         about = place.lstat()

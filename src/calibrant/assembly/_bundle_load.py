@@ -1,4 +1,4 @@
-"""Classifiers of bundles, which predict what the runs predicted."""
+"""Classifiers opened from bundles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load(
     journal: Journal | None = None,
     router_state: str | None = None,
 ) -> BasePredictor:
-    """Return a bundle's classifier: its predictions are those of the run it was exported from.
+    """Open a bundle's classifier, which reproduces the predictions of its run.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def load(
 
 
 def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return options by model, as they are given where a bundle has several."""
+    """Return the options by model, also for a bundle with one model."""
     names = {label_of(own) for task in bundle.tasks for own in models_of(task.task)}
     if len(names) == 1:
         return {next(iter(names)): options} if options else {}
@@ -111,7 +111,7 @@ def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[s
 
 
 def _missing_options(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the options that were left out and not given, by model; raise if no environment variable can do."""
+    """Return the omitted options not given, by model; raise if no environment variable can supply them."""
     missing: dict[str, list[str]] = {}
     for task in bundle.tasks:
         for name, left_out in task.left_out.items():
@@ -149,7 +149,7 @@ def _task_to_open(
 def with_options(
     task: Task, given: Mapping[str, Mapping[str, Any]], *, left_out: Mapping[str, tuple[str, ...]]
 ) -> Task:
-    """Return the task with further options of its models: who calls, where, and what was left out of its record.
+    """Return the task with its models' remaining options: address, credentials and omitted ones.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _open_with_other_model(
 def _open_plan(
     plan: CascadePlan, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
-    """Return the cascade of a plan; of a plan with one model, its classifier, which takes limits and journal."""
+    """Return the cascade of a plan, or the classifier of a plan with one model."""
     members = plan.policy.members
     alone = len(members) == 1
     with ExitStack() as opened:
@@ -219,7 +219,7 @@ def _open_plan(
 
 
 def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
-    """Return the classifier under the bundle's prompt and correction, if it is the one that was exported."""
+    """Return the classifier with the bundle's prompt and correction; refuse a different one."""
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:
@@ -231,7 +231,7 @@ def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
 
 
 def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
-    """Refuse a classifier whose calls would differ from those of the run."""
+    """Refuse a classifier with other calls than the run's."""
     name = classifier.describe()["model"]
     if name != bundle.fingerprint.model:
         _LOG.warning(
@@ -260,7 +260,7 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
 
 
 def _comparable_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description as it is stored, without addresses."""
+    """Return a description in its stored form, without addresses."""
     text = json.dumps(public_description(description), default=repr)
     content: dict[str, Any] = json.loads(text, object_hook=_without_address)
     return content

@@ -41,7 +41,7 @@ def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
 def _chosen_models(
     settings: CascadeSettings, named: tuple[CascadeModelSettings, ...]
 ) -> tuple[CascadeModelSettings, ...]:
-    """Return the task's models in the order in which the looper's file names them, where it names any."""
+    """Return the task's models in the looper file's order, if it names any."""
     if not settings.models or not named:
         models = settings.models or named
         if not models:
@@ -68,7 +68,7 @@ def open_cascade(
     journal: Journal | None,
     limits: Limits | None,
 ) -> Cascade:
-    """Return the cascade that a task's sections describe; see `calibrant.assembly.open_classifier`."""
+    """Return the cascade of a task; see `calibrant.assembly.open_classifier`."""
     settings = resolved_cascade(section)
     with ExitStack() as opened:
         models = _open_models(task, settings, routing, opened)
@@ -95,7 +95,7 @@ def open_cascade(
 def _open_models(
     task: Task, settings: CascadeSettings, routing: RoutingSettings | None, opened: ExitStack
 ) -> list[CascadeModel]:
-    """Open the models of a cascade, which `opened` closes."""
+    """Open the models of a cascade; `opened` closes them."""
     rowless = replace(task, train=(), validation=(), test=(), sections={})
     models = []
     routed: RoutedClient | None = None
@@ -136,7 +136,7 @@ def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> Casc
 
 
 def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
-    """Return the confidence method; a learned one was fitted on the answers of one of the models."""
+    """Return the confidence method; refuse a learned one fitted on another model."""
     if settings.learned_file is None:
         return method_named(settings.confidence_method, **_method_options(settings))
     for classifier in classifiers[:-1]:

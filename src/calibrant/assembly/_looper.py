@@ -80,7 +80,7 @@ def _take_native(file: _LooperFile) -> None:
 
 
 class _LooperFile:
-    """Settings in a YAML file, the place of each, and the mistakes.
+    """Settings of a YAML file with their lines and problems.
 
     Attributes
     ----------
@@ -99,19 +99,19 @@ class _LooperFile:
         self._seen: set[int] = set()
 
     def note(self, at: _Location, problem: str) -> None:
-        """Note a mistake at a location, or in the nearest enclosing value."""
+        """Record a problem at a location, or at the nearest enclosing value."""
         while at not in self._lines:
             at = at[:-1]
         self._problems.append((self._lines[at], problem))
 
     def refuse(self) -> None:
-        """Raise ConfigurationError if there are mistakes."""
+        """Raise ConfigurationError if problems were recorded."""
         if self._problems:
             lines = [f"{self._path}:{line}: {problem}" for line, problem in sorted(self._problems)]
             raise ConfigurationError("\n".join(lines))
 
     def parse(self, text: str) -> object:
-        """Return the content as plain values; the line of each is kept."""
+        """Parse the content into plain values, and record the line of each."""
         import yaml  # noqa: PLC0415  (heavy)
 
         try:

@@ -70,7 +70,7 @@ def default_router_state() -> str:
 
 
 def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = None) -> Router:
-    """Return the strategy that a section describes, without experience.
+    """Return the strategy of a section, without learned state.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def open_routed_client(
     task_name: str,
     rng: np.random.Generator | None = None,
 ) -> RoutedClient:
-    """Return a client that asks the providers of a section in the order its strategy takes.
+    """Return the routed client of a ``[routing]`` section.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def open_routed_client(
 def open_routed(
     task: Task, routing: RoutingSettings, *, journal: Journal | None, limits: Limits | None
 ) -> Classifier:
-    """Return a classifier that asks the providers of a task's ``[routing]`` section."""
+    """Return the classifier of a task with a ``[routing]`` section."""
     with ExitStack() as opened:
         client = open_routed_client(routing, task_name=task.name)
         opened.callback(client.close)
@@ -189,14 +189,14 @@ def open_routed(
 def refuse_misleading_providers(
     classifier: Classifier, client: RoutedClient, routing: RoutingSettings
 ) -> None:
-    """Refuse providers that are known to give misleading confidence."""
+    """Refuse providers with known misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
         options, space = _provider_options(own), provider.logprob_space
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 
 def _provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
-    """Return the options of a provider, its address among them."""
+    """Return the options of a provider, including its address."""
     return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
 
 
@@ -216,7 +216,7 @@ def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
 
 
 def _shared_router(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
-    """Return the strategy with what it has learnt, if there is anything to learn."""
+    """Return the strategy with its stored state, if it learns."""
     if not settings.learns:
         return router
     state = open_router_state(settings.state_place or default_router_state(), scope=task_name)

@@ -1,4 +1,4 @@
-"""Settings in a task's ``[cascade]`` and ``[routing]`` sections, which packages above `core` check."""
+"""Settings of a task's ``[cascade]`` and ``[routing]`` sections."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def routing_settings(task: Task) -> RoutingSettings | None:
 
 
 def read_settings_file(path: Path, expected: str) -> str:
-    """Return the text of a file that a section names.
+    """Read the text of a file named in a section.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def read_settings_file(path: Path, expected: str) -> str:
 
 
 def _checked_section(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:
-    """Return the settings of a section, from its table or as they are."""
+    """Return the settings of a section, parsed from its table if needed."""
     if isinstance(section, kind):
         return section
     if not isinstance(section, SectionTable):
@@ -126,7 +126,7 @@ def _checked_section(section: Section | SectionTable, name: str, kind: type[_Set
 def _common_problems(
     name: str, models: str, own_prior: str, section: SectionTable, task: Task
 ) -> Iterator[Problem]:
-    """Yield settings of one model that have no effect beside a section with several."""
+    """Yield ``[model]`` settings without effect beside a section with several models."""
     if "model" in section.beside:
         problem = f"expected no [model] beside [{name}]: it would not be asked; name it under [[{models}]], or remove "
         yield ("model",), problem + "it."
@@ -136,7 +136,7 @@ def _common_problems(
 
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield settings of a cascade that are doubled, missing or without effect."""
+    """Yield duplicate, missing and ineffective settings of a cascade."""
     from calibrant.cascade._settings import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
@@ -176,7 +176,7 @@ def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]
 
 
 def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield settings of the routing that are doubled or without effect."""
+    """Yield duplicate and ineffective settings of the routing."""
     cascade = cascade_settings(task)
     if cascade is not None:
         from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)

@@ -97,7 +97,7 @@ def record_run(
     plan: Mapping[str, Any] | None = None,
     prompt_for_all: bool = False,
 ) -> None:
-    """Write down in a run's directory what it asked, so that it can be exported without its task file.
+    """Write the task record of a run into its directory, for export without the task file.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def record_run(
     Raises
     ------
     StateError
-        It cannot be written.
+        The record cannot be written.
     """
     settings = RunSettings(
         tasks=tuple(task_to_record(asked_alone(task, model)) for task, model in asked),
@@ -141,14 +141,14 @@ def read_run_settings(directory: Path) -> RunSettings | None:
 
 
 def asked_alone(task: Task, model: str | None) -> Task:
-    """Return the task as it is when `model` is asked instead: its model's other settings do not apply."""
+    """Return the task with `model` in place of its model and the model's other settings."""
     if model is None:
         return task
     return replace(task, model=ModelSettings(name=model), sections={})
 
 
 def task_to_record(task: Task) -> dict[str, Any]:
-    """Return a task's settings as JSON values; what a cascade's YAML file says is written out.
+    """Return a task's settings as JSON values, with the settings of a cascade's YAML file.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
 
 
 def _public_settings(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
-    """Return a model's settings without options that may hold credentials; note those left out."""
+    """Return a model's settings without possible credentials; record the omitted options."""
     base = {} if own.api_base is None else {"api_base": own.api_base}
     kept, names = without_secrets({**own.options, **base})
     if names:
@@ -269,7 +269,7 @@ def _damage(place: Path, why: str) -> StateError:
 
 
 def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
-    """Return every model and provider that a task names."""
+    """Return every model and provider of a task."""
     cascade, routing = cascade_settings(task), routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
@@ -282,7 +282,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
 
 
 def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
-    """Return the task with its model, or the models and providers of its sections, changed."""
+    """Return the task with `change` applied to its model, or to its sections' models and providers."""
     cascade, routing = cascade_settings(task), routing_settings(task)
     if not task.sections:
         return replace(task, model=change(task.model))

@@ -129,7 +129,7 @@ def _llm_table(text: str, path: Path) -> dict[str, Any]:
 
 
 class _Converter:
-    """Converts Zeph's keys to routing settings, and keeps the place of each.
+    """Converter of Zeph's keys to routing settings, with the origin of each.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class _Converter:
         self._places: dict[_Location, _Location] = {}
 
     def origin(self, location: _Location) -> _Location:
-        """Return the place in the file that the setting at a location comes from."""
+        """Return the origin in the file of the setting at a location."""
         for length in range(len(location), 0, -1):
             if location[:length] in self._places:
                 return (*self._places[location[:length]], *location[length:])
@@ -181,7 +181,7 @@ class _Converter:
         self._places[location] = place
 
     def _known_settings(self, table: object, place: _Location, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the known settings of a table, and note the unknown ones."""
+        """Return the known settings of a table; record unknown keys as problems."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
             self.problems.append((place, f"{where}: expected a table, got {table!r:.80}."))

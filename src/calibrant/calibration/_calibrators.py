@@ -227,7 +227,8 @@ class PlattCalibrator(ConfidenceCalibrator):
     def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
-        # Platt (1999), section 2.2: the posterior means of both classes under a uniform prior.
+        # Platt (1999), section 2.2: t+ = (N+ + 1) / (N+ + 2) and t- = 1 / (N- + 2), the posterior means of both
+        # classes under a uniform prior; `right` is N+.
         right = float(y.sum())
         t = np.where(y == 1.0, (right + 1.0) / (right + 2.0), 1.0 / (len(y) - right + 2.0))
         if np.ptp(z) == 0.0:

@@ -1,4 +1,4 @@
-"""The label-prior correction: the model's preference for labels regardless of the text, divided out."""
+"""Label-prior correction, which divides out a model's text-independent label preference."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class LabelPriorCorrection(SavedFit):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The correction is not fitted.
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """
@@ -299,7 +299,7 @@ class LabelPriorCorrection(SavedFit):
         return restored
 
     def _absorb(self, rows: _Floats, weights: _Floats) -> None:
-        """Take weighted rows into the running means."""
+        """Update the running means by weighted rows."""
         before = self._weight
         self._weight += float(weights.sum())
         self._mean = (before * self._mean + weights @ np.exp(log_normalise(rows))) / self._weight

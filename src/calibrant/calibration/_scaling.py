@@ -68,7 +68,7 @@ class DistributionScaling(SavedFit):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The calibrator is not fitted.
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity.
         """

@@ -104,7 +104,7 @@ class SavedFit(ABC):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The estimator is not fitted.
         ConfigurationError
             The fingerprint has another number of labels than were fitted.
         StateError

@@ -1,4 +1,4 @@
-"""The cheapest model that is sure enough: confidence methods, cascades, AutoMix, and their planning."""
+"""Cascades of models: confidence methods, escalation, AutoMix and planning."""
 
 from typing import TYPE_CHECKING
 

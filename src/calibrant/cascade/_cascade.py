@@ -1,4 +1,4 @@
-"""A cascade of models as one predictor: the cheapest model that is sure enough answers."""
+"""Cascade of models as one predictor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _V = TypeVar("_V")
 
 
 class Cascade(BasePredictor):
-    """Asks models in order until one is sure enough; a predictor like one classifier.
+    """Predictor that asks models in order until one is confident enough.
 
     An answer whose confidence reaches the threshold is accepted. When all fall short the most confident
     answer is returned (of equals the later model's) with `Prediction.accepted` False, and an answer without
@@ -197,22 +197,22 @@ class Cascade(BasePredictor):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of the models in the order in which they are asked."""
+        """Names of the models, in calling order."""
         return tuple(member.label for member in self._walk.members)
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """The clients of the models in that order."""
+        """Clients of the models, in calling order."""
         return tuple(member.classifier.client for member in self._walk.members)
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Meters of the calls to each of its models, in that order."""
+        """Meters of the calls to each model, in calling order."""
         return tuple(gate for member in self._walk.members for gate in member.classifier.gates)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """The confidence in [0, 1] from which each model's answer is accepted; None under meta-verifiers."""
+        """Acceptance threshold of each model's confidence, in [0, 1]; None with meta-verifiers."""
         return self._walk.policy.thresholds
 
     @property
@@ -222,17 +222,17 @@ class Cascade(BasePredictor):
 
     @property
     def space(self) -> LogprobSpace:
-        """The models' where they agree, else ``none``."""
+        """Common log-probability space of the models; ``none`` if they differ."""
         return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
     def in_process(self) -> bool:
-        """True if a model is computed in this process: rows in flight then wait for that one."""
+        """True if a model runs in this process, where concurrent rows queue for it."""
         return any(member.classifier.in_process for member in self._walk.members)
 
     @property
     def journal(self) -> Journal | None:
-        """Finished predictions; what it holds is not asked again."""
+        """Journal of finished predictions, which are not requested again; None without one."""
         return self._runner.journal
 
     @property
@@ -248,12 +248,12 @@ class Cascade(BasePredictor):
         on_prediction: OnPrediction | None = None,
         stop: Stop | None = None,
     ) -> str:
-        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
+        """Answer a stream of queries in bounded memory; see `calibrant.core.Predictor.feed`."""
         feed = Feed(self._walk, self._runner, deliver, on_prediction=on_prediction, stop=stop)
         return await feed.run(queries)
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
-        """Return a copy that asks every model under another prompt; it shares clients and journals.
+        """Return a copy with another prompt for every model; clients and journals are shared.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class Cascade(BasePredictor):
         return other
 
     def with_limits(self, limits: Limits) -> Self:
-        """Return a copy under other limits that shares clients and journals; it has paid nothing yet.
+        """Return a copy with other limits and a new meter; clients and journals are shared.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class Cascade(BasePredictor):
         return other
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Look predictions up in `journal` from now on, and store them there; the models' and the verifier's, too.
+        """Use `journal` for looking up and storing predictions, those of models and verifier included.
 
         Models that came with a journal of their own keep it.
         """
@@ -302,7 +302,7 @@ class Cascade(BasePredictor):
                 member.classifier.use_journal(journal)
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of its settings, which a calibration of its predictions is bound to."""
+        """Return the fingerprint that binds a calibration to this cascade."""
         # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
         digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
@@ -328,7 +328,7 @@ class Cascade(BasePredictor):
         }
 
     def close(self) -> None:
-        """Close a method given by name, and the models that were handed over."""
+        """Close the owned models, and a confidence method opened by name."""
         for owned in self._owned:
             owned.close()
 
@@ -336,7 +336,7 @@ class Cascade(BasePredictor):
 def _ordered_calibrators(
     calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
 ) -> list[Calibrator | None]:
-    """Return the calibrators of the models at these places."""
+    """Return the calibrators of the models, in calling order."""
     if calibrators is None:
         return [None] * len(places)
     if len(calibrators) != len(places):
@@ -358,7 +358,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
-    """Return the limits of one model under those of the whole; `concurrency` is the most it may have in flight."""
+    """Return the limits of one model within the cascade's; `concurrency` caps its calls in flight."""
     return replace(
         own,
         concurrency=min(filter(None, (concurrency, whole.concurrency or own.concurrency)), default=None),
@@ -369,7 +369,7 @@ def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limit
 
 
 def _combined_limits(classifiers: Sequence[Classifier]) -> Limits:
-    """Return limits of the whole that follow from the models' own."""
+    """Return the cascade's limits, combined from the models' limits."""
     own = [classifier.limits for classifier in classifiers]
     deadlines = [limits.run_seconds for limits in own if limits.run_seconds is not None]
     most = max(classifier.meter.concurrency for classifier in classifiers)

@@ -1,4 +1,4 @@
-"""Checks of the numbers that cascades, methods and plans are set up with."""
+"""Checks of numeric settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calibrant.core._errors import ConfigurationError
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a finite real number; a truth value is none."""
+    """Return True if `value` is a finite real number and no bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -20,12 +20,12 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def is_share(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a number in [0, 1]."""
+    """Return True if `value` is a number in [0, 1]."""
     return is_number(value) and 0.0 <= value <= 1.0
 
 
 def is_count(value: object, *, low: int = 1) -> TypeGuard[int]:
-    """Return whether `value` is an int, numpy's included, of at least `low`; a truth value is none."""
+    """Return True if `value` is an int or NumPy integer of at least `low`, and no bool."""
     return isinstance(value, Integral) and is_number(value) and value >= low
 
 
@@ -35,7 +35,7 @@ def check_real(name: str, value: object, *, low: float = -math.inf, high: float 
     Raises
     ------
     ConfigurationError
-        It is something else.
+        The value is not a number in the range.
     """
     if not is_number(value) or not low <= value <= high:
         raise ConfigurationError(f"Expected {name} to be {_kind(low, high)}, got {value!r}.")
@@ -48,7 +48,7 @@ def check_share(name: str, value: object) -> float:
 
 
 def check_count(name: str, value: object, *, low: int = 1) -> int:
-    """Return `value` as an int of at least `low`; a float is taken if it is whole, ConfigurationError otherwise."""
+    """Return `value` as an int of at least `low`; ConfigurationError unless it is integral."""
     if not is_number(value) or value < low or not float(value).is_integer():
         raise ConfigurationError(f"Expected {name} to be a whole number of at least {low}, got {value!r}.")
     return int(value)

@@ -1,4 +1,4 @@
-"""Escalation: the decision whether an answer of a cascade is accepted."""
+"""Escalation policies of a cascade."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
 
 
 class EscalationRule(Protocol):
-    """Decides from the verifier's confidence whether the next model is asked, as AutoMix learns it.
+    """Learned rule that maps a verifier's confidence to escalation, as in AutoMix.
 
     One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
 
     def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether to ask the next model, bool, shape (n,), of confidences in [0, 1], shape (n,)."""
+        """Return the mask of escalated rows, bool, shape (n,), for confidences in [0, 1], shape (n,)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Decides whether an answer is accepted; everything is in the order in which the models are asked.
+    """Escalation policy over models, in calling order.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Policy:
     description: Mapping[str, Any]
 
     def next_model(self, position: int | None, seen: Seen) -> int | None:  # noqa: ARG002  (for plans)
-        """Return the place of the model to ask after this one (None: of the first); None where there is no other.
+        """Return the position of the next model (of the first, for None); None after the last.
 
         `seen` holds the scores of the row that a plan for all models has asked for.
         """
@@ -82,26 +82,26 @@ class Policy:
         return following if following < self.count else None
 
     def verifies(self, position: int, seen: Seen) -> bool:  # noqa: ARG002  (for plans)
-        """Return whether the method is asked about the answer of the model at this place."""
+        """Return True if the method assesses answers of the model at `position`."""
         return self.verify_last or position < self.count - 1
 
     def believes(self, position: int, seen: Seen) -> bool:  # noqa: ARG002  (for plans)
-        """Return whether the answer of the model at this place ends the row whatever is known of it."""
+        """Return True if the answer of the model at `position` is accepted regardless of confidence."""
         return position >= len(self.rules)
 
     def with_score(self, seen: Seen, position: int, assessed: Assessment) -> Seen:  # noqa: ARG002  (for plans)
-        """Return the scores of the row with this assessment."""
+        """Return the row's scores, extended by an assessment."""
         return seen
 
     def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:
-        """Return whether the answer of the model at this place to this text is sure enough.
+        """Return True if the model's answer to the text is accepted.
 
         `seen` holds the scores of the models so far, its own included.
         """
         return self.believes(position, seen) or self.rules[position](assessed, label, text)
 
     def calibrate(self, position: int, assessed: Assessment, label: str | None) -> Assessment | NoEvidence:
-        """Return the assessment with the confidence that counts."""
+        """Return the assessment with calibrated confidence."""
         calibrate = self.calibrators[position]
         if calibrate is None:
             return assessed
@@ -117,7 +117,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class _PlannedPolicy(Policy):
-    """Carries out a plan for all models, which says what comes next for everything that can have been seen."""
+    """Policy of a learned plan, with an action for every observable state."""
 
     plan: CascadePolicy
 
@@ -150,7 +150,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     calibrators: Sequence[Calibrator | None],
     verify_last: bool | None,
 ) -> Policy:
-    """Return the policy that the settings of a cascade describe; see `Cascade`.
+    """Return the policy of a cascade's settings; see `Cascade`.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
 
 
 def _is_complete(plan: CascadePolicy) -> bool:
-    """Return whether a policy has an action, of one of its models, for everything its own actions lead to."""
+    """Return True if a policy has a valid action for every state it can reach."""
     reached: list[Seen] = [()]
     for seen in reached:  # grows on the way
         action = plan.actions.get(seen)
@@ -267,7 +267,7 @@ def _is_complete(plan: CascadePolicy) -> bool:
 def _thresholds(
     threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
 ) -> list[float]:
-    """Return one threshold on [0, 1] per model, or one less."""
+    """Return one threshold in [0, 1] per model; the last model needs none."""
     if native:
         limits = [method.to_confidence(one) for one in native]
     else:
@@ -325,7 +325,7 @@ def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence
 
 
 def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the class of a rule and a digest of its decisions, or the whole rule where texts count."""
+    """Return the class of a rule with a digest of its decisions, or the whole rule if texts matter."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
     route: Callable[..., NDArray[np.bool_]] = rule.route

@@ -1,4 +1,4 @@
-"""Confidence in answers: the method is asked, and assessments that took calls are kept in the journal."""
+"""Assessment of answers by a confidence method, with a journal for paid assessments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ContextOf = Callable[[str], str | None] | str
 
 @dataclass(kw_only=True)
 class Judge:
-    """Asks a confidence method about answers.
+    """Caller of a confidence method, with a journal.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Judge:
     async def assess(
         self, query: Query, answered: Answered, described: Mapping[str, Any]
     ) -> Assessment | NoEvidence:
-        """Return the confidence in an answer; a method that fails, or leaves [0, 1], has no evidence.
+        """Return the assessment of an answer; `NoEvidence` if the method fails or leaves [0, 1].
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class Judge:
         return assessed
 
     def _context(self, query: Query) -> object:
-        """Return the text that the answer to a query should rest on, or None."""
+        """Return the source context of a query, or None."""
         if query.context is not None or self.context_of is None:
             return query.context
         return self.context_of(query.text) if callable(self.context_of) else self.context_of
@@ -139,7 +139,7 @@ class Judge:
         return assessed
 
     def _missing_evidence(self, what: str, error: Exception) -> NoEvidence:
-        """Return the fault of code that was handed in as missing evidence; log the first one with its traceback."""
+        """Return `NoEvidence` for a failure of user code; log the first with its traceback."""
         if not self._warned:
             self._warned = True
             _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
@@ -158,7 +158,7 @@ class Judge:
 
 
 def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
-    """Return the assessment as a prediction, which a journal can hold; its text is the native value."""
+    """Return the assessment as a prediction for the journal; its text is the native value."""
     return Prediction(
         label=label,
         confidence=assessment.confidence,

@@ -14,7 +14,7 @@ from calibrant.inference._limits import Gate
 
 @dataclass(frozen=True, kw_only=True)
 class RowLimits:
-    """Limits of one row of a cascade, looked at before a further model is asked.
+    """Limits of one row of a cascade, checked before each further model.
 
     The first model is always asked, and a limit that is reached ends the row with the best answer so far. 0 means
     zero: the first model alone.
@@ -52,7 +52,7 @@ class RowLimits:
                 check_real(name, value, low=0.0)
 
     def reached(self, *, escalations: int, usage: Usage, unpriced: str, seconds: float) -> str:
-        """Return the limit that forbids to ask a further model; an empty text where none does.
+        """Return the exceeded limit of the row; an empty text if a further model may be asked.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class RowLimits:
 
 
 class Purse(Gate):
-    """Keeps the budgets of a cascade; its members' own gates let the calls through.
+    """Budget meter of a cascade; its members' gates limit concurrency and rates.
 
     A row's usage includes answers that a journal held; this meter is told call by call what is paid.
 
@@ -114,12 +114,12 @@ class Purse(Gate):
             self.unpriced += usage.cost is None and tokens > 0
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
-        """Count a row, whose calls are paid already."""
+        """Count a row; its calls were charged before."""
         with self._lock:
             self.rows += rows
 
     def used_up(self, under_way: int) -> str:
-        """Return the budget that is used up, the cascade's or a member's; an empty text where none is."""
+        """Return the exhausted budget of the cascade or of a member; an empty text if none is."""
         if self.limits.max_cost is not None and self.unpriced:
             return (
                 "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "

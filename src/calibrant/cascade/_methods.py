@@ -1,4 +1,4 @@
-"""Confidence methods by name, and the models that each of them can judge."""
+"""Confidence methods by name, and checks of their models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METHOD_NAMES: Final = tuple(METHODS)
 
 
 def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
-    """Return the confidence method of a name.
+    """Return the confidence method registered under a name.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
 
 
 def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse models that cannot stand for one another, or whose answers have no tokens for a method that reads them.
+    """Refuse models with different label sets, or without tokens for a token-based method.
 
     Raises
     ------
     ConfigurationError
-        As said, or the method is none.
+        Models are refused, or `method` is no `ConfidenceMethod`.
     """
     if isinstance(method, type) or not isinstance(method, ConfidenceMethod):
         hint = f": call it, as in {method.__name__}()" if isinstance(method, type) else ""
@@ -105,12 +105,12 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
 
 
 def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers the method can never judge: every row would ask it in vain.
+    """Refuse a model whose answers the method can never assess.
 
     Raises
     ------
     ConfigurationError
-        As said.
+        The model is refused.
     """
     for model in judged:
         classifier = model.classifier
@@ -132,14 +132,14 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
 
 
 def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Prediction) -> None:
-    """Refuse a model that has never given log-probabilities, at its first answer without those that `method` reads.
+    """Refuse a model that has never returned log-probabilities, if `method` needs them.
 
     Where only some answers come without them, nothing is refused.
 
     Raises
     ------
     LogprobsUnsupportedError
-        As said.
+        The model is refused.
     """
     asked = classifier.method
     if answer.confidence is not None or not isinstance(asked, Decoding) or not _reads_logprobs(method):
@@ -154,7 +154,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
 
 
 def task_section(client: Client, method: ConfidenceMethod) -> str:
-    """Return the lines of a task file that the scoring of a cascade's model belongs under.
+    """Return the task-file section for the scoring of a cascade's model.
 
     Sampled answers have no tokens for a method that reads them, so that the section then names another method.
     """

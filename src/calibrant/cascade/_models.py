@@ -79,19 +79,19 @@ class CascadeModel:
 
     @property
     def label(self) -> str:
-        """Its name in steps."""
+        """Name of the model in steps."""
         return self.name if self.name is not None else self.classifier.name
 
     @property
     def billions(self) -> float | None:
-        """Number of parameters in billions; None where neither `size` nor the model's name says it."""
+        """Parameter count in billions, from `size` or the model's name; None if unknown."""
         if self.size is not None:
             return _parse_size(self.size, model=self.label)
         return _size_in_name(self.classifier.name)
 
 
 def _parse_size(size: float | str, *, model: str) -> float:
-    """Return a number of parameters in billions; `model` is for the message."""
+    """Parse a parameter count into billions; `model` is for the error message."""
     number = math.nan
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
@@ -108,7 +108,7 @@ def _parse_size(size: float | str, *, model: str) -> float:
 
 
 def _size_in_name(name: str) -> float | None:
-    """Return the number of parameters in a model's name, in billions, or None.
+    """Return the parameter count in a model's name, in billions, or None.
 
     Only the last part of a path is read: ``llamacpp:/models/70b/SmolLM2-135M.gguf`` has 0.135.
     """
@@ -119,7 +119,7 @@ def _size_in_name(name: str) -> float | None:
 
 
 def with_names(models_or_classifiers: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
-    """Return the models with names that tell them apart.
+    """Return the models with distinct names.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def with_names(models_or_classifiers: Sequence[Classifier | CascadeModel]) -> tu
 def escalation_places(
     models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float
 ) -> tuple[list[int], EscalationOrder]:
-    """Return the places of the models in the order in which they are asked, and the order that was taken.
+    """Return the calling order of the models as positions, and the criterion used.
 
     Equals keep their order.
 
@@ -200,7 +200,7 @@ def escalation_places(
 
 
 def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
-    """Return the number of every model, or none where no model has one; refuse gaps."""
+    """Return one number per model, or none if no model has one; refuse gaps."""
     numbers = [model.cost if what == "cost" else model.billions for model in models]
     declared = [number for number in numbers if number is not None]
     if not declared or len(declared) == len(numbers):

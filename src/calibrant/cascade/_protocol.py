@@ -1,4 +1,4 @@
-"""Protocols and data that a cascade shares with confidence methods and calibrators."""
+"""Protocols and data of cascades, confidence methods and calibrators."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Assessment:
 
 @dataclass(frozen=True, kw_only=True)
 class NoEvidence:
-    """A confidence that could not be found.
+    """Reason for a missing confidence.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class NoEvidence:
 
 @runtime_checkable
 class ConfidenceMethod(Protocol):
-    """Measures the confidence in an answer.
+    """Protocol of confidence methods.
 
     Attributes
     ----------
@@ -112,16 +112,16 @@ class ConfidenceMethod(Protocol):
     def needs_tokens(self) -> bool: ...
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the confidence in the answer; every fault on the way is `NoEvidence`."""
+        """Return the confidence in the answer; `NoEvidence` after a failure."""
         ...
 
     def to_confidence(self, native: float) -> float:
-        """Return the place on [0, 1] of a value in the method's own unit.
+        """Map a value in the method's native unit to [0, 1].
 
         Raises
         ------
         ConfigurationError
-            It is not in the unit's range.
+            The value is not in the unit's range.
         """
         ...
 
@@ -135,7 +135,7 @@ class ConfidenceMethod(Protocol):
 
 
 class ShareMethod:
-    """A confidence method that reads no tokens; its native unit is the confidence, unless it says otherwise."""
+    """Base class of methods that read no tokens; their native unit is the confidence."""
 
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
@@ -143,12 +143,12 @@ class ShareMethod:
     unit: ClassVar[str]
 
     def to_confidence(self, native: float) -> float:
-        """Return a share as it is.
+        """Return the share unchanged.
 
         Raises
         ------
         ConfigurationError
-            It is not in [0, 1].
+            The value is not in [0, 1].
         """
         return check_share(self.unit, native)
 
@@ -157,19 +157,19 @@ class ShareMethod:
 
 
 class Calibrator(Protocol):
-    """Turns confidence into the chance of being right, as those of `calibrant.calibration` do.
+    """Protocol of confidence calibrators; see `calibrant.calibration`.
 
     One whose ``predict`` has a parameter ``predicted`` is given the labels as well. One with an attribute
     ``fingerprint`` is used in a cascade only with the classifier that this belongs to.
     """
 
     def predict(self, confidence: NDArray[np.float64], /) -> NDArray[np.float64]:
-        """Return calibrated confidence, in [0, 1], shape (n,), of `confidence`, alike."""
+        """Return calibrated confidence in [0, 1], shape (n,), like `confidence`."""
         ...
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
-    """Return a function of one confidence and of further values of a row, of which `method` gets its parameters."""
+    """Wrap an array method as a function of one row; it gets only the values it has parameters for."""
     parameters = inspect.signature(method).parameters
 
     def call(confidence: float, **values: object) -> Any:  # noqa: ANN401  (of the method)
@@ -180,7 +180,7 @@ def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
 
 
 def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
-    """Return the class of a calibrator and a digest of its parameters, or of its outputs where it has no record."""
+    """Return the class of a calibrator with a digest of its parameters, or of its outputs."""
     if calibrator is None:
         return None
     record = getattr(calibrator, "to_record", None)
@@ -193,5 +193,5 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
 
 
 def class_record(thing: object, learned: bytes) -> dict[str, Any]:
-    """Return the name of an object's class, and a digest of what the object has learned, as JSON values."""
+    """Return an object's class name and a digest of its learned state, as JSON values."""
     return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}

@@ -1,4 +1,4 @@
-"""The ``[cascade]`` section: several models instead of one, the cheapest that is sure enough."""
+"""The ``[cascade]`` section of a task file."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CascadeModelSettings(ModelSettings):
 
 
 class CascadeSettings(Section):
-    """The ``[cascade]`` section: which models are asked in turn, and when an answer is sure enough.
+    """The ``[cascade]`` section: models in order, confidence method and thresholds.
 
     Keys of the confidence looper of vLLM Semantic Router mean the same here, save that
     zero is zero (`verifier_timeout_seconds` aside).
@@ -260,7 +260,7 @@ LOOPER_KEYS: Final = (
 
 
 def _is_service(url: str) -> bool:
-    """Return whether `url` is the plain address of a service."""
+    """Return True if `url` is a plain service address."""
     if any(character.isspace() or not character.isprintable() for character in url):
         return False
     try:

@@ -1,4 +1,4 @@
-"""A second key for answers of equal confidence: a keyed hash of their texts."""
+"""Tie-breaking of equal confidences by a keyed hash of the texts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
 
 
 def tie_keys(key: str, count: int) -> tuple[str, ...]:
-    """Return `count` keys, one for each rule of a policy; the first is `key`, the others are derived from it.
+    """Return one hash key per rule of a policy: `key`, then keys derived from it.
 
     A text's ranks under different keys are independent. Under one key for all rules, the texts that the first rule
     passes on have the ranks above its share, and the second rule keeps fewer of them than its own share.

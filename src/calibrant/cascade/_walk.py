@@ -1,4 +1,4 @@
-"""The way of one row through a cascade: model after model, until one is sure enough."""
+"""Walk of one row through the models of a cascade."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMember(CascadeModel):
-    """A model in its place, with the cascade's own copy of its classifier.
+    """Model of a cascade with the cascade's copy of its classifier.
 
     Attributes
     ----------
@@ -48,18 +48,18 @@ class CascadeMember(CascadeModel):
 
     @property
     def free(self) -> bool:
-        """True if its calls count as 0 dollars where nobody reports a price."""
+        """True if calls without a reported price cost 0 dollars."""
         return self.cost == 0
 
     @cached_property
     def described(self) -> Mapping[str, Any]:
-        """Settings that can change its answers."""
+        """Settings that can change the member's answers."""
         return self.classifier.describe()
 
 
 @dataclass(kw_only=True)
 class _RowState:
-    """The steps of a row so far, and the answer to give if no further model is asked.
+    """Steps of a row so far, and its best answer.
 
     Attributes
     ----------
@@ -89,16 +89,16 @@ class _RowState:
 
     @property
     def usage(self) -> Usage:
-        """Tokens and cost of all steps."""
+        """Token counts and cost of all steps."""
         return sum((step.usage for step in self.steps), Usage())
 
     @property
     def attempts(self) -> int:
-        """Calls of all steps."""
+        """Number of calls of all steps."""
         return sum(step.attempts for step in self.steps)
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
-        """Take an answer that is at least as sure as the one there is; one without evidence is the least sure."""
+        """Keep an answer unless the current one is more confident; no evidence ranks lowest."""
         # Of equals the later is taken: that model is asked because it is the better one.
         least = -1.0
         if (least if confidence is None else confidence) >= (
@@ -107,13 +107,13 @@ class _RowState:
             self.take(prediction, confidence)
 
     def take(self, prediction: Prediction, confidence: float | None = None) -> None:
-        """Take an answer whatever there is."""
+        """Keep an answer, replacing any other."""
         self.answer, self.confidence = prediction, confidence
 
 
 @dataclass(kw_only=True)
 class Walk:
-    """Asks the members of a cascade in order; the model of its runs over rows.
+    """Row model of a cascade: asks the members in order.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ class Walk:
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def _key_settings(self, query: Query) -> list[object]:
-        """Return the settings in the places of a classifier's, so that keys of earlier versions are found again."""
+        """Return the settings in a classifier's key layout, which keeps journal keys stable."""
         described = self.describe(self.prompt, self.user_template)
         return [self.name, None, described, query.prompt + query.shown, query.user_template, None, 5, {}]
 
@@ -196,11 +196,11 @@ class Walk:
         return
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return whether a model can never be asked, or none can; answers of the others change nothing about it."""
+        """Return True if a member, or every member, can never be called."""
         return isinstance(error, LogprobsUnsupportedError) or (error.systemic and not answered)
 
     def is_final(self, prediction: Prediction) -> bool:
-        """Return whether no other answer may come when the row is asked again.
+        """Return True if a retry of the row could not change its answer.
 
         A model or a verifier that was down, or a deadline, may leave a row without its best answer; the next time
         the members' journals hold the calls that were paid.
@@ -215,7 +215,7 @@ class Walk:
         )
 
     async def predict(self, query: Query) -> Prediction:
-        """Return the answer of the first model that is sure enough, or the best there is.
+        """Return the first sufficiently confident answer, or the best one.
 
         Raises
         ------
@@ -257,7 +257,7 @@ class Walk:
         )
 
     async def _step(self, row: _RowState, position: int, query: Query) -> bool:
-        """Ask one member; returns whether the row ends with it."""
+        """Ask one member; return True if the row ends."""
         member = self.members[position]
         answer = await self._ask(row, position, query)
         usage = self._pay(row, member, answer.usage, answer.attempts)
@@ -296,14 +296,14 @@ class Walk:
         return classifier.finished(query, answer)
 
     def _needs_evidence(self, row: _RowState, position: int) -> bool:
-        """Return whether an answer without evidence is useless at this place."""
+        """Return True if an answer without evidence is useless at `position`."""
         verified = self.policy.verifies(position, row.seen)
         return verified and not self.policy.believes(position, row.seen)
 
     def _unsupported_error(
         self, member: CascadeMember, error: LogprobsUnsupportedError
     ) -> LogprobsUnsupportedError:
-        """Return the error with the member's name, and with the lines of its section of the task file."""
+        """Return the error with the member's name and its task-file section."""
         client = member.classifier.client
         name = client.name if member.label == client.name else f"{member.label}: {client.name}"
         return error.under(task_section(client, self.judge.method), provider=name)
@@ -331,7 +331,7 @@ class Walk:
         return self.policy.calibrate(position, assessed, answer.label)
 
     async def _in_time(self, row: _RowState, work: Awaitable[_T]) -> _T:
-        """Wait for a call until the deadline of the row."""
+        """Await a call until the row's deadline."""
         seconds = self.limits.deadline_seconds
         if seconds is None:
             return await work
@@ -348,7 +348,7 @@ class Walk:
             ) from error
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
-        """Add calls to the purse; returns their usage, with a price where they are free."""
+        """Charge calls to the purse; return their usage, priced at 0 if the member is free."""
         if usage.cost is None:
             if member.free:
                 usage = replace(usage, cost=0.0)
@@ -360,7 +360,7 @@ class Walk:
         return usage
 
     def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
-        """Go on without evidence, or end the row; returns whether it ends."""
+        """Handle an answer without evidence; return True if the row ends."""
         believed = self.policy.believes(position, row.seen)
         if believed:
             row.take(answer)
@@ -409,7 +409,7 @@ def _step_of(
     usage: Usage,
     assessed: Assessment | NoEvidence | None = None,
 ) -> Step:
-    """Return the step of a member; a prediction that is no answer has no label."""
+    """Return the step of a member, without a label for a prediction that is not ``ok``."""
     sure = assessed if isinstance(assessed, Assessment) else None
     return Step(
         model=member.label,
@@ -425,7 +425,7 @@ def _step_of(
 
 
 def _refusal(row: _RowState) -> str:
-    """Return the reason for which no answer of a row was accepted."""
+    """Return the reason why no answer of a row was accepted."""
     doubt = (
         "no model was sure enough" if row.confidence is not None else "nothing says how sure the models are"
     )

@@ -55,7 +55,7 @@ def baseline_lines(
 
 
 def _table(found: BaselineComparison, *, answered: int) -> list[str]:
-    """Return model and baselines in columns; nothing where nothing was compared."""
+    """Return model and baselines in columns; empty without a comparison."""
     if not found.scores:
         return []
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"

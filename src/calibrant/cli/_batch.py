@@ -73,7 +73,7 @@ def submit(
 
 @command(batch)
 def status(directory: Path, *, task: Path | None = None) -> None:
-    """Look once, and print where every batch stands.
+    """Poll every batch once, and print its status.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def collect(
     interval: float = 10.0,
     task: Path | None = None,
 ) -> None:
-    """Fetch the answers and write predictions.jsonl; exit code 1 where there is nothing to write yet.
+    """Fetch the answers and write predictions.jsonl; exit with 1 while batches are unfinished.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def collect(
 
 @command(batch)
 def retry(directory: Path, *, task: Path | None = None) -> None:
-    """Submit the collected rows that ended in an error once more, as they were asked before.
+    """Submit the failed rows of a collected job again.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def retry(directory: Path, *, task: Path | None = None) -> None:
 
 
 def _file_rows(task: Task, file: Path) -> Sequence[Example]:
-    """Return the rows of a file, with their answers where it has a column for them."""
+    """Return the rows of a file, with answers if it has an answer column."""
     columns = task.columns
     if file.suffix.lower() == ".txt" or columns.answer not in next(iter(read_rows(file))).values:
         texts = read_texts(file, columns=replace(columns, context=None))

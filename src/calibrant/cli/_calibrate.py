@@ -154,7 +154,7 @@ def _left_out(found: CalibrationResult) -> str:
 
 
 def _certificate(rule: CertifiedThreshold) -> str:
-    """Return the certified threshold, or the reason that none is certified."""
+    """Return the certified threshold, or the reason for none."""
     if rule.threshold is not None:
         return (
             f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "

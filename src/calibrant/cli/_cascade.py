@@ -13,7 +13,7 @@ _HEAD = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost"
 
 
 def cascade_lines(found: CascadeMetrics) -> list[str]:
-    """Return one line per model and one for all, then what became of rows that no model was sure about."""
+    """Return one line per model, a total line, and lines on rows without a confident model."""
     rows = found.rows
     table = [
         _HEAD,

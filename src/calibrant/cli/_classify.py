@@ -75,7 +75,7 @@ def print_predictions(
     as_json: bool,
     with_model: bool = False,
 ) -> None:
-    """Classify and print one line per text, each as soon as it and all before it are answered.
+    """Classify texts and print one line each, in input order.
 
     Exits with 1 where no text was answered.
 
@@ -145,7 +145,7 @@ def _answering_model(prediction: Prediction) -> str:
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
-    """Return the line of an evaluation, without what an unlabelled text cannot have."""
+    """Return the output line of a text, without the fields of labelled rows."""
     record = row_record(0, Example(input=text, answer=""), prediction)
     for part in record.get("parts", ()):
         del part["correct"]

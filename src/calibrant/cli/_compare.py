@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def compare(runs: list[Path], *, require_better: bool = False, as_json: bool = False) -> None:
-    """Print the comparison; exit with 3 where every run had to be better and one is not.
+    """Print the comparison; exit with 3 if a run is not better and all had to be.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def report(
     show: Annotated[bool, typer.Option("--open/--no-open")] = False,
     as_json: bool = False,
 ) -> None:
-    """Write the page, print where it is, and open it if asked to.
+    """Write the page, print its path, and open it if requested.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``calibrant doctor``: what a model's log-probabilities mean, and the settings that follow from it."""
+"""``calibrant doctor``: examination of a model's log-probabilities, and recommended settings."""
 
 from __future__ import annotations
 

@@ -121,7 +121,11 @@ def evaluate(task: Path, options: EvaluateOptions) -> None:
     with contextlib.closing(open_prompted(loaded, options, limits=_limits(loaded, options))) as classifier:
         history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
-        with interruptible(at_once=at_once) as stop, EvaluationDisplay() as display, _kept(options.out):
+        with (
+            interruptible(at_once=at_once) as stop,
+            EvaluationDisplay() as display,
+            _resume_hint(options.out),
+        ):
             result = _run(loaded, options, classifier, rows, on_progress=display, stop=stop)
         _write_down(loaded, options, classifier)
         if options.parquet and result.metrics.complete:
@@ -216,8 +220,8 @@ def _history(
 
 
 @contextlib.contextmanager
-def _kept(out: Path) -> Iterator[None]:
-    """Say after an error of the provider that the answers before it are kept."""
+def _resume_hint(out: Path) -> Iterator[None]:
+    """Print a hint to resume after a provider error."""
     try:
         yield
     except ProviderError:

@@ -28,7 +28,7 @@ def print_result(
     baselines: Sequence[str] = (),
     as_json: bool,
 ) -> None:
-    """Print the numbers of a finished evaluation, `baselines` beside them, and where its files are."""
+    """Print the metrics of a finished evaluation, the `baselines` and the output files."""
     directory, metrics = result.directory, result.metrics
     if directory is None:
         raise StateError("Expected an output directory.")

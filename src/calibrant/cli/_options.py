@@ -76,7 +76,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[.
 
 
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function from whose signature typer reads arguments and options, and which reports errors.
+    """Wrap a command for typer: signature from its options class, and reported errors.
 
     A parameter by position is an argument, a keyword an option, and so is every field of a parameter that is a
     dataclass. Their help texts stand in the docstrings, below lines of the form ``name : METAVAR``.
@@ -119,7 +119,7 @@ def _texts(documented: Any) -> Mapping[str, tuple[str, str]]:  # noqa: ANN401
 
 
 def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Parameter:
-    """Return a parameter whose default, or else annotation, says what typer wants to know."""
+    """Return a signature parameter with typer's metadata."""
     if get_origin(parameter.annotation) is Annotated:
         info = parameter.annotation.__metadata__[0]
         info.help, info.metavar = text, metavar or None

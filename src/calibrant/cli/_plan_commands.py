@@ -271,7 +271,7 @@ def run(  # noqa: PLR0913
 def _members(
     found: CascadePlan, files: Sequence[Path], names: Sequence[str]
 ) -> list[tuple[Task, str | None]]:
-    """Return the task and, where it is named on the command line, the model of each member of a plan."""
+    """Return the task of each plan member, and its model if given on the command line."""
     expected = len(found.models)
     if names and len(names) != expected:
         raise ConfigurationError(
@@ -290,7 +290,7 @@ def _members(
 
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
-    """Read runs; warn of those that ended early."""
+    """Read runs; warn about incomplete ones."""
     runs = [recorded_run(path) for path in paths]
     for path in paths:
         if (reason := unfinished(path)) is not None:

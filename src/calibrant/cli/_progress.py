@@ -22,7 +22,7 @@ _KINDS_SHOWN: Final = 3
 
 
 class _Display:
-    """Shows on standard error how far a command is."""
+    """Progress display on standard error."""
 
     unit: ClassVar[str]
 

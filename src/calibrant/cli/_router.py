@@ -123,7 +123,7 @@ def reset(options: RouterOptions) -> None:
 
 
 def _place(options: RouterOptions) -> _Place:
-    """Return the place that the options name."""
+    """Return the router state selected by the options."""
     strategies = get_args(RoutingStrategy)
     if options.strategy is not None and options.strategy not in strategies:
         raise ConfigurationError(

@@ -46,19 +46,19 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def dollars(cost: float | None) -> str:
-    """Return US dollars as text: four digits after the point, two that count where that is nothing; a dash for None."""
+    """Format US dollars: four decimals, or two significant digits if smaller; a dash for None."""
     if cost is None:
         return "-"
     return f"${cost:.4f}" if cost >= 1e-4 else f"${Decimal(f'{cost:.1e}').normalize():f}"
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """Return a number as text, a dash where it is not known."""
+    """Format a number; a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def with_interval(found: Interval | None, form: str = ".3f") -> str:
-    """Return an estimate and its interval, a dash where it is not known."""
+    """Format an estimate with its interval; a dash for None."""
     if found is None:
         return "-"
     return f"{found.estimate:{form}} ({found.lower:{form}} to {found.upper:{form}})"

@@ -71,11 +71,11 @@ class CallableClient:
         """
         messages = [dict(message) for message in request.messages]
         if self._pool is None:
-            result: Any = _guarded(self._function, messages)
+            result: Any = _guarded_call(self._function, messages)
         else:
             context = contextvars.copy_context()
             result = await asyncio.get_running_loop().run_in_executor(
-                self._pool, context.run, _guarded, self._function, messages
+                self._pool, context.run, _guarded_call, self._function, messages
             )
         if inspect.isawaitable(result):
             try:
@@ -99,7 +99,9 @@ class _Raised:
     error: Exception
 
 
-def _guarded(function: Callable[[list[dict[str, str]]], object], messages: list[dict[str, str]]) -> object:
+def _guarded_call(
+    function: Callable[[list[dict[str, str]]], object], messages: list[dict[str, str]]
+) -> object:
     try:
         return function(messages)
     except Exception as error:  # noqa: BLE001 (the seam: anything may come)

@@ -55,7 +55,7 @@ class Constraint:
 
 
 def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
-    """Return the single choice of a ``json_schema`` format, or None where it leaves more open.
+    """Return the single choice of a ``json_schema`` format, or None for other schemas.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class SchemaChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaChoices:
-    """Schema that leaves nothing open but some text fields.
+    """Schema whose only open values are text fields.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class SchemaChoices:
 
 
 def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | None:
-    """Return the choices of a ``json_schema`` format, in order, or None where it leaves anything else open.
+    """Return the choices of a ``json_schema`` format, in order, or None for other schemas.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | No
 
 @dataclass(frozen=True, kw_only=True)
 class LabelArray:
-    """Schema that leaves nothing open but one array, of any length, whose elements hold one text each.
+    """Schema whose only open value is an array of any length, one text per element.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class LabelArray:
 
 
 def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
-    """Return the array that a ``json_schema`` format leaves open, or None where it leaves anything else open.
+    """Return the only open array of a ``json_schema`` format, or None for other schemas.
 
     None as well for an array with a minimum or maximum number of elements.
     """
@@ -200,7 +200,7 @@ _Parts: TypeAlias = list[str | SchemaChoice | Constraint]
 
 
 def _fixed_json(parts: _Parts) -> str | None:
-    """Return the JSON of pieces that leave nothing open; None if one of them is open."""
+    """Return the JSON of constant pieces; None if a piece is open."""
     text = ""
     for part in parts:
         if isinstance(part, str):
@@ -213,7 +213,7 @@ def _fixed_json(parts: _Parts) -> str | None:
 
 
 def _pieces(schema: Mapping[str, Any]) -> _Parts | None:
-    """Return the pieces of a schema's answers, or None where it leaves more open than texts and arrays."""
+    """Return the pieces of a schema's answers, or None for open values besides texts and arrays."""
     try:
         return _parts(SchemaNode.of(schema), ())
     except ConfigurationError:
@@ -241,7 +241,7 @@ def _choices(parts: _Parts | None) -> SchemaChoices | None:
 
 
 def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
-    """Return the only choice as a `Constraint`, or None where there are more."""
+    """Return the choice as a `Constraint`, or None unless there is exactly one."""
     if choices is None or len(choices.choices) != 1:
         return None
     (only,) = choices.choices
@@ -249,7 +249,7 @@ def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
 
 
 def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
-    """Return the pieces of a node's values; None where it leaves more open than texts and arrays."""
+    """Return the pieces of a node's values; None for open values besides texts and arrays."""
     if len(path) > _MAX_DEPTH:  # a schema may be recursive
         return None
     if node.is_closed:

@@ -181,7 +181,7 @@ class Engine:
         return bool(self._llama.vocab_is_eog(self._tokens, token))
 
     def enter(self) -> Future[EnginePlace]:
-        """Take a place; the future has it as soon as one is free."""
+        """Request a place; return a future, resolved once a place is free."""
         self._check_process()
         future: Future[EnginePlace] = Future()
         with self._lock:
@@ -192,7 +192,7 @@ class Engine:
         return future
 
     def leave(self, place: EnginePlace) -> None:
-        """Give a place back."""
+        """Release a place."""
         place.is_begun = False
         with self._lock:
             while self._waiting:

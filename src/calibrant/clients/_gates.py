@@ -131,12 +131,12 @@ def _free_sockets(limit: int) -> int:
 
 
 def check_concurrency(calls: int | None) -> None:
-    """Check that a number of concurrent calls is at least 1, where there is one.
+    """Check that a number of concurrent calls is None or at least 1.
 
     Raises
     ------
     ConfigurationError
-        It is below 1.
+        The number is below 1.
     """
     if calls is not None and calls < 1:
         raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
@@ -148,7 +148,7 @@ def check_seconds(value: object) -> None:
     Raises
     ------
     ConfigurationError
-        It is no number, or not above 0.
+        The timeout is no number, or not above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")

@@ -54,7 +54,7 @@ class Sampler:
         self._planned.extend(tokens)
 
     def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
-        """Return the next token, one of those allowed."""
+        """Sample the next token among the allowed ones."""
         if self._planned:
             return self._planned.popleft()
         scores = np.array(logits, dtype=np.float64)
@@ -131,7 +131,7 @@ class Grammars:
         Raises
         ------
         ConfigurationError
-            It cannot be enforced.
+            The schema cannot be enforced.
         """
         limits = self._library.LLParserLimits(max_items_in_row=200_000, max_grammar_size=20_000_000)
         matcher = self._library.LLMatcher(self._tokenizer, source, limits=limits, log_level=0)

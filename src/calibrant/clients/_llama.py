@@ -34,7 +34,7 @@ class _ModelParams(ctypes.Structure):
 
 
 class _ContextParams(ctypes.Structure):
-    """``llama_context_params``, as far as it is set."""
+    """The fields of ``llama_context_params`` in use."""
 
     _fields_ = [
         ("n_ctx", ctypes.c_uint32),
@@ -320,7 +320,7 @@ def engine_module() -> ModuleType:
     Raises
     ------
     ConfigurationError
-        It is not installed, or a system library it needs is missing.
+        The engine is not installed, or a system library is missing.
     """
     try:
         with _patient_threads():

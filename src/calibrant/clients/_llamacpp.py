@@ -461,7 +461,7 @@ async def _take_place(engine: Engine) -> EnginePlace:
 
 
 def _is_spelled(engine: Engine, text: str) -> bool:
-    """Return whether the tokens of `text` are those of ordinary text, and spell it."""
+    """Return True if `text` tokenises as ordinary text, without loss."""
     tokens = engine.tokenize(text, special=True)
     spelled = b"".join(engine.vocabulary.pieces[token] for token in tokens)
     return tokens == engine.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()

@@ -223,7 +223,7 @@ class Segment:
 
 @dataclass(eq=False)
 class Job:
-    """Texts of a row to be computed, each with the logits behind it.
+    """Compute job: texts of a row, and the future of their logits.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ class JsonService:
         most_bytes: int = _MOST_BYTES,
         retry: RetryPolicy | None = None,
     ) -> None:
-        self.url = _checked(url, name)
+        self.url = _checked_url(url, name)
         self._name = name
         self._retry = retry or RetryPolicy()
         secrets = tuple(secret_texts({"api_base": self.url}))
@@ -120,7 +120,7 @@ class JsonService:
         )
 
 
-def _checked(url: object, name: str) -> str:
+def _checked_url(url: object, name: str) -> str:
     expected = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"{expected}, got {url!r}.")

@@ -187,7 +187,7 @@ def refusal(error: ProviderError, model: str) -> dict[str, Any]:
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` with advice to the user, where it names a parameter the model does not accept.
+    """Add advice to an error about a parameter the model does not accept.
 
     Missing support for log-probabilities is systemic: every other call would fail alike.
     """
@@ -196,7 +196,7 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     refused_by_litellm = type(error).__name__ == "UnsupportedParamsError"
     if _NAMES_LOGPROBS.search(message):
         if type(found) is ProviderError and not found.retryable:
-            return LogprobsUnsupportedError(_words(found), provider=found.provider, status=found.status)
+            return LogprobsUnsupportedError(_error_words(found), provider=found.provider, status=found.status)
         return _with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
     if refused_by_litellm or "nsupported" in message:
         return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
@@ -204,7 +204,7 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
 
 
 def without_access(error: Exception, found: ProviderError) -> ProviderError:
-    """Return `found` as a systemic fault where litellm lacks a key or a library.
+    """Mark an error as systemic if litellm lacks a key or a library.
 
     litellm reports a missing key as a server error with status 500, which would be retried.
     """
@@ -216,7 +216,7 @@ def without_access(error: Exception, found: ProviderError) -> ProviderError:
 
 def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
     return type(found)(
-        _words(found),
+        _error_words(found),
         provider=found.provider,
         status=found.status,
         retryable=found.retryable and not systemic,
@@ -226,7 +226,7 @@ def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> Pro
     )
 
 
-def _words(found: ProviderError) -> str:
+def _error_words(found: ProviderError) -> str:
     """Return an error's message without the provider, and without litellm's advice on its own settings."""
     message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
     return message

@@ -16,7 +16,7 @@ _REMEDY = "correct the row or add the label"
 
 
 def spelled_answer(value: object, *, separator: str | None) -> str | None:
-    """Return a composite answer as JSON text; None where it is neither text nor an array or object.
+    """Return a composite answer as JSON text; None if the value is not a string, array or object.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ def spelled_answer(value: object, *, separator: str | None) -> str | None:
 
 
 def unknown_answer(answer: str, labels: LabelSet) -> str:
-    """Return a message about an answer that `labels` does not hold, with the remedy.
+    """Return an error message for an answer outside `labels`, with the remedy.
 
     Parameters
     ----------
     answer : str
-        As the data has it.
+        The answer as spelled in the data.
     labels : LabelSet
         The legal answers.
     """
@@ -73,7 +73,7 @@ def _names(labels: LabelSet) -> str:
     return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
 
 
-def _shown(labels: LabelSet) -> str:
+def _label_list(labels: LabelSet) -> str:
     return f"{len(labels)} labels ({_names(labels)})"
 
 
@@ -85,7 +85,7 @@ def _set_problems(value: Any, labels: CompositeLabels) -> Iterator[str]:  # noqa
     plain = LabelSet(labels.labels)
     wrong = [label for label in value if not isinstance(label, str) or plain.canonical(label) is None]
     if wrong:
-        yield f"holds {wrong[0]!r:.40}, which is not one of the {_shown(labels)}: {_REMEDY}"
+        yield f"holds {wrong[0]!r:.40}, which is not one of the {_label_list(labels)}: {_REMEDY}"
 
 
 def _field_problems(value: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
@@ -102,4 +102,4 @@ def _field_problems(value: Any, labels: FieldLabels) -> Iterator[str]:  # noqa: 
         if field.name not in value:
             yield f"lacks the field {field.name!r}: add it"
         elif not isinstance(label, str) or field.labels.canonical(label) is None:
-            yield f"has {label!r:.40} in {field.name!r}, which is not one of the {_shown(field.labels)}: {_REMEDY}"
+            yield f"has {label!r:.40} in {field.name!r}, which is not one of the {_label_list(field.labels)}: {_REMEDY}"

@@ -1,4 +1,4 @@
-"""The seam between calibrant and whatever answers: one request in, one response out."""
+"""The client interface: one completion request in, one response out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CompletionRequest:
 
 @runtime_checkable
 class Client(Protocol):
-    """Something that answers chat requests.
+    """Client of one chat model.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Client(Protocol):
     space: LogprobSpace
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return the provider's response, unread.
+        """Return the provider's response, unparsed.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """Close connections and free memory; the client is not used afterwards."""
+        """Close connections and free memory. Do not use the client afterwards."""
         ...
 
 
@@ -127,7 +127,7 @@ class Completion:
     Attributes
     ----------
     text : str
-        What the model wrote.
+        Text of the answer.
     tokens : tuple of Token or None
         The emitted tokens with their log-probabilities; None where none were reported.
     evidence_problem : str or None
@@ -179,7 +179,7 @@ class NextTokens:
     model : str or None
         The model that really answered.
     short : bool
-        Whether the client listed fewer than it could.
+        True if the client listed fewer tokens than it could.
     """
 
     top: tuple[tuple[bytes, float], ...]
@@ -208,15 +208,15 @@ class LabelLogprobs:
 
 
 class Continuation(Protocol):
-    """One row's place in an engine: its messages are computed once, continuations of them on demand."""
+    """Engine session of one row: its messages are computed once, continuations on demand."""
 
     @property
     def serial(self) -> bool:
-        """True if the row's calls wait for each other in one slot, which caches the text of the last one."""
+        """True if the row's calls run one at a time in one slot, which caches the last text."""
         ...
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return the most probable tokens after the beginning `text` of the answer.
+        """Return the most probable tokens after the answer prefix `text`.
 
         Parameters
         ----------
@@ -236,10 +236,10 @@ class Continuation(Protocol):
 
 @runtime_checkable
 class LabelContinuation(Protocol):
-    """One row's place in a server that tells how probable whole labels are."""
+    """Server session of one row, for servers that return the log-probability of a whole label."""
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
-        """Return the log-probability of each label after the beginning `text` of the answer.
+        """Return the log-probability of each label after the answer prefix `text`.
 
         Each label is scored as the model's tokeniser writes it. Where a token holds the end of `text` and the
         beginning of a label, the ratios of the probabilities are exact, and they are too large by one factor at
@@ -262,10 +262,10 @@ class LabelContinuation(Protocol):
 
 @runtime_checkable
 class ContinuingClient(Client, Protocol):
-    """A client whose model can be asked how it would go on after any beginning of an answer."""
+    """Client that returns next-token probabilities after any answer prefix."""
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Refuse labels that cannot be scored; called once, with the labels as the answer spells them.
+        """Refuse labels that cannot be scored. Called once, with the labels as an answer spells them.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class ContinuingClient(Client, Protocol):
     def continuing(
         self, request: CompletionRequest
     ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
-        """Return a row's place in the engine; calls inside the context go where its prompt is cached.
+        """Open an engine session for one row; calls inside the context reuse its cached prompt.
 
         Parameters
         ----------

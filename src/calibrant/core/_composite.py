@@ -18,7 +18,7 @@ _INCLUDED: Final = LabelSet([NO, YES])
 
 
 class CompositeLabels(LabelSet, ABC):
-    """The legal answers of a task whose answer settles several questions at once.
+    """Label set of a task whose answer has several parts.
 
     A whole answer is spelled as one JSON text, which `canonical` brings into its only form, so that it compares,
     is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
@@ -31,22 +31,22 @@ class CompositeLabels(LabelSet, ABC):
 
     @abstractmethod
     def values(self, answer: str) -> dict[str, str]:
-        """Return the value of every part of a canonical answer, by the part's name, in order."""
+        """Return the values of a canonical answer by part name, in order."""
 
     @abstractmethod
     def answer_of(self, values: Mapping[str, str]) -> str:
-        """Return the canonical answer whose parts have these values: the inverse of `values`."""
+        """Return the canonical answer with these part values; inverse of `values`."""
 
     @abstractmethod
     def labels_of(self, part: str) -> LabelSet:
-        """Return the values that a part may have."""
+        """Return the legal values of a part."""
 
     @abstractmethod
     def decisions(self, answer: str) -> frozenset[str]:
-        """Return the names of this sequence that hold for a canonical answer."""
+        """Return the binary decisions of a canonical answer, as names."""
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return the aspects of all parts that matter; those of a part are what its own labels make of it."""
+        """Return the aspects of all graded parts; each part's labels define its aspects."""
         predicted, expected = self.values(prediction.label or ""), self.values(answer)
         known = {part.name: part for part in prediction.parts}
         found: list[Aspect] = []
@@ -65,7 +65,7 @@ class CompositeLabels(LabelSet, ABC):
         return tuple(found)
 
     def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
-        """Return the names of the parts that are graded."""
+        """Return the names of the graded parts."""
         return tuple(dict.fromkeys((*expected, *predicted)))
 
 
@@ -156,7 +156,7 @@ class FieldLabels(CompositeLabels):
         return tuple(field.name for field in self.fields)
 
     def canonical(self, text: str) -> str | None:
-        """Return the answer that holds these labels, in its only form; None where it lacks one or they are illegal."""
+        """Return the canonical JSON of these labels; None if one is missing or illegal."""
         found = _json(text)
         if not isinstance(found, dict) or set(found) != {field.name for field in self.fields}:
             return None
@@ -219,7 +219,7 @@ class MultiLabels(CompositeLabels):
         return self.labels
 
     def canonical(self, text: str) -> str | None:
-        """Return the set of labels in its only form; None where one is illegal."""
+        """Return the canonical JSON of a set of labels; None if one is illegal."""
         found = _json(text)
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
@@ -231,7 +231,7 @@ class MultiLabels(CompositeLabels):
         return super().canonical(text)
 
     def answer_with(self, labels: Iterable[str]) -> str:
-        """Return the whole answer that holds these labels, in whatever order, and no other."""
+        """Return the canonical answer with exactly these labels, given in any order."""
         return self.answer_of(dict.fromkeys(labels, YES))
 
     def values(self, answer: str) -> dict[str, str]:
@@ -258,7 +258,7 @@ class MultiLabels(CompositeLabels):
 
 
 def part_of(answer: str, name: str) -> str | None:
-    """Return the value of a part of a canonical answer; None where a field has no such name.
+    """Return the value of one part of a canonical answer; None for an unknown field.
 
     Parameters
     ----------

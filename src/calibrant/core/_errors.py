@@ -1,4 +1,4 @@
-"""Every error calibrant raises on purpose.
+"""Exceptions raised by calibrant.
 
 CalibrantError
 ├── ConfigurationError (also ValueError)      a parameter, task file or schema is wrong
@@ -31,7 +31,7 @@ _LONGEST_MESSAGE: Final = 2000
 
 
 class CalibrantError(Exception):
-    """Base of every error calibrant raises on purpose.
+    """Base class of calibrant's exceptions.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class CalibrantError(Exception):
 
 
 class ConfigurationError(CalibrantError, ValueError):
-    """A parameter, schema or task file does not say what it must.
+    """A parameter, schema or task file is invalid.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class NotFittedError(CalibrantError):
 
 
 class LogprobsUnavailableError(CalibrantError):
-    """Token log-probabilities were needed and the answer holds none that can be used.
+    """The answer has no usable token log-probabilities, and they were needed.
 
     Examples
     --------
@@ -160,27 +160,27 @@ class StateError(CalibrantError):
 
 
 class ProviderError(CalibrantError):
-    """A model could not be reached, or its server did not do what was asked.
+    """A provider could not be reached, or answered with an error.
 
-    What it says can be printed and written anywhere: control characters and terminal escapes are removed, and
+    The message can be printed and written anywhere: control characters and terminal escapes are removed, and
     2,000 characters are kept.
 
     Parameters
     ----------
     message : str
-        What happened, often in the server's words.
+        Message, often from the server.
     provider : str
         Model or endpoint, as the user named it.
     status : int, optional
         HTTP status, where there was one.
     retryable : bool, default False
-        Whether the same call may succeed a moment later.
+        True if the same call may succeed a moment later.
     retry_after : float, optional
         Seconds the server asked to wait.
     hint : str, optional
-        What the user can do; appended to the message.
+        Advice to the user; appended to the message.
     systemic : bool, default False
-        Whether every other call would fail the same way, whatever its status.
+        True if every other call would fail the same way, whatever its status.
 
     Attributes
     ----------
@@ -250,14 +250,14 @@ class ContextLengthError(ProviderError):
 
 
 class LogprobsUnsupportedError(ProviderError):
-    """A model gives no token log-probabilities through its provider, whatever it is asked.
+    """The provider never returns token log-probabilities for this model.
 
     Its hint shows the lines of a task file that do without them.
 
     Parameters
     ----------
     message : str
-        What happened, often in the server's words.
+        Message, often from the server.
     provider : str
         Model or endpoint, as the user named it.
     status : int, optional
@@ -324,7 +324,7 @@ class ProviderTimeoutError(ProviderError):
 
 
 class RateLimitError(ProviderError):
-    """The provider asked us to slow down.
+    """The provider rejected the call because of a rate limit.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, files that only one process writes, and files that went away."""
+"""Atomic file writes, file locks, and rescue of files whose directory was moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEMPORARY = ".tmp"
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Write `text` to a temporary file beside `path`, then put it in place; see `atomic_writer`.
+    """Write `text` to `path` atomically, through a temporary file; see `atomic_writer`.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO[str]]:
-    """Open a temporary text file beside `path`, and put it in place when the block ends without an error.
+    """Open a temporary text file beside `path`; rename it to `path` if the block succeeds.
 
     The old file or the new one survives a power cut. The temporary file's name cannot be foreseen, and no symbolic
     link is followed.
@@ -70,7 +70,7 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO
 
 
 def atomic_bytes_writer(path: Path) -> AbstractContextManager[IO[bytes]]:
-    """Open a temporary file for bytes beside `path`, and put it in place as `atomic_writer` does."""
+    """Open a temporary binary file beside `path`; rename it to `path` if the block succeeds."""
     return _put_in_place(path, lambda temporary: temporary.open("xb"))
 
 
@@ -109,7 +109,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_in_place(descriptor: int, path: Path) -> bool:
-    """Return True while `path` still leads to the open file or folder, which somebody may have moved or removed."""
+    """Return True if `path` is still the open file or folder, not moved or removed since."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -117,7 +117,7 @@ def is_in_place(descriptor: int, path: Path) -> bool:
 
 
 def make_rescue_folder(path: Path) -> Path:
-    """Make an empty folder for what belongs into the folder `path`, which was moved or removed.
+    """Create an empty folder that replaces `path`, which was moved or removed.
 
     It lies beside `path`, or, where nothing can be made there, among the temporary files.
 
@@ -144,12 +144,12 @@ def make_rescue_folder(path: Path) -> Path:
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object (an ``object_pairs_hook``); of a key that is there twice, readers take one or the other.
+    """Return a JSON object without repeated keys, as an ``object_pairs_hook``; parsers differ on repeats.
 
     Raises
     ------
     ValueError
-        A key is there twice.
+        A key is repeated.
     """
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -160,7 +160,7 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file of ours.
+    """Read the JSON object in a file that calibrant wrote.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     Raises
     ------
     StateError
-        It is missing or cannot be read, or holds something else.
+        The file is missing, unreadable, or holds something else.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -196,7 +196,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let the new name survive a power cut, where the file system can promise that."""
+    """Sync the folder, so that a rename survives a power cut where the file system allows."""
     with contextlib.suppress(OSError):  # the file is in place already
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -206,18 +206,18 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, version: int) -> None:
-    """Write one JSON file that says what it is, atomically; floats keep their full precision.
+    """Write a JSON file with its format name and version, atomically and at full precision.
 
     Parameters
     ----------
     path : str or Path
-        Where to; an existing file is replaced.
+        Destination path; an existing file is replaced.
     record : mapping
         JSON values, all numbers finite.
     kind : str
-        What it is, in words.
+        Kind of the record, in words.
     version : int
-        Of the layout of `record`.
+        Version of the layout of `record`.
 
     Raises
     ------
@@ -236,14 +236,14 @@ def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, vers
 def read_record(
     path: str | Path, *, kind: str, version: int, make: str, earlier: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Return the record in a file of `write_record`.
+    """Read a record written by `write_record`.
 
     Parameters
     ----------
     path : str or Path
         The file.
     kind : str
-        What it has to be.
+        Expected kind of the record.
     version : int
         Which layout it has to have.
     make : str
@@ -274,5 +274,5 @@ def read_record(
 
 
 def damaged_record(path: str | Path, error: Exception, *, make: str) -> StateError:
-    """Return the error to raise for a file that is not as it was written."""
+    """Return the error for a damaged file."""
     return StateError(f"{path}: damaged ({error!r}): {make} again.")

@@ -1,4 +1,4 @@
-"""Fingerprints: what a calibrator was fitted on, and whether it is the same today."""
+"""Fingerprints of model, prompt and labels, which a calibrator is bound to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = 3  # labels a message shows
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """The circumstances that the numbers of a calibrator belong to.
+    """Model, prompt and labels that a calibrator was fitted for.
 
     A prior, a temperature or a threshold learned under one prompt says nothing about another; nor
     does it carry over to another model, label set or log-probability space.
@@ -77,7 +77,7 @@ class Fingerprint:
         return _sha256(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
 
     def differences(self, record: Mapping[str, Any]) -> list[str]:
-        """Return the differences from a record made by `to_record`, one readable phrase each.
+        """Return the differences from a record of `to_record`, one phrase each.
 
         Raises
         ------
@@ -104,14 +104,14 @@ class Fingerprint:
 def asked_text(
     prompt: str, user_template: str | None, demonstrations: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the system text that a fingerprint holds.
+    """Return the system text of a fingerprint.
 
     Parameters
     ----------
     prompt : str
         The system prompt.
     user_template : str or None
-        Shapes the user message.
+        Template of the user message.
     demonstrations : mapping, optional
         Which rows a prompt shows beside its text, as ``Classifier.describe`` says it.
     """
@@ -127,9 +127,9 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
     Parameters
     ----------
     settings : DemonstrationSettings
-        How they are chosen.
+        Selection of the demonstrations.
     rows : str
-        What they are chosen from, as JSON Lines.
+        Candidate rows, as JSON Lines.
     """
     return {**settings.model_dump(), "rows": rows.count("\n"), "sha256": _sha256(rows)}
 

@@ -1,4 +1,4 @@
-"""The command that installs extras, from the place that calibrant itself was installed from."""
+"""Install command of extras, from the source calibrant was installed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDS_QUOTES: Final = re.compile(r'["$`\\]')
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs extras of calibrant from where it was installed itself.
+    """Return the command that installs extras from calibrant's own installation source.
 
     A clone or a folder is named by its path, an archive or a repository by its URL; only what came from a package
     index is asked of the index by its name.
@@ -53,7 +53,7 @@ def install_command(*extras: str) -> str:
 
 
 def _record(origin: str | None) -> dict[str, Any] | None:
-    """Return the origin of the distribution (PEP 610); None if it is an index, or if the record is unreadable."""
+    """Return the distribution's origin record (PEP 610); None for an index or an unreadable record."""
     try:
         record = json.loads(origin or "null")
     except ValueError:

@@ -12,7 +12,7 @@ from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, struct
 
 
 def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
-    """Return `labels` as JSON values: a list where an answer is one plain label, else an object that says what it is.
+    """Return `labels` as JSON values: a list for plain labels, otherwise an object with its kind.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def described_labels(labels: LabelSet) -> dict[str, Any]:
-    """Return the record of a label set under ``label_set``, or nothing for plain labels, whose names suffice."""
+    """Return ``{"label_set": record}``; empty for plain labels, whose names suffice."""
     record = labels_to_record(labels)
     return {} if isinstance(record, list) else {"label_set": record}
 

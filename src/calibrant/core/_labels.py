@@ -1,4 +1,4 @@
-"""The closed set of labels a task chooses from, and the questions that an answer settles."""
+"""Label sets of a task, and the graded aspects of an answer."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def normalise_label(text: str) -> str:
-    """Return `text` without surrounding space and case-folded: the form labels compare in."""
+    """Return `text` stripped and case-folded, for comparing labels."""
     return text.strip().casefold()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aspect:
-    """One question that an answer settles: the label itself, a level of it, a field, one of many labels.
+    """One graded question of an answer: its label, a level of it, a field, or one label of a set.
 
     Attributes
     ----------
     name : str
-        What is asked; unique among the aspects of an answer.
+        Name of the question; unique among the aspects of an answer.
     predicted, expected : str
         The value that was answered, and the true one.
     confidence : float or None
@@ -34,7 +34,7 @@ class Aspect:
     distribution : LabelDistribution or None
         Over the values of this question; None where it is unknown.
     weight : float
-        What it counts for in a mean over the aspects of an answer, above 0.
+        Weight in a mean over the aspects of an answer, above 0.
     """
 
     name: str
@@ -93,7 +93,7 @@ class LabelSet(Sequence[str]):
 
     @classmethod
     def of(cls, labels: LabelSet | Sequence[str]) -> LabelSet:
-        """Return `labels` as a label set, unchanged if it already is one."""
+        """Return `labels` as a label set; a label set is returned unchanged."""
         return labels if isinstance(labels, LabelSet) else cls(labels)
 
     def canonical(self, text: str) -> str | None:
@@ -101,7 +101,7 @@ class LabelSet(Sequence[str]):
         return self._canonical.get(normalise_label(text))
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return the questions that an answer settles, each with the confidence in it: here one, the label.
+        """Return the graded questions of an answer with their confidence: here one, the label.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class LabelSet(Sequence[str]):
         )
 
     def credit(self, prediction: Prediction, answer: str) -> float:
-        """Return the share of an answer that is right, in [0, 1]: its aspects by their weight, whatever the confidence.
+        """Return the weighted share of correct aspects, in [0, 1], regardless of confidence.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class LabelSet(Sequence[str]):
 
 
 class OpenLabels(LabelSet):
-    """Labels nobody has listed: every text that is asked for with `canonical` becomes one.
+    """Open label set: every text passed to `canonical` becomes a label.
 
     For models that are called without a schema. Labels are added at the end and never removed, so a distribution
     over the labels of an earlier moment is a beginning of a later one's. Two sets are equal only if they are the
@@ -175,11 +175,11 @@ class OpenLabels(LabelSet):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels seen so far, in the order in which they came."""
+        """The labels seen so far, oldest first."""
         return tuple(self._canonical.values())
 
     def canonical(self, text: str) -> str | None:
-        """Return the first spelling of `text`, which joins the labels if it is new; None if it is blank."""
+        """Return the first spelling of `text`, adding a new label if needed; None for blank text."""
         key = normalise_label(text)
         return self._canonical.setdefault(key, text.strip()) if key else None
 

@@ -1,4 +1,4 @@
-"""Public names of a package, imported from its modules when they are first used."""
+"""Lazy imports of a package's public names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 def lazy_names(
     package: str, homes: Mapping[str, str], *, handed_out: Mapping[str, str] = _NONE
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose modules are loaded when a name of theirs is used.
+    """Return ``__getattr__`` and ``__dir__`` that import a package's modules on first use.
 
     The package imports the same names under ``if TYPE_CHECKING``, for type checkers. A name that it exported in the
     version before, ``former_names.toml`` has them, still works and warns.
@@ -37,7 +37,7 @@ def lazy_names(
     >>> find("JSONDecoder").__module__
     'json.decoder'
     """
-    home_of = _by_name(homes)
+    home_of = _modules_by_name(homes)
 
     def find(name: str) -> object:
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
@@ -48,14 +48,14 @@ def lazy_names(
         if not name.startswith("__"):  # import machinery asks for those
             former = _former_names().get(package, _NONE)
             if name in former:
-                return _former(package, name, former[name])
+                return _former_object(package, name, former[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)
 
 
-def _former(package: str, name: str, home: str) -> object:
-    """Return an object by a name that its package does not export any more, with a warning."""
+def _former_object(package: str, name: str, home: str) -> object:
+    """Return an object by its deprecated package-level name, with a warning."""
     is_private = home.rpartition(".")[2].startswith("_")
     advice = (
         f"is not public any more and goes with the next version (it is in {home} now, where it may change)"
@@ -69,11 +69,11 @@ def _former(package: str, name: str, home: str) -> object:
 
 @cache
 def _former_names() -> Mapping[str, Mapping[str, str]]:
-    """Return the modules of names that were public before, by package and name."""
+    """Return the modules of deprecated names, by package and name."""
     table = tomllib.loads(Path(__file__).with_name("former_names.toml").read_text(encoding="utf-8"))
-    return {package: _by_name(homes) for package, homes in table.items()}
+    return {package: _modules_by_name(homes) for package, homes in table.items()}
 
 
-def _by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the module of each name, from names by module."""
+def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the module of each name; inverts a mapping of names by module."""
     return {name: module for module, names in homes.items() for name in names.split()}

@@ -67,26 +67,26 @@ class Limits:
 
 
 class Pace(Protocol):
-    """Says when something may be taken: a bucket, or a share of one that several processes have."""
+    """Token bucket of a rate limit, or one process's share of it."""
 
     def wait(self, now: float) -> float:
-        """Return the seconds from `now` until something may be taken."""
+        """Return the seconds from `now` until the bucket has tokens."""
         ...
 
     def take(self, amount: float) -> None:
-        """Take it, even where that overdraws."""
+        """Take `amount` tokens, even if that overdraws the bucket."""
         ...
 
 
 class CallMeter(Protocol):
-    """Counts calls and keeps their limits.
+    """Counter of calls that enforces their limits.
 
     Attributes
     ----------
     provider : str
         The model that the calls go to.
     limits : Limits
-        What they may take.
+        Limits of the calls.
     concurrency : int
         Calls in flight at most.
     requests, successes, failures : int
@@ -115,11 +115,11 @@ class CallMeter(Protocol):
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds until the provider wants further calls; 0 where it said nothing, or the time has passed."""
+        """Seconds until the provider accepts calls again; 0 if it named no time or it has passed."""
         ...
 
     def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
-        """Keep the rates by other buckets, such as some that several processes share.
+        """Replace the rate-limit buckets, for example with buckets that several processes share.
 
         Parameters
         ----------

@@ -58,7 +58,7 @@ class LogprobSpace(StrEnum):
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
-    """Return True if the model preferred texts that are no label.
+    """Return True if the model put most probability on non-labels.
 
     Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
 
@@ -67,7 +67,7 @@ def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobS
     label_mass, unresolved_mass : float
         As the attributes of `LabelDistribution`; what is unresolved may belong to labels and counts for them.
     space : LogprobSpace
-        What they are probabilities of.
+        Space of the log-probabilities.
     """
     is_seen = space in {LogprobSpace.RAW, LogprobSpace.EXACT}
     return is_seen and label_mass + unresolved_mass < LOW_LABEL_MASS
@@ -92,7 +92,7 @@ class LabelDistribution:
     unresolved_mass : float
         Probability that may belong to legal labels but could not be told apart, in [0, 1].
     space : LogprobSpace
-        What the log-probabilities are probabilities of.
+        Space of the log-probabilities.
     emitted : str or None, default None
         The label that the answer spells, which `joint_logprob` belongs to, as `labels` spells it;
         empty where the answer spells none of them; None where that is not known.
@@ -156,7 +156,7 @@ class LabelDistribution:
 
     @property
     def is_label_mass_low(self) -> bool:
-        """True if the model preferred texts that are no label; see `is_label_mass_low`."""
+        """True if the label mass is low; see `is_label_mass_low`."""
         return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
@@ -213,7 +213,7 @@ class LabelDistribution:
         exclude : str, optional
             A label to leave out (usually the predicted one).
         limit : int, default 3
-            How many at most.
+            Maximum number of labels.
         """
         order = np.argsort(-self.logprobs, kind="stable")
         found = [
@@ -260,7 +260,7 @@ _LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
-    """End of a row.
+    """Outcome of a row.
 
     ``ok``
         A legal label.
@@ -288,7 +288,7 @@ class Verdict(StrEnum):
     ``no_evidence``
         It came without what its confidence is read from, so nothing says how sure it is.
     ``failed``
-        There is no answer: see the step's outcome and reason.
+        The call returned no answer; see the step's outcome and reason.
     """
 
     ACCEPTED = "accepted"
@@ -299,12 +299,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens and money one answer took.
+    """Token counts and cost of one answer.
 
     Attributes
     ----------
     prompt_tokens, completion_tokens : int
-        As the provider counted them; 0 where it did not say.
+        Token counts reported by the provider; 0 if missing.
     cost : float or None
         US dollars; None where no price is known.
     """
@@ -314,7 +314,7 @@ class Usage:
     cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum; a cost is unknown where both are."""
+        """Return the sum; its cost is unknown if both costs are."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
@@ -336,11 +336,11 @@ class Step:
     label : str or None
         Its answer; None where it has none.
     confidence : float or None
-        In [0, 1], by the cascade's method; None where there was no evidence.
+        Confidence in [0, 1], by the cascade's method; None without evidence.
     native : float or None
         The same in the method's own unit.
     outcome : Outcome
-        How the call ended.
+        Outcome of the call.
     reason : str
         Why it failed, why there is no evidence, what the verifier said, or which limit ended the row here.
     usage : Usage
@@ -374,7 +374,7 @@ class Part:
     label : str
         The field's label; ``yes`` or ``no`` in the other case.
     confidence : float or None
-        In [0, 1]; None where the answer carried no usable log-probabilities.
+        Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over the values of this part; None where the answer carried no usable log-probabilities.
     """
@@ -395,12 +395,12 @@ class Prediction:
         The label, spelled as in the label set, or the JSON text of an answer that holds several; None unless
         `outcome` is ``ok``.
     confidence : float or None
-        In [0, 1]; None where the answer carried no usable log-probabilities.
+        Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over all labels; None where the answer carried no usable log-probabilities, or holds several labels: their
         own are among `parts`.
     outcome : Outcome
-        How the row ended.
+        Outcome of the row.
     reason : str
         Why it did not end well, or why what was reported is no evidence; else empty. One line, 2,000 characters at
         most.
@@ -419,7 +419,7 @@ class Prediction:
     steps : tuple of Step
         The models a cascade asked, in order; empty for a single model.
     accepted : bool or None
-        Whether the confidence of a cascade's answer reached its threshold; None for a single model.
+        True if a cascade's answer reached its threshold; None for a single model.
     parts : tuple of Part
         The labels of an answer that holds several; empty where it is one label.
     features : ndarray of float16, shape (d,), or None
@@ -458,18 +458,18 @@ class Prediction:
 
     @property
     def distributions(self) -> tuple[LabelDistribution, ...]:
-        """The distribution of the answer, or those of its parts; empty where there is none."""
+        """Distributions of the answer or of its parts; empty if there are none."""
         if self.distribution is not None:
             return (self.distribution,)
         return tuple(part.distribution for part in self.parts if part.distribution is not None)
 
     @property
     def has_low_label_mass(self) -> bool:
-        """True if the model preferred other texts to the answer, or to one of its parts."""
+        """True if the label mass of the answer, or of one of its parts, is low."""
         return any(distribution.is_label_mass_low for distribution in self.distributions)
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
-        """Return a copy that took so many calls, or so many seconds.
+        """Return a copy with another number of attempts, or another duration in seconds.
 
         Parameters
         ----------
@@ -491,7 +491,7 @@ class Prediction:
 
     @property
     def log_confidence(self) -> float | None:
-        """Natural logarithm of `confidence`, <= 0; None where there is no confidence."""
+        """Natural logarithm of `confidence`, <= 0; None without a confidence."""
         if self.confidence is None:
             return None
         return math.log(max(self.confidence, 1e-300))

@@ -1,4 +1,4 @@
-"""Predictors: the queries they answer, the signal that ends a run early, and the waits that it ends."""
+"""Predictors, their queries, and the stop signal of a run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Query:
     text : str
         The text to classify.
     user_template : str or None
-        Shapes the user message; every ``{input}`` in it becomes the text.
+        Template of the user message; every ``{input}`` in it becomes the text.
     context : str or None
-        What the answer has to rest on; no part of the messages.
+        Source text of the answer; not part of the messages.
     demonstrations : str or None
         How those shown beside the text are chosen, as `DemonstrationSettings.to_text` writes it; blank shows none, and
         None leaves it to who is asked.
@@ -59,16 +59,16 @@ class Query:
 
 
 class Stop:
-    """Ends a run early.
+    """Stop signal of a run.
 
     Attributes
     ----------
     reason : str
-        Why; empty until somebody asked.
+        Reason of the stop; empty before one was requested.
     at_once : bool
-        True where the rows under way are given up too, instead of being finished.
+        True if rows in flight are cancelled instead of finished.
     waits : bool
-        True where rows are given up that wait between calls.
+        True if rows that wait between calls are cancelled.
 
     Examples
     --------
@@ -87,12 +87,12 @@ class Stop:
         self._give_up: set[Callable[[], None]] = set()
 
     def request(self, reason: str, *, at_once: bool = False, waits: bool = False) -> None:
-        """Begin no further row. Safe to call from any thread or signal handler.
+        """Stop the run: begin no further row. Safe to call from any thread or signal handler.
 
         Parameters
         ----------
         reason : str
-            Why; a reason given earlier stays.
+            Reason of the stop; an earlier reason is kept.
         at_once : bool, default False
             Give up the rows under way, too; a later run asks about them again.
         waits : bool, default False
@@ -108,7 +108,7 @@ class Stop:
 
     @contextlib.contextmanager
     def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Call a function, from whatever thread, when rows under way are to be given up."""
+        """Register a callback that cancels pending rows; it may be called from any thread."""
         self._give_up.add(give_up)
         try:
             yield
@@ -117,7 +117,7 @@ class Stop:
 
 
 class Patience:
-    """Permission of the current task to wait between its calls.
+    """Permission of one asyncio task to wait between its calls.
 
     Use it inside a task. `end` cancels the task if it waits between calls, then or later, itself or in a task that it
     started; calls under way are left alone.
@@ -131,7 +131,7 @@ class Patience:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Let it govern the waits of the current task inside the block; an outer one stays in charge."""
+        """Apply this permission to the current task inside the block; an outer permission wins."""
         outer = _PATIENCE.get()
         token = _PATIENCE.set(outer or self)
         try:
@@ -140,14 +140,14 @@ class Patience:
             _PATIENCE.reset(token)
 
     def end(self) -> None:
-        """Cancel the task if it waits, and as soon as it begins to wait. Call it in the task's event loop."""
+        """Cancel the task now if it waits, otherwise at its next wait. Call in the task's event loop."""
         self._ended = True
         if self._waits:
             self._cancel()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Note that the task waits inside the block."""
+        """Mark the task as waiting inside the block."""
         if (
             asyncio.get_running_loop() is not self._loop
         ):  # a model that asks another one in a thread of its own
@@ -175,9 +175,9 @@ async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaita
     Parameters
     ----------
     seconds : float
-        How long.
+        Duration of the sleep.
     sleep : coroutine function
-        Takes the seconds.
+        Sleep function; receives the seconds.
     """
     patience = _PATIENCE.get()
     with contextlib.nullcontext() if patience is None else patience.waiting():
@@ -186,7 +186,7 @@ async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaita
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Turns texts into predictions: a model under a prompt, a cascade of models, what a bundle opens.
+    """Predictor of texts: a model with a prompt, a cascade, or an opened bundle.
 
     Attributes
     ----------
@@ -227,12 +227,12 @@ class Predictor(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """True if rows are computed in this process, so that more of them at a time are no faster."""
+        """True if rows are computed in this process, where concurrency brings no speed."""
         ...
 
     @property
     def journal(self) -> Journal | None:
-        """Finished predictions; what it holds is not asked again."""
+        """Journal of finished predictions, which are not requested again; None without one."""
         ...
 
     @property
@@ -262,7 +262,7 @@ class Predictor(Protocol):
         on_prediction: OnPrediction | None = None,
         stop: Stop | None = None,
     ) -> str:
-        """Answer queries as they come, however many, in bounded memory.
+        """Answer a stream of queries in bounded memory.
 
         What was learned for its own prompt (a head, a label prior) is applied to the queries under that prompt.
 
@@ -290,15 +290,15 @@ class Predictor(Protocol):
         ...
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
-        """Return a copy under another prompt that shares clients and journal, without what was learned."""
+        """Return a copy with another prompt; clients and journal are shared, learned state is dropped."""
         ...
 
     def with_limits(self, limits: Limits) -> Self:
-        """Return a copy under other limits that shares clients and journal; it has paid nothing yet."""
+        """Return a copy with other limits and a new meter; clients and journal are shared."""
         ...
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Look predictions up in `journal` from now on, and store them there."""
+        """Use `journal` for looking up and storing predictions from now on."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -306,9 +306,9 @@ class Predictor(Protocol):
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that a calibration of its predictions is bound to."""
+        """Return the fingerprint that binds a calibration to this predictor."""
         ...
 
     def close(self) -> None:
-        """Close its clients and whatever else was opened for it."""
+        """Close the clients and other resources the predictor owns."""
         ...

@@ -32,7 +32,7 @@ _KEYS: Final = (
 
 
 class Journal(Protocol):
-    """Remembers finished predictions, so that no call is paid for twice.
+    """Store of finished predictions, so that no call is paid for twice.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Journal(Protocol):
     """
 
     def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
-        """Return the predictions stored under `keys`, those that are there."""
+        """Return the stored predictions by key; missing keys are left out."""
         ...
 
     def put(self, key: str, prediction: Prediction) -> None:
@@ -59,7 +59,7 @@ class Journal(Protocol):
 
 def prediction_to_record(prediction: Prediction) -> _Record:
     """Return `prediction` as JSON values; floats keep their full precision."""
-    values = _encoded(prediction)
+    values = _encoded_fields(prediction)
     record = {key: values[key] for key in _KEYS}
     if prediction.tokens is not None:
         record["tokens"] = [_token_to_record(token) for token in prediction.tokens]
@@ -69,7 +69,7 @@ def prediction_to_record(prediction: Prediction) -> _Record:
             "accepted": values["accepted"],
         }
     if prediction.parts:
-        record["parts"] = [_encoded(part) for part in prediction.parts]
+        record["parts"] = [_encoded_fields(part) for part in prediction.parts]
     if prediction.features is not None:
         record["features"] = b64encode(prediction.features.astype("<f2").tobytes()).decode()
     return record
@@ -84,15 +84,15 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         The record is not one.
     """
     try:
-        values = {key: record[key] for key in _KEYS} | _decoded(record)
+        values = {key: record[key] for key in _KEYS} | _decoded_fields(record)
         values["accepted"] = record.get("accepted")
         if record.get("tokens") is not None:
             values["tokens"] = tuple(map(_token_from_record, record["tokens"]))
         values["steps"] = tuple(
-            Step(**{**step, **_decoded(step), "verdict": Verdict(step["verdict"])})
+            Step(**{**step, **_decoded_fields(step), "verdict": Verdict(step["verdict"])})
             for step in record.get("steps", ())
         )
-        values["parts"] = tuple(Part(**{**part, **_decoded(part)}) for part in record.get("parts", ()))
+        values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in record.get("parts", ()))
         for part, stored in zip(values["parts"], record.get("parts", ()), strict=True):
             if (
                 None not in (values["confidence"], part.confidence)
@@ -109,10 +109,10 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
 
 def step_to_record(step: Step) -> _Record:
     """Return `step` as JSON values."""
-    return _encoded(step) | {"verdict": step.verdict.value}
+    return _encoded_fields(step) | {"verdict": step.verdict.value}
 
 
-def _encoded(item: Prediction | Step | Part) -> _Record:
+def _encoded_fields(item: Prediction | Step | Part) -> _Record:
     """Return the fields of an object, with its outcome, usage and distribution as JSON values."""
     record = dict(vars(item))
     if not isinstance(item, Part):
@@ -129,8 +129,8 @@ def _encoded(item: Prediction | Step | Part) -> _Record:
     return record
 
 
-def _decoded(record: Mapping[str, Any]) -> _Record:
-    """Return the outcome, the usage, the distribution and the confidence of a record, those that it has."""
+def _decoded_fields(record: Mapping[str, Any]) -> _Record:
+    """Return the outcome, usage, distribution and confidence that a record has."""
     values: _Record = {}
     if "outcome" in record:
         counts = {
@@ -154,7 +154,7 @@ def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
 
 
 def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:
-    """Return the confidence of a prediction or a part, as its distribution has it where that says more.
+    """Return the stored confidence, or the distribution's where the record is older.
 
     Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
     """
@@ -168,7 +168,7 @@ def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> f
 
 
 def has_low_label_mass(record: Mapping[str, Any]) -> bool:
-    """Return True if the model of a stored row preferred texts that are no label.
+    """Return True if the label mass of a stored row is low.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def has_low_label_mass(record: Mapping[str, Any]) -> bool:
     Raises
     ------
     TypeError, ValueError
-        What it says is no number, or no space.
+        A value is not a number, or the space is unknown.
     """
     parts = record.get("parts")
     masses = [record.get("distribution") or record]

@@ -1,4 +1,4 @@
-"""Cleans and bounds what a server reports: words and counts that everything behind can print, add and write."""
+"""Sanitised server output: printable text and bounded counts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udf
 
 
 def bounded_count(value: object) -> int:
-    """Return a reported count, in [0, 2**53]; 0 where it is no whole number.
+    """Return a reported count, in [0, 2**53]; 0 if it is not an integer.
 
     Parameters
     ----------
     value : object
-        What a server reports as a number of tokens.
+        Number of tokens as the server reported it.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return 0
@@ -37,7 +37,7 @@ def bounded_count(value: object) -> int:
 
 
 def reported_mapping(value: object) -> Mapping[str, Any]:
-    """Return a reported JSON object, empty where it is something else.
+    """Return a reported JSON object; empty if the value is not an object.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def reported_mapping(value: object) -> Mapping[str, Any]:
 
 
 def clean_line(text: str, *, limit: int) -> str:
-    """Return a name or a message on one line that any terminal can show and any file can hold.
+    """Return a name or message on one line of printable characters.
 
     Terminal escapes and control characters are removed, breaks become spaces, half a surrogate pair becomes
     the replacement character.
@@ -56,7 +56,7 @@ def clean_line(text: str, *, limit: int) -> str:
     Parameters
     ----------
     text : str
-        In a server's words.
+        Text from a server.
     limit : int
         Characters that are kept; three dots stand for the rest.
     """
@@ -67,7 +67,7 @@ def clean_line(text: str, *, limit: int) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Return an answer's text with the replacement character for each control character and half surrogate pair.
+    """Replace control characters and lone surrogates of an answer by U+FFFD.
 
     Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
     """

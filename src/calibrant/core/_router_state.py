@@ -1,4 +1,4 @@
-"""Storage of routers' experience, for one process or many."""
+"""Protocol of a router's persistent state, which processes may share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class RouterState(Protocol):
-    """Keeps one record of JSON values for every strategy; many processes may share it.
+    """Store of one JSON record per strategy; many processes may share it.
 
     Attributes
     ----------
@@ -23,14 +23,14 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 
     def update(
         self, strategy: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Replace a strategy's record by what `change` makes of it, in one transaction.
+        """Replace a strategy's record by the result of `change`, in one transaction.
 
         A record that is damaged, or that `change` refuses with a `StateError`, is set aside with a
         warning, and `change` is called with None.
@@ -50,17 +50,17 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be written; the old record stands.
+            The state cannot be written; the old record is kept.
         """
         ...
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Forget a strategy's record, or all; return the strategies that had one.
+        """Delete the record of one or all strategies; return the names of deleted ones.
 
         Raises
         ------
         StateError
-            It cannot be written.
+            The state cannot be written.
         """
         ...
 
@@ -70,20 +70,20 @@ class RouterState(Protocol):
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 
     def scopes(self) -> list[str]:
-        """Return all scopes of the place that have a record, sorted: this one and those of other routers.
+        """Return the scopes of all routers with a record in this store, sorted.
 
         Raises
         ------
         StateError
-            It cannot be read, or is damaged.
+            The state cannot be read, or is damaged.
         """
         ...
 
     def close(self) -> None:
-        """Close the storage; it is not used afterwards."""
+        """Close the store. Do not use it afterwards."""
         ...

@@ -38,14 +38,14 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TextWithContext:
-    """A text to classify, and what its answer has to rest on; a cascade's verifier is shown both.
+    """A text to classify with its source context; a cascade's verifier reads both.
 
     Attributes
     ----------
     text : str
         The text.
     context : str or None
-        What its answer has to rest on.
+        Source text of the answer.
 
     Examples
     --------
@@ -69,9 +69,9 @@ class Example:
     answer : str
         Its true label; the JSON text of a whole answer where it holds several.
     additional_context : mapping of str to str
-        What a person would want to know when the answer is wrong; shown in feedback only.
+        Explanation of the true answer; shown in feedback only.
     context : str or None
-        What the answer has to rest on; shown to a cascade's verifier only.
+        Source text of the answer; shown to a cascade's verifier only.
 
     Raises
     ------
@@ -103,7 +103,7 @@ class Example:
 
     @property
     def text(self) -> str | TextWithContext:
-        """The input, with its context where there is one: the text that a classifier is asked about."""
+        """The input, with its context if it has one."""
         return self.input if self.context is None else TextWithContext(self.input, self.context)
 
 
@@ -119,11 +119,11 @@ class Columns:
         Name and column of every field of an answer that has several; read where a row has them all, or has no column
         `answer`.
     multi_label : bool
-        Whether an answer holds any number of labels.
+        True if an answer holds any number of labels.
     separator : str
         What stands between such labels where they are not given as a JSON array.
     context : str or None
-        What the answer has to rest on, for a cascade's verifier; a row may lack it.
+        Source text of the answer, for a cascade's verifier; a row may lack it.
     """
 
     input: str = "input"
@@ -145,11 +145,11 @@ class Row:
     line: int
 
     def error(self, message: str) -> DataError:
-        """Return an error that names the file and the line."""
+        """Return a `DataError` with the file and the line."""
         return DataError(message, path=self.path, line=self.line)
 
     def expected(self, what: str, column: str) -> DataError:
-        """Return the error for a column whose value is not what was expected."""
+        """Return the error for a column with an unexpected value."""
         value = self.values.get(column)
         shown = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
         known = ", ".join(map(str, self.values)) or "none"
@@ -194,7 +194,7 @@ def _read_jsonl(path: Path, most: int) -> Iterator[Row]:
 
 
 def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank with their numbers, without line ends."""
+    """Yield the non-blank lines with their numbers, without line ends."""
     line = 0
     while data := file.readline(most + 1):
         line += 1
@@ -245,7 +245,7 @@ def _read_csv(path: Path, most: int) -> Iterator[Row]:
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Refuse two columns of one name, of which nobody knows which counts; nameless ones count for nothing."""
+    """Refuse repeated column names, which are ambiguous; columns without a name are ignored."""
     twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
     if twice is not None:
         raise DataError(
@@ -256,7 +256,7 @@ def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
 
 
 def _csv_records(path: Path, most: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield every record that is not blank with the line it starts on."""
+    """Yield the non-blank records with the line each starts on."""
     # The module's own limit for a field, 131,072, is process-wide and below ours.
     csv.field_size_limit(max(csv.field_size_limit(), most))
     start = 1
@@ -355,7 +355,7 @@ def iter_examples(
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Place of labelled rows.
+    """File and columns of labelled rows.
 
     Attributes
     ----------
@@ -388,7 +388,7 @@ class DataSource:
 
 
 def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWithContext]:
-    """Read unlabelled texts: the lines of a ``.txt`` file that are not blank, or a column of a data file.
+    """Read unlabelled texts: the non-blank lines of a ``.txt`` file, or a column of a data file.
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ def _text(row: Row, column: str) -> str:
 
 
 def _answer(row: Row, columns: Columns) -> str:
-    """Return the true answer: a label, or the JSON text of an answer that holds several."""
+    """Return the true answer: a label, or JSON text for several labels."""
     if not columns.fields and not columns.multi_label:
         return _text(row, columns.answer)
     own = dict(columns.fields)
@@ -457,7 +457,7 @@ def _split(row: Row, column: str) -> str:
 
 
 def _context(row: Row, column: str | None) -> str | None:
-    """Return the context that the answer rests on; the column has to be there, but a row may leave it empty."""
+    """Return the context of a row. The column is required, its cell may be empty."""
     if column is None or (column in row.values and row.values[column] in (None, "")):
         return None
     return _text(row, column)
@@ -475,7 +475,7 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
 
 
 def _encodable(text: str, row: Row) -> str:
-    """Refuse half of a surrogate pair, which JSON can spell and no file or request can carry."""
+    """Refuse lone surrogates: JSON can spell them, but UTF-8 cannot encode them."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

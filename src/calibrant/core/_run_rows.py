@@ -1,4 +1,4 @@
-"""One saved prediction, checked: a line of ``predictions.jsonl``, or a row of another file with the same names."""
+"""Saved predictions: lines of ``predictions.jsonl``, or rows of a file with the same columns."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RunRow:
     input, answer, label : str or None
         The text, its true label and the predicted one, where known.
     outcome : Outcome
-        How the row ended; ``ok`` where the row does not say.
+        Outcome of the row; ``ok`` if the row has none.
     confidence : float
-        In [0, 1]; NaN where there is none.
+        Confidence in [0, 1]; NaN if missing.
     correct : int
         1 right, 0 wrong, -1 unknown: the row failed with a transport error, or its true label is not known.
     cost, latency_seconds : float
@@ -59,7 +59,7 @@ class RunRow:
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> RunRow:
-        """Check a row that was read.
+        """Return the checked prediction of a raw row.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ def _text(values: Mapping[str, Any], name: str) -> str | None:
 
 
 def _number(values: Mapping[str, Any], name: str, expected: str, *, least: float, most: float) -> float:
-    """Return a number of a row, NaN where it has none; texts of numbers count, as in a CSV file."""
+    """Return a number of a row, NaN if missing; numeric strings are parsed, as in a CSV file."""
     value = values.get(name)
     if value is None or value == "":
         return math.nan
@@ -146,7 +146,7 @@ def _amount(values: Mapping[str, Any], name: str) -> float:
 
 
 def _correct(values: Mapping[str, Any]) -> int:
-    """Return the correctness that the row states, or else that of its labels."""
+    """Return the correctness stored in the row, otherwise computed from its labels."""
     if "correct" in values:
         value = values["correct"]
         if value is True or value is False:

@@ -1,4 +1,4 @@
-"""The one reader of JSON schemas: what may stand at a place of an answer.
+"""Reader of JSON schemas: the values that a schema allows at each path.
 
 ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``enum`` and ``const`` are understood, wherever they stand. Whoever wants to
 know which labels a schema allows, or which text it leaves open, asks a `SchemaNode`; nobody else takes schemas apart.
@@ -60,7 +60,7 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
 
 @dataclass(frozen=True)
 class SchemaNode:
-    """Values that a schema allows at one place of an answer.
+    """Values that a schema allows at one path of an answer.
 
     Attributes
     ----------
@@ -89,24 +89,24 @@ class SchemaNode:
 
     @property
     def values(self) -> list[Any]:
-        """The values its enums and constants name, each once, in the schema's order."""
+        """Distinct values of the node's enums and constants, in the schema's order."""
         # JSON tells 1 from true, and values that cannot be hashed from each other.
         found = [value for node in self.alternatives for value in _values(node)]
         return list({v if isinstance(v, str) else (json.dumps(v),): v for v in found}.values())
 
     @property
     def is_closed(self) -> bool:
-        """True if `values` are all that may stand here."""
+        """True if the schema allows no value beyond `values`."""
         return bool(self.alternatives) and all("const" in n or "enum" in n for n in self.alternatives)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The properties of the objects that may stand here, in the schema's order."""
+        """Property names of the allowed objects, in the schema's order."""
         return tuple(dict.fromkeys(name for node in self.alternatives for name in _properties(node)))
 
     @property
     def is_one_object(self) -> bool:
-        """True if only an object may stand here, whose properties do not depend on each other.
+        """True if the schema allows only an object with independent properties.
 
         Of several alternatives with the same properties at most one property may differ: of two, not every
         combination would be allowed.
@@ -117,7 +117,7 @@ class SchemaNode:
         return sum(any(other[name] != part for other in others) for name, part in first.items()) <= 1
 
     def child(self, part: str | int) -> SchemaNode | None:
-        """Return the node of a property, or of an element of an array; None where there is none."""
+        """Return the node of a property or an array element; None if the schema has none."""
         below = [child for node in self.alternatives for child in _children(node, part)]
         if not below:
             return None
@@ -127,7 +127,7 @@ class SchemaNode:
 
 
 def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
-    """Yield the schemas `node` stands for, with references, allOf, anyOf and oneOf taken apart."""
+    """Yield the alternatives of `node`, with $ref, allOf, anyOf and oneOf resolved."""
     if depth > _MAX_DEPTH:
         msg = f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
         raise ConfigurationError(msg)
@@ -147,7 +147,7 @@ def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Itera
 
 
 def _merge(left: _Node, right: _Node) -> _Node:
-    """Return a schema that demands both; of two enums only the common values stay."""
+    """Merge two schemas that must both hold; two enums keep their common values."""
     merged = {**right, **left}
     if "properties" in left and "properties" in right:
         merged["properties"] = {**right["properties"], **left["properties"]}

@@ -15,7 +15,7 @@ WHAT_ACCEPTED_MEANS = (
 
 
 def changed_prompt(record: _Record) -> bool:
-    """Return whether the best prompt of a search is another than the seed prompt.
+    """Return True if a search's best prompt is not the seed prompt.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def changed_prompt(record: _Record) -> bool:
 
 
 def search_verdict(record: _Record) -> list[str]:
-    """Return the choice made on the validation rows, and whether the test rows bear it out.
+    """Return sentences on the validation rows' choice and on its test rows.
 
     Parameters
     ----------
@@ -36,25 +36,25 @@ def search_verdict(record: _Record) -> list[str]:
     validated = record.get("validated") or []
     heads = record.get("by_head")
     if heads is not None and record["chosen"] != heads["raced"]:
-        return [*_decided_by_head(record, heads), *_given(validated), *_tested_with_head(record)]
+        return [*_decided_by_head(record, heads), *_given_prompts(validated), *_tested_with_head(record)]
     same = [] if heads is None else [_not_by_head(heads)]
     if not changed_prompt(record):
         if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
             return [
                 "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             ]
-        return [*_kept(validated), *same, *_given(validated), *_detectable(record)]
+        return [*_kept_seed(validated), *same, *_given_prompts(validated), *_detectable_gain(record)]
     if not validated:  # by an earlier version
-        return _tested(record)
+        return _test_warning(record)
     seed, best = validated[0], validated[record["chosen"]]
     rows = "the" if best.get("rows") is None else f"{best['rows']}"
     name = f", {best['origin']}" if best.get("origin") else ""
     chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
-    return [chosen, *same, *_given(validated), *_tested(record)]
+    return [chosen, *same, *_given_prompts(validated), *_test_warning(record)]
 
 
 def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
-    """Say that the heads of the best two prompts changed what the race had chosen."""
+    """Return a sentence on heads that changed the race's choice."""
     best = record["validated"][record["chosen"]]
     name = f", {best['origin']}," if best.get("origin") else ""
     kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
@@ -69,7 +69,7 @@ def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
 
 
 def _tested_with_head(record: _Record) -> list[str]:
-    """Return a sentence on the test rows: another prompt with its head, beside the seed prompt as it was scored."""
+    """Return a sentence on the test rows: the best prompt with its head against the seed prompt."""
     found = (record.get("final") or {}).get("against_seed")
     if not changed_prompt(record) or found is None:
         return []
@@ -89,7 +89,7 @@ def _not_by_head(heads: _Record) -> str:
     )
 
 
-def _kept(validated: list[_Record]) -> list[str]:
+def _kept_seed(validated: list[_Record]) -> list[str]:
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated
@@ -103,7 +103,7 @@ def _kept(validated: list[_Record]) -> list[str]:
         ]
     best = max(others, key=lambda one: float(one["score"]))
     kept = (
-        f"No prompt was better than the seed prompt on the validation rows in score, {_counted(seed)} and macro F1 at "
+        f"No prompt was better than the seed prompt on the validation rows in score, {_measure(seed)} and macro F1 at "
         "once: the seed prompt is kept."
     )
     return [
@@ -112,8 +112,8 @@ def _kept(validated: list[_Record]) -> list[str]:
     ]
 
 
-def _given(validated: list[_Record]) -> list[str]:
-    """Compare the prompts that the task gave, by what was measured on the same rows for all of them."""
+def _given_prompts(validated: list[_Record]) -> list[str]:
+    """Compare the prompts of the task file by the measure that all of them share."""
     given = [one for one in validated if one.get("origin")]
     if not given:
         return []
@@ -126,8 +126,8 @@ def _given(validated: list[_Record]) -> list[str]:
     ]
 
 
-def _detectable(record: _Record) -> list[str]:
-    """Return a sentence on the least gain that is likely to be found."""
+def _detectable_gain(record: _Record) -> list[str]:
+    """Return a sentence on the smallest detectable gain."""
     gain = record.get("detectable_gain")
     if gain is None:
         return []
@@ -135,8 +135,8 @@ def _detectable(record: _Record) -> list[str]:
     return [f"{found}; smaller differences need more rows."]
 
 
-def _tested(record: _Record) -> list[str]:
-    """Say it where the test rows speak against the choice, or show nothing."""
+def _test_warning(record: _Record) -> list[str]:
+    """Return a warning if the test rows contradict the choice or are inconclusive."""
     found = [
         interval
         for interval in ((record.get("comparison") or {}).get("interval"), record.get("credit_difference"))
@@ -153,13 +153,13 @@ def _tested(record: _Record) -> list[str]:
     return ["The test rows show no difference: its interval holds 0."] if found else []
 
 
-def _counted(seed: _Record) -> str:
+def _measure(seed: _Record) -> str:
     return "accuracy" if seed.get("credit") is None else "credit"
 
 
 def _steps(seed: _Record, other: _Record) -> str:
     first = ("score", "score") if seed.get("log_loss") is None else ("log_loss", "log loss")
-    names = [first, (_counted(seed), _counted(seed)), ("macro_f1", "macro F1")]
+    names = [first, (_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 
 

@@ -36,7 +36,7 @@ class Section(pydantic.BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class SectionTable:
-    """A section of a task file as it was written, for the package that knows what it may hold.
+    """Raw section of a task file, validated by the package that owns it.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        It is no TOML, or nested too deeply to be read.
+        The text is invalid TOML, or nested too deeply.
     """
     try:
         return tomllib.loads(text)
@@ -89,7 +89,7 @@ def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
     Parameters
     ----------
     problems : iterable of (location, str)
-        Where each mistake is, and what to say of it.
+        Location and message of each problem.
     text : str
         The file's content.
     path : Path
@@ -134,9 +134,9 @@ def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel],
     problem : mapping
         One of the errors of a `pydantic.ValidationError`.
     root : type
-        What was validated.
+        The validated class.
     prefix : str, optional
-        Where the root itself stands, such as ``cascade.``.
+        Prefix of the root's keys, such as ``cascade.``.
     """
     location = [name for name in problem["loc"] if isinstance(name, str)]
     where = prefix + ".".join(location)
@@ -154,14 +154,14 @@ def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel],
 
 
 def _section_in(annotation: object) -> Any:  # noqa: ANN401 (a type, or None)
-    """Return the section in a field's type, which may be optional or one of several."""
+    """Return the section class in a field's type, which may be optional or a union."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
 def line_of(text: str, location: Sequence[Any]) -> int:
-    """Return the line that sets the key at `location`, or the table it belongs to: tomllib keeps no positions."""
+    """Return the line of the key at `location`, or of its table; tomllib keeps no positions."""
     wanted = tuple(map(str, location))
     table: tuple[str, ...] = ()
     entries: Counter[tuple[str, ...]] = Counter()  # of arrays of tables
@@ -183,7 +183,7 @@ def line_of(text: str, location: Sequence[Any]) -> int:
 
 
 def _numbered(path: tuple[str, ...], entries: Mapping[tuple[str, ...], int]) -> tuple[str, ...]:
-    """Return a table's path through the latest entries of the arrays it lies in."""
+    """Return a table's path, with the latest index of every enclosing array."""
     found: tuple[str, ...] = ()
     for part in path[:-1]:
         found += (part,)

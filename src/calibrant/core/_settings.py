@@ -57,7 +57,7 @@ class ModelSettings(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _check_label_codes(cls, given: object) -> object:
-        """Leave out a key that earlier versions wrote into every record, and refuse it where it was set."""
+        """Drop a key written by earlier versions; refuse it if it was set."""
         if not isinstance(given, dict) or "label_codes" not in given:
             return given
         if (codes := given["label_codes"]) is not False:
@@ -120,7 +120,7 @@ class CalibrationSettings(Section):
 
 
 class DemonstrationSettings(Section):
-    """The ``[demonstrations]`` section: which labelled texts a prompt shows beside the text it is about.
+    """The ``[demonstrations]`` section: labelled texts that a prompt shows as examples.
 
     Attributes
     ----------
@@ -141,12 +141,12 @@ class DemonstrationSettings(Section):
 
     @classmethod
     def of(cls, values: object) -> Self:
-        """Return the settings in a mapping.
+        """Return the settings from a mapping.
 
         Raises
         ------
         ConfigurationError
-            It is none, or a value is unknown or out of range.
+            The value is no mapping, or a setting is unknown or out of range.
         """
         try:
             return cls.model_validate(values)
@@ -158,12 +158,12 @@ class DemonstrationSettings(Section):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the settings in JSON text, such as ``{"k": 5, "balance": "balanced"}``.
+        """Parse settings from JSON text, such as ``{"k": 5, "balance": "balanced"}``.
 
         Raises
         ------
         ConfigurationError
-            It is no JSON, or as `of`.
+            The text is invalid JSON, or a setting is invalid.
         """
         try:
             values = json.loads(text)
@@ -186,7 +186,7 @@ class HeadSettings(Section):
     file : Path or None
         A saved head, applied to every prediction under the prompt and the model it was fitted on.
     fit : {"auto", "off"}
-        Whether a search learns a head for its best prompt.
+        With ``auto``, a search learns a head for its best prompt.
     embeddings : str or None
         ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives a head that is learned a vector of each text
         beside its words, and a saved one the model it was fitted with, in place of the name it holds. None reads words

@@ -1,4 +1,4 @@
-"""Labels that stand in a relation: on a scale from low to high, or in a tree."""
+"""Structured labels: ordinal scales and hierarchies."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ class OrdinalLabels(LabelSet):
         return {label: rank for rank, label in enumerate(self.labels)}
 
     def rank(self, label: str) -> int:
-        """Return the number of labels below `label`, which is spelled as in the label set.
+        """Return the rank of a canonical label, 0 for the lowest.
 
         Raises
         ------
         KeyError
-            It is not one of the labels.
+            `label` is not in the label set.
         """
         return self._ranks[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return one question for every label but the highest: ``yes`` if the answer stands above it, else ``no``."""
+        """Return one aspect per label but the highest: ``yes`` if the answer ranks above it, else ``no``."""
         predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
         return tuple(
             Aspect(
                 name=f"above {label}",
                 predicted=_ANSWERS[predicted > rank],
                 expected=_ANSWERS[expected > rank],
-                confidence=_implied(prediction.confidence, sides, _ANSWERS[predicted > rank]),
+                confidence=_implied_confidence(prediction.confidence, sides, _ANSWERS[predicted > rank]),
                 distribution=sides,
             )
             for rank, (label, sides) in enumerate(
@@ -83,7 +83,7 @@ class OrdinalLabels(LabelSet):
         )
 
     def _sides(self, whole: LabelDistribution | None) -> Sequence[LabelDistribution | None]:
-        """Return the probability of standing at or below, and above, every label but the highest."""
+        """Return the probabilities of ranking at or below, and above, every label but the highest."""
         if whole is None:
             return [None] * (len(self) - 1)
         shares, known = whole.probabilities, whole.measured
@@ -93,11 +93,13 @@ class OrdinalLabels(LabelSet):
         mass[:, 0], mass[:, 1] = shares.cumsum()[:-1], shares[::-1].cumsum()[-2::-1]
         measured[:, 0] = np.logical_or.accumulate(known)[:-1]
         measured[:, 1] = np.logical_or.accumulate(known[::-1])[-2::-1]
-        return [_marginal(whole, _ANSWERS, *row) for row in zip(_log(mass), measured, strict=True)]
+        return [
+            _marginal_distribution(whole, _ANSWERS, *row) for row in zip(_log(mass), measured, strict=True)
+        ]
 
 
 class _Level(NamedTuple):
-    """The beginnings of labels that one level tells apart, and which label has which."""
+    """Distinct path prefixes at one level, and the prefix of each label."""
 
     values: tuple[str, ...]
     members: NDArray[np.intp]  # (L,), indices into `values`
@@ -182,7 +184,7 @@ class HierarchicalLabels(LabelSet):
         return max(len(self.path(label)) for label in self.labels)
 
     def beginning(self, label: str, level: int) -> str:
-        """Return the beginning of a label up to a level in [1, `depth`]; the whole label where it ends before.
+        """Return the path prefix of a label up to a level in [1, `depth`]; a shorter label whole.
 
         Raises
         ------
@@ -193,17 +195,19 @@ class HierarchicalLabels(LabelSet):
         return own.values[int(own.members[self._places[label]])]
 
     def groups(self, level: int) -> NDArray[np.intp]:
-        """Return, for every label, the number of its beginning up to a level in [1, `depth`], shape (L,)."""
+        """Return the index of each label's path prefix up to a level in [1, `depth`], shape (L,)."""
         return self._levels[level - 1].members
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return the beginnings of the path, level by level; the last is the label itself."""
+        """Return one aspect per path prefix, level by level; the last is the label itself."""
         predicted, expected = self._places[prediction.label or ""], self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):
             is_last = number == self.depth
             groups = (
-                prediction.distribution if is_last else _grouped(prediction.distribution, values, members)
+                prediction.distribution
+                if is_last
+                else _grouped_distribution(prediction.distribution, values, members)
             )
             value = values[members[predicted]]
             found.append(
@@ -213,7 +217,7 @@ class HierarchicalLabels(LabelSet):
                     expected=values[members[expected]],
                     confidence=prediction.confidence
                     if is_last
-                    else _implied(prediction.confidence, groups, value),
+                    else _implied_confidence(prediction.confidence, groups, value),
                     distribution=groups,
                 )
             )
@@ -245,22 +249,22 @@ def _key(path: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(normalise_label, path))
 
 
-def _implied(own: float | None, marginal: LabelDistribution | None, value: str) -> float | None:
-    """Return the confidence in what follows from the label: whoever is sure of the label is as sure of that."""
+def _implied_confidence(own: float | None, marginal: LabelDistribution | None, value: str) -> float | None:
+    """Return the confidence in a value that the label implies: at least the label's own."""
     if own is None or marginal is None:
         return own
     return min(max(own, marginal.probability(value)), 1.0)
 
 
-def _grouped(
+def _grouped_distribution(
     whole: LabelDistribution | None, values: tuple[str, ...], members: NDArray[np.intp]
 ) -> LabelDistribution | None:
-    """Return the distribution over groups of labels; `members` says which group each label is in."""
+    """Return the distribution over groups of labels; `members` holds each label's group index."""
     if whole is None:
         return None
     mass = np.asarray(np.bincount(members, weights=whole.probabilities), dtype=np.float64)
     measured = np.bincount(members, weights=whole.measured) > 0
-    return _marginal(whole, values, _log(mass), measured)
+    return _marginal_distribution(whole, values, _log(mass), measured)
 
 
 def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -268,13 +272,13 @@ def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _marginal(
+def _marginal_distribution(
     whole: LabelDistribution,
     values: tuple[str, ...],
     logprobs: NDArray[np.float64],
     measured: NDArray[np.bool_],
 ) -> LabelDistribution:
-    """Return a distribution of sums of another's probabilities, whose error bounds its own."""
+    """Return a marginal of a distribution; it inherits the error bound."""
     return LabelDistribution(
         labels=values,
         logprobs=logprobs,
@@ -290,7 +294,7 @@ def _marginal(
 def structured_labels(
     labels: Sequence[str], *, structure: str = "flat", separator: str | None = None
 ) -> LabelSet:
-    """Return labels in the structure that settings name.
+    """Return a label set of the given structure.
 
     Parameters
     ----------

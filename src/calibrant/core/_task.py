@@ -68,9 +68,9 @@ class Task:
     model : ModelSettings
         Which model answers by default.
     scoring : ScoringSettings
-        How predictions are scored during the search.
+        Scoring of predictions during the search.
     calibration : CalibrationSettings
-        What is done to distributions before they are used.
+        Corrections of distributions before use.
     demonstrations : DemonstrationSettings or None
         Which training rows every prompt shows beside its text; None shows none.
     head : HeadSettings
@@ -211,7 +211,7 @@ class Task:
 
 
 def _tables(settings: TaskFile, text: str, path: Path) -> dict[str, SectionTable]:
-    """Return the sections that core does not know."""
+    """Return the sections that other packages validate."""
     keys = frozenset(settings.model_fields_set)
     return {
         name: SectionTable(values=getattr(settings, name), path=path, beside=keys - {name}, text=text)
@@ -227,7 +227,7 @@ def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:
 
 
 def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> None:
-    """Warn of rows of one split that stand in another one too: their numbers would flatter."""
+    """Warn about rows shared by two splits, which inflate the measured quality."""
     if len(splits) < 2:
         return
     texts = {split: {normalise_label(row.input) for row in rows} for split, rows in splits.items()}
@@ -252,7 +252,7 @@ def check_answer(
     Raises
     ------
     DataError
-        It is not one of the labels.
+        The answer is not in the label set.
     """
     answer = labels.canonical(example.answer)
     if answer is None:

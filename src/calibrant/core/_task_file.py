@@ -1,4 +1,4 @@
-"""Task files: the keys and sections of their TOML, and the mistakes in them that no single key shows."""
+"""Task files: TOML keys and sections, and checks across keys."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class TaskFile(Section):
         )
 
     def sources(self, directory: Path) -> dict[Split, DataSource]:
-        """Return the places of the splits' rows."""
+        """Return the data source of each split."""
         sources = {}
         for split in SPLITS:
             own: str | None = getattr(self.data, split)
@@ -159,7 +159,7 @@ class TaskFile(Section):
         return sources
 
     def label_set(self) -> LabelSet:
-        """Return the label set; the file has no mistakes."""
+        """Return the label set of a valid file."""
         if self.fields is not None:
             return FieldLabels(
                 [Field(name=field.name, labels=_labels(field), path=field.path) for field in self.fields]
@@ -168,7 +168,7 @@ class TaskFile(Section):
 
 
 def read_task_file(path: Path) -> tuple[TaskFile, str]:
-    """Return the settings of a task file and its text, which line numbers are found in.
+    """Return the settings of a task file, and its text for line numbers in messages.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def _read_text(path: Path) -> str:
 
 
 def _problems(file: TaskFile) -> Iterator[Problem]:
-    """Yield repeated and missing keys, and settings that do not fit the answers of the task."""
+    """Yield the problems across keys, such as parameters that the scoring strategy lacks."""
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
     for name in [name for name in file.scoring.parameters if name not in known]:
@@ -279,7 +279,7 @@ def _field_problems(file: TaskFile, fields: Sequence[FieldSection]) -> Iterator[
 
 
 def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
-    """Yield names, paths and columns that two fields share, and paths that lead into another field's label."""
+    """Yield names, paths and columns that two fields share, and paths inside another field's label."""
     paths = [field.path or field.name for field in fields]
     values = {
         "name": [normalise_label(field.name) for field in fields],
@@ -306,7 +306,7 @@ def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
 def prompt_problems(
     prompt: str, others: Sequence[str], descriptions: Mapping[str, str], labels: LabelSet
 ) -> Iterator[Problem]:
-    """Yield other prompts that are no text or repeated, and descriptions that fit no label.
+    """Yield blank or repeated candidate prompts, and descriptions of unknown labels.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ class Vocabulary:
     Parameters
     ----------
     pieces : sequence of bytes, length V
-        What each token adds to a text; empty for control tokens.
+        Bytes of each token; empty for control tokens.
     """
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
@@ -49,7 +49,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class TokenLogprobs:
-    """The log-probability of every token at one place of a text.
+    """Log-probabilities of every token at one position of a text.
 
     Attributes
     ----------
@@ -64,12 +64,12 @@ class TokenLogprobs:
 
     @cached_property
     def log_total(self) -> float:
-        """The constant: natural logarithm of the sum of the logits' exponentials."""
+        """Log-partition: natural logarithm of the sum of the logits' exponentials."""
         most = float(self.logits.max())
         return most + math.log(float(np.exp(self.logits - np.float32(most)).sum(dtype=np.float64)))
 
     def at(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return natural logarithms of the probabilities of some tokens, at most 0, shape (n,)."""
+        """Return the natural log-probabilities of `tokens`, at most 0, shape (n,)."""
         found: NDArray[np.float64] = np.minimum(self.logits[tokens].astype(np.float64) - self.log_total, 0.0)
         return found
 
@@ -100,7 +100,7 @@ class TokenLogprobs:
 
 @runtime_checkable
 class TokenContinuation(Continuation, Protocol):
-    """A row's place in an engine that tells the log-probabilities of all tokens, after several texts at once."""
+    """Engine session of one row: log-probabilities of all tokens, for several texts at once."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -109,20 +109,20 @@ class TokenContinuation(Continuation, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Usage of the row so far: its prompt once, and a token for every text that was asked about."""
+        """Usage of the row so far: its prompt once, and one token per scored text."""
         ...
 
     @property
     def model(self) -> str:
-        """The model that answers."""
+        """Name of the model."""
         ...
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the tokens that write the beginning of an answer, as the tokeniser writes them in place."""
+        """Return the tokens of an answer prefix, tokenised in its context."""
         ...
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
-        """Return the next-token log-probabilities after each of `texts`, beginnings of the answer given as tokens.
+        """Return the next-token log-probabilities after each answer prefix of `texts`, given as tokens.
 
         Raises
         ------

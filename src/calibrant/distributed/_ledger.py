@@ -89,13 +89,13 @@ class Ledger:
         """Lend from one up to `rows` rows, or return the reason for a refusal."""
         if self._stopped:
             return Loan(0, self._stopped)
-        refused = self._refused(self._lent)
+        refused = self._refusal_reason(self._lent)
         if refused:
             self._closed = self._closed or refused
             return Loan(0, refused)
         if self._has_budget and not self._gate.rows:
             rows = 1  # the price of a row is unknown until one is settled
-        while rows > 1 and self._refused(self._lent + self._parts * rows):
+        while rows > 1 and self._refusal_reason(self._lent + self._parts * rows):
             rows //= 2
         # Lent rows count as paid until settled: a crash can never overrun a budget.
         self._lent += rows
@@ -116,7 +116,7 @@ class Ledger:
         limits = self._gate.limits
         return not limits.max_requests is limits.max_tokens is limits.max_cost is None
 
-    def _refused(self, under_way: int) -> str:
+    def _refusal_reason(self, under_way: int) -> str:
         """Return the name of the budget that `under_way` more rows at the mean price would exceed, or an empty text."""
         gate = self._gate
         gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))

@@ -38,7 +38,7 @@ def require_ray() -> Any:  # noqa: ANN401 (an optional module)
     Raises
     ------
     ConfigurationError
-        It is not installed.
+        Ray is not installed.
     """
     try:
         importlib.import_module("ray.data")

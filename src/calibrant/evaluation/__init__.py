@@ -1,4 +1,4 @@
-"""Batches of any size: what is asked, what came back, how good it is, and nothing paid for twice."""
+"""Evaluation of classifiers on labelled rows: runs, metrics, calibration and provider batches."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Baselines beside a finished evaluation: drawn rows, so that time and memory are bounded."""
+"""Baselines of a finished evaluation, on a bounded sample of its rows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _Raw = TypeVar("_Raw")
 
 
 class _DrawnRow(NamedTuple):
-    """A row with the label it was given."""
+    """A sampled row with its predicted label."""
 
     example: Example
     label: str | None = None
 
 
 def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: LabelSet) -> BaselineComparison:
-    """Compare a finished evaluation with baselines, and keep the comparison in its ``metrics.json``.
+    """Compare a finished evaluation with baselines, and store the comparison in ``metrics.json``.
 
     Of many rows some are drawn with a fixed seed: at most 10,000 to learn from and 5,000 to judge on, fewer where they
     are longer than 500 characters on average.
@@ -63,13 +63,13 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
     try:
-        judged = _drawn(RowFile(predictions).lines(), _answered, most=_JUDGED)
+        judged = _drawn_rows(RowFile(predictions).lines(), _answered_row, most=_JUDGED)
     except (StateError, ValueError) as error:
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
     texts = {normalise_label(row.example.input) for row in judged}
-    learned = _drawn(
+    learned = _drawn_rows(
         labelled,
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
@@ -84,16 +84,18 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     return found
 
 
-def _answered(line: bytes) -> _DrawnRow | None:
-    """Return the row of a line; None where it failed with a transport error."""
+def _answered_row(line: bytes) -> _DrawnRow | None:
+    """Return the row of a line; None after a transport error."""
     row = read_row(line)
     if row.outcome is Outcome.ERROR or row.input is None or row.answer is None:
         return None
     return _DrawnRow(Example(input=row.input, answer=row.answer), row.label)
 
 
-def _drawn(rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int) -> list[_DrawnRow]:
-    """Draw rows in one pass, in their order: those with the smallest random numbers, as many as the bounds allow.
+def _drawn_rows(
+    rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int
+) -> list[_DrawnRow]:
+    """Sample rows in one pass, in input order, by their smallest random numbers.
 
     Only rows that may stay are read.
     """

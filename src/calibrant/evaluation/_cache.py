@@ -36,7 +36,7 @@ def default_history() -> str:
 
 
 def _database(variable: str, name: str, xdg_variable: str, folder: str) -> str:
-    """Return the URL or file that `variable` names, or else the file `name` in the user's folder."""
+    """Return the URL or file in environment `variable`, otherwise file `name` in the user's folder."""
     if named := os.environ.get(variable):
         return named
     if home := os.environ.get("CALIBRANT_HOME"):
@@ -50,7 +50,7 @@ def _database(variable: str, name: str, xdg_variable: str, folder: str) -> str:
 def open_cache(
     place: str | Path, *, max_bytes: int | None = _MAX_BYTES, recreate: bool = True
 ) -> Iterator[PredictionCache]:
-    """Open a cache, and close it at the end; what cannot be saved then is a warning, as the results are there.
+    """Open a cache for the block; a failed save at its end is only a warning.
 
     Parameters
     ----------

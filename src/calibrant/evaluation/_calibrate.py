@@ -1,4 +1,4 @@
-"""Calibration from saved predictions: fitted on one half of the rows, measured on the other."""
+"""Calibration from saved predictions, fitted and measured on separate halves of the rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOutRows:
-    """Numbers of rows that are not used, by reason.
+    """Number of excluded rows, by reason.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class LeftOutRows:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutMeasures:
-    """Quality of the confidence on rows that were not fitted.
+    """Quality of the confidence on held-out rows.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ def calibrate_predictions(
 
 @dataclass(frozen=True, kw_only=True)
 class _Labelled:
-    """Rows to learn from: confidence, correctness, names (texts, where known) and predicted labels, length n."""
+    """Training columns of length n: confidence, correctness, names (texts, if known) and predictions."""
 
     p: _Floats
     y: _Floats
@@ -261,7 +261,7 @@ class _Labelled:
     predicted: Sequence[str] | None
 
     def halves(self, rng: np.random.Generator) -> tuple[_Labelled, _Labelled]:
-        """Return two halves at random; rows of one name stay together."""
+        """Split the rows into two random halves; rows of one name stay together."""
         groups: dict[str, list[int]] = {}
         for row, name in enumerate(self.names):
             groups.setdefault(name, []).append(row)
@@ -285,7 +285,7 @@ class _Labelled:
 
 
 def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
-    """Return the rows with a confidence and a known true label, and the numbers of the others."""
+    """Return the rows with confidence and true label, and the counts of the others."""
     unlabelled = (found.correct == UNKNOWN) & ~found.failed
     unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
     kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
@@ -312,7 +312,7 @@ def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
 
 
 def _thresholds(rows: _Labelled) -> ThresholdSuggestion | str:
-    """Return suggested thresholds, or the reason for their absence."""
+    """Return suggested thresholds, or the reason for none."""
     try:
         return suggest_thresholds(rows.p, rows.y)
     except ConfigurationError as error:  # the values are checked: there are too few of a kind
@@ -320,7 +320,7 @@ def _thresholds(rows: _Labelled) -> ThresholdSuggestion | str:
 
 
 def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:
-    """Return calibration error and Brier score of both, and the paired difference, with intervals."""
+    """Return calibration error and Brier score before and after, with paired differences and intervals."""
     squares = [(p - y) ** 2 for p in (before, after)]
     n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
     brier = [bootstrap_interval(values, _LEVEL, n_resamples=n_resamples, rng=rng) for values in squares]

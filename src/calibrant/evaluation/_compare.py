@@ -24,7 +24,7 @@ _SHOWN: Final = 60  # characters of a text in a message
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRun:
-    """The numbers of one run, over its own rows.
+    """Figures of one run, over its own rows.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDifference:
-    """One run against the first.
+    """Paired difference of one run from the first.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class RunComparison:
 
     @property
     def all_better(self) -> bool:
-        """True if every run is better than the first; as all must be, their number needs no correction."""
+        """True if every run is better than the first; requiring all needs no multiplicity correction."""
         return all(difference.is_better for difference in self.differences)
 
     def to_record(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
 
 
 def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64]:
-    """Return the places in `other` of the rows of `first`.
+    """Return the positions in `other` of the rows of `first`.
 
     Raises
     ------

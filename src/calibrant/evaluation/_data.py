@@ -1,4 +1,4 @@
-"""Labelled rows that are read as they are needed, and a look at them before anything is paid."""
+"""Streamed labelled rows, and their inspection before the first call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.core._task import check_answer
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """The labelled rows of a file, read anew whenever they are iterated over; memory does not grow with them.
+    """Labelled rows of a file, streamed again on every iteration.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Number and digest of the rows, from a first reading.
+    """Number and digest of the rows, from a first pass.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class Inspection:
     sha256: str
 
     def to_record(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the inspection as JSON values."""
         return {"rows": self.rows, "sha256": self.sha256}
 
 
 def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
-    """Yield the examples with their answers spelled as in `labels`.
+    """Yield the examples with canonical answers.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
-    """Read all rows once, before the first call: count them, and refuse broken ones.
+    """Read all rows once before the first call, to count them and refuse invalid ones.
 
     Raises
     ------

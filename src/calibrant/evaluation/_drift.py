@@ -71,7 +71,7 @@ def measure_drift(
 
 
 def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Return n m times the distance for each row of `new`, which says whose the sorted values are.
+    """Return n m times the distance for each row of the mask `new` over sorted values.
 
     With c of the first k values new, the functions differ by c / n - (k - c) / m.
     """

@@ -1,4 +1,4 @@
-"""Evaluates a classifier on labelled rows, however many, and loses none."""
+"""Evaluator of a classifier on labelled rows, with resumable runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_fingerprint(
     about: Mapping[str, Any],
     **engine: object,
 ) -> dict[str, Any]:
-    """Return all that the rows of an evaluation depend on, as ``run.json`` holds it.
+    """Return the settings that determine an evaluation's rows, as in ``run.json``.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def run_fingerprint(
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """Predictions and numbers of an evaluation.
+    """Predictions and metrics of an evaluation.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class RunAccount:
         self.started = time.perf_counter()
 
     def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
-        """Call the listener; `calls` are the fields of `EvaluationProgress` about calls and rate limits."""
+        """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
         tally = self.tally
         if self._on_progress is None:
             return
@@ -153,7 +153,7 @@ class RunAccount:
 
     @contextmanager
     def kept(self, finish: Callable[[], object]) -> Iterator[None]:
-        """Finish the run if an exception ends it: answered rows are kept, and the numbers say how many there are."""
+        """Write the metrics of the answered rows if an exception ends the block."""
         try:
             yield
         except BaseException as error:
@@ -171,7 +171,7 @@ class RunAccount:
         about: Mapping[str, Any],
         predictions: Sequence[Prediction] = (),
     ) -> EvaluationResult:
-        """Return the numbers; write them into the directory, if there is one, with the entries of `about`."""
+        """Return the metrics; write them with the entries of `about` into the directory, if there is one."""
         metrics = self.tally.metrics(
             expected=self.expected,
             stopped=self.stopped,
@@ -185,7 +185,7 @@ class RunAccount:
 
 
 class BatchEvaluator:
-    """Runs labelled rows through a classifier, concurrently, and measures its answers.
+    """Evaluator that classifies labelled rows concurrently and measures the answers.
 
     With ``out``, rows go to a directory as they are answered: ``predictions.jsonl`` (one JSON object a
     row, in the order of the input), ``metrics.json`` and ``run.json``. Memory then does not grow with the
@@ -332,7 +332,7 @@ class BatchEvaluator:
 
 
 class _EvaluationRun:
-    """One evaluation.
+    """State of one call of `BatchEvaluator.evaluate`.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ class _EvaluationRun:
         self._rows_called = self._calls_of_rows = 0
 
     def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
-        """Send the rows to files, and count those that are finished."""
+        """Open the output files, and count the finished rows in them."""
         self.directory = directory
         self._about = {**about, "model": self.predictor.describe()["model"]}
         self._file = PredictionsFile(directory, self._account.tally.add)
@@ -380,11 +380,11 @@ class _EvaluationRun:
 
     @property
     def has_rows_left(self) -> bool:
-        """True while there are rows to ask."""
+        """True while unanswered rows remain."""
         return self._account.remaining != 0
 
     def answer(self) -> None:
-        """Answer the remaining rows."""
+        """Classify the remaining rows."""
         if self._file is not None and self.directory is not None:
             self._file.open()
             for path in (self.directory.metrics, self.directory.parquet):
@@ -439,7 +439,7 @@ class _EvaluationRun:
         )
 
     def finish(self) -> EvaluationResult:
-        """Close the files and return the numbers."""
+        """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
         result = self._account.result(self.directory, self._about, self._predictions)

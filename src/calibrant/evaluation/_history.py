@@ -1,4 +1,4 @@
-"""Scores of evaluators in a database, with intervals of their means."""
+"""Evaluation history: scores in a database, with intervals of their means."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class HistoryInterval:
 
 
 class EvaluationHistory:
-    """Scores of evaluators in a database, and intervals over the latest of them.
+    """Database of evaluators' scores, with intervals over the latest ones.
 
     Scores of one account, evaluator and profile are a scope of their own; nothing computed from a
     scope depends on another. Several processes may record at once.
@@ -144,7 +144,7 @@ class EvaluationHistory:
         family: str | None = None,
         capture: str = _ALWAYS,
     ) -> bool:
-        """Record a single result; it is committed when this returns.
+        """Record one result in one transaction.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected capture 'always', or another word to leave it out, got {capture!r}."
             )
-        score = _checked(score_raw, passed, _checked_family(family), name="score_raw")
+        score = _checked_score(score_raw, passed, _checked_family(family), name="score_raw")
         if capture != _ALWAYS:
             return False
         self._store.add(scope, [score])
@@ -192,7 +192,7 @@ class EvaluationHistory:
         profile_name: str,
         family: str | None = None,
     ) -> int:
-        """Record several single results, all or none; the same as `record` for each, in one transaction.
+        """Record several results in one transaction, otherwise like `record` for each.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class EvaluationHistory:
             As `record`.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        results = _results(scores, family)
+        results = _checked_scores(scores, family)
         self._store.add(scope, results)
         return len(results)
 
@@ -228,7 +228,7 @@ class EvaluationHistory:
         run_id: str,
         family: str | None = None,
     ) -> int:
-        """Record the scores of an evaluation run, all or none.
+        """Record the scores of an evaluation run in one transaction.
 
         A run that is recorded again takes the place of what it recorded in this scope before. Of more
         than 1,000 scores, 1,000 are recorded, evenly spread: more are never looked at, and the last
@@ -260,7 +260,7 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected run_id of 1 to 255 printable characters, got {run_id!r:.300}."
             )
-        results = _results(scores, family, spread=True)
+        results = _checked_scores(scores, family, spread=True)
         self._store.add(scope, results, run_id=run_id)
         return len(results)
 
@@ -351,10 +351,10 @@ class EvaluationHistory:
             The database cannot be read.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        numbers = _numbers(values, name="values")
+        numbers = _finite_values(values, name="values")
         history = self._store.latest(scope, limit=_LATEST, without_run=without_run)
         return measure_drift(
-            numbers[np.array(_spread(len(numbers)), dtype=np.intp)],
+            numbers[np.array(_spread_positions(len(numbers)), dtype=np.intp)],
             np.array([score.score_raw for score in history], dtype=np.float64),
             rng=np.random.default_rng(0 if rng is None else rng),
         )
@@ -390,8 +390,8 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
     return number
 
 
-def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    """Return the values as finite numbers of shape (n,); what is no number is not taken for one."""
+def _finite_values(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
+    """Return the values as finite numbers, shape (n,); refuse other types."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":
         listed = array.tolist()
@@ -401,8 +401,8 @@ def _numbers(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _checked(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
-    """Return the score, or say what is wrong with it."""
+def _checked_score(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
+    """Return the checked score; refuse an invalid one."""
     score = _finite(value, name=name)
     if passed is not None and not isinstance(passed, bool | np.bool_):
         raise ConfigurationError(f"Expected passed to be True, False or None, got {passed!r:.100}.")
@@ -422,16 +422,16 @@ def _checked(value: object, passed: bool | None, family: str | None, *, name: st
     return Score(score_raw=score, passed=flag, family=family)
 
 
-def _results(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
-    """Check all results and return them as scores; with `spread`, at most 1,000 of them, evenly spread."""
+def _checked_scores(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
+    """Return checked scores of results; with `spread`, at most 1,000, evenly spaced."""
     checked_family = _checked_family(family)
-    numbers = _numbers(values, name="scores")
+    numbers = _finite_values(values, name="scores")
     if checked_family is not None and SCORE_TYPES[checked_family] == "binary":
         # Every result is checked, those that are not recorded included.
         for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
-            _checked(numbers[row], None, checked_family, name=f"scores[{row}]")
-    rows = _spread(len(numbers)) if spread else range(len(numbers))
-    return [_checked(numbers[row], None, checked_family, name=f"scores[{row}]") for row in rows]
+            _checked_score(numbers[row], None, checked_family, name=f"scores[{row}]")
+    rows = _spread_positions(len(numbers)) if spread else range(len(numbers))
+    return [_checked_score(numbers[row], None, checked_family, name=f"scores[{row}]") for row in rows]
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
@@ -456,8 +456,8 @@ def _score_type(scores: Sequence[Score]) -> ScoreType | None:
     return "binary" if binary else "continuous"
 
 
-def _spread(count: int) -> Sequence[int]:
-    """Return the places of at most 1,000 of `count` rows, evenly spread, in order."""
+def _spread_positions(count: int) -> Sequence[int]:
+    """Return the positions of at most 1,000 of `count` rows, evenly spaced, in order."""
     if count <= _LATEST:
         return range(count)
     return [(2 * place + 1) * count // (2 * _LATEST) for place in range(_LATEST)]

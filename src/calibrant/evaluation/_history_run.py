@@ -1,4 +1,4 @@
-"""Runs and answers of a service enter the history."""
+"""Recording of runs and service answers in the history."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class RunScope:
 
     @staticmethod
     def profile_of(classifier: Predictor) -> str:
-        """Return a name that changes with all that can change a prediction: prompt, model, options, labels."""
+        """Return a name derived from all settings that can change a prediction."""
         described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
         text = json.dumps(described, sort_keys=True, default=repr)
         return f"prompt-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
     def record(self, history: EvaluationHistory, directory: Path) -> HistoryEntry:
-        """Record the run in `directory`; a second time, it takes the place of the first.
+        """Record the run in `directory`, replacing an earlier record of it.
 
         Rows that failed with a transport error are left out.
 
@@ -120,7 +120,7 @@ class RunScope:
         return entry
 
     def record_answers(self, history: EvaluationHistory, confidences: Sequence[float]) -> None:
-        """Record confidences of answers that belong to no run, all or none.
+        """Record confidences of answers outside runs, in one transaction.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class RunScope:
 
 
 class AnswerRecorder:
-    """Records the confidence of every answer in a history, in a thread of its own.
+    """Background thread that records the confidence of every answer in a history.
 
     They are single results (``capture="always"``) of the evaluator ``TASK/confidence``, where `RunScope` records the
     confidences of runs. While the database cannot be written, the latest 10,000 wait, and it is tried again every five
@@ -166,7 +166,7 @@ class AnswerRecorder:
         self._thread.start()
 
     def add(self, predictions: Iterable[Prediction]) -> None:
-        """Note the confidences of answers, and return at once.
+        """Queue the confidences of answers without blocking.
 
         Answers without a label or a confidence, and calls that failed, have no score and are left out.
         """
@@ -176,7 +176,7 @@ class AnswerRecorder:
         self._work.set()
 
     def close(self) -> None:
-        """Record the waiting answers and end the thread; answers that cannot be recorded now are lost, and logged."""
+        """Record the queued answers and end the thread; unrecorded answers are dropped and logged."""
         self._closing.set()
         self._work.set()
         self._thread.join(_SECONDS_TO_CLOSE)
@@ -191,7 +191,7 @@ class AnswerRecorder:
             _LOG.error("%d answers were not recorded in the history.", len(self._waiting))
 
     def _write(self) -> bool:
-        """Record the waiting answers in one transaction; return False if that fails."""
+        """Record the queued answers in one transaction; return False on failure."""
         scores = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
             self._scope.record_answers(self._history, scores)
@@ -208,7 +208,7 @@ class AnswerRecorder:
 
 
 def _run_id(path: Path) -> str:
-    """Return the run's name, on disk before anything is recorded under it."""
+    """Return the run's name, stored on disk before its first record."""
     if path.exists():
         remedy = "delete it; the run is then recorded as a new one"
         record = read_json_object(path, remedy=remedy)

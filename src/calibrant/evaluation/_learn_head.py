@@ -1,4 +1,4 @@
-"""A head learned from the stored distributions of an evaluation: no call is made."""
+"""Heads learned from stored distributions of an evaluation, without calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedHead:
-    """A head and where it comes from.
+    """A head with its training rows and fingerprint.
 
     Attributes
     ----------
@@ -59,12 +59,12 @@ class LearnedHead:
         }
 
     def write(self, out: str | Path) -> Path:
-        """Write ``head.json`` into a directory, which is made where it does not exist; return the file.
+        """Write ``head.json`` into a directory, created if needed; return the file.
 
         Raises
         ------
         StateError
-            It cannot be written, or is the directory of the predictions.
+            The file cannot be written, or `directory` is that of the predictions.
         """
         directory = Path(out)
         if directory.resolve() == Path(self.source).resolve():
@@ -105,23 +105,23 @@ def learn_head(
     """
     place = Path(path)
     if place.is_file():
-        raise _refused(place, "a directory, got a file, of which nobody knows what it belongs to")
+        raise _refusal_error(place, "a directory, got a file, of which nobody knows what it belongs to")
     saved = load_predictions(place)
     fingerprint = _fingerprint(place, saved)
     logprobs, answers, texts = [], [], []
     for _, row in RowFile(place / PREDICTIONS).rows():
         if "parts" in row.values or "steps" in row.values:
-            raise _refused(place, "predictions of one model with one label each, got others")
+            raise _refusal_error(place, "predictions of one model with one label each, got others")
         probabilities = row.values.get("probabilities")
         if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
             continue
         if row.answer not in fingerprint.labels:
-            raise _refused(place, f"answers among the labels, got {row.answer!r:.80}")
+            raise _refusal_error(place, f"answers among the labels, got {row.answer!r:.80}")
         logprobs.append(_logprobs(probabilities, fingerprint, place))
         answers.append(list(fingerprint.labels).index(row.answer))
         texts.append(row.input)
     if not logprobs:
-        raise _refused(place, "rows with a distribution and a true label, got none")
+        raise _refusal_error(place, "rows with a distribution and a true label, got none")
     embedding = None if embeddings is None else open_embedding_model(embeddings)
     head = fit_head(
         np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
@@ -136,18 +136,18 @@ def learn_head(
 
 
 def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
-    """Return the fingerprint of predictions that are as the model scored them."""
+    """Return the fingerprint of uncorrected predictions."""
     origin = read_origin(place)
     if origin is not None and origin[0].name == RESULT:
-        raise _refused(place, "an evaluation, got a search, which has learned a head already")
+        raise _refusal_error(place, "an evaluation, got a search, which has learned a head already")
     if origin is None or saved.fingerprint is None or saved.fingerprint.multi_label:
-        raise _refused(
+        raise _refusal_error(
             place, "the directory of a run with distributions over one label set, got something else"
         )
     about: Mapping[str, Any] = origin[1].get("described") or origin[1]
     for name, said in (("head", "a head"), ("label_prior", "a label prior")):
         if about.get(name) is not None:
-            raise _refused(
+            raise _refusal_error(
                 place, f"predictions as the model scored them, got some made with {said}: evaluate without it"
             )
     return saved.fingerprint
@@ -158,9 +158,9 @@ def _logprobs(probabilities: object, fingerprint: Fingerprint, place: Path) -> l
     try:
         found = np.array([given[label] for label in fingerprint.labels], dtype=np.float64)
     except (KeyError, TypeError, ValueError) as error:
-        raise _refused(place, f"probabilities of every label, got {probabilities!r:.80}") from error
+        raise _refusal_error(place, f"probabilities of every label, got {probabilities!r:.80}") from error
     return list(np.log(np.maximum(found, _LEAST)))
 
 
-def _refused(place: Path, what: str) -> DataError:
+def _refusal_error(place: Path, what: str) -> DataError:
     return DataError(f"expected {what}. {_RUN}.", path=place)

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation, with their denominators, and its progress."""
+"""Metrics and progress of an evaluation."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ class EvaluationMetrics:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows this session added, a second."""
+        """Rows added by this session, per second."""
         return self.session_rows / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def answered_labels(self) -> AnsweredLabels | None:
-        """Numbers of the labels that were answered; None without answered rows."""
+        """Number of answers per label; None without answered rows."""
         if self.composite is not None:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None
@@ -158,7 +158,7 @@ class EvaluationMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationProgress:
-    """A moment of a run.
+    """Progress of a run at one moment.
 
     Attributes
     ----------
@@ -203,12 +203,12 @@ class EvaluationProgress:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of this session a second."""
+        """Rows of this session per second."""
         return self.session_rows / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds until the last row at this rate; None where that cannot be said.
+        """Seconds until the last row at this rate; None if unknown.
 
         The rate is that of the calls, as far as they are counted: the first rows of many side by side end late,
         and together. The other rows are taken to need as many calls each as those that are answered.
@@ -235,7 +235,7 @@ def _interval(found: Interval | None, correct: int, rows: int, denominator: str)
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
-    """Return the function that reads a figure by its dotted name; it returns None if a part of the name is missing."""
+    """Return a getter of a figure by dotted name; it returns None for a missing part."""
 
     def read(found: EvaluationMetrics) -> float | None:
         value: Any = found
@@ -247,7 +247,7 @@ def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
 
 
 def _credit(found: EvaluationMetrics) -> float | None:
-    """Return the mean credit: of plain labels the accuracy."""
+    """Return the mean credit, for plain labels the accuracy."""
     for part in ("composite", "structure"):
         if getattr(found, part) is not None:
             return _figure(f"{part}.credit")(found)
@@ -290,7 +290,7 @@ _ONLY_OF: Final[Mapping[str, type[LabelSet]]] = MappingProxyType(
 
 
 def check_gates(names: Iterable[str], labels: LabelSet) -> None:
-    """Refuse metrics of `GATES` that do not exist for these labels, before a run is paid for.
+    """Refuse metrics of `GATES` that these labels do not have.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The rows of ``predictions.jsonl`` as one Parquet file."""
+"""Parquet export of ``predictions.jsonl``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
     Raises
     ------
     ConfigurationError
-        It is not installed.
+        pyarrow is not installed.
     """
     try:
         import pyarrow.parquet  # noqa: PLC0415 (optional)
@@ -43,7 +43,7 @@ def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
 
 
 def write_parquet(predictions: Path, path: Path) -> None:
-    """Write the rows of a finished run to a Parquet file, which is whole or not there.
+    """Write the rows of a finished run to a Parquet file, atomically.
 
     There is a column for every field of ``predictions.jsonl``. Texts, numbers and truth values have their types;
     what has several values (``probabilities``, ``steps``, ``parts``) is JSON in a text, as in the lines. A few thousand
@@ -61,7 +61,7 @@ def write_parquet(predictions: Path, path: Path) -> None:
     ConfigurationError
         pyarrow is missing.
     StateError
-        It cannot be written.
+        The Parquet file cannot be written.
     """
     arrow = require_parquet()
     try:

@@ -1,4 +1,4 @@
-"""Jobs at a provider's batch interface: submitted once, watched, collected, and retried where rows failed."""
+"""Jobs at a provider's batch interface: submit, status, collect and retry."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def submit_batch(
 
 
 def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy | None = None) -> BatchReport:
-    """Look once at every batch that has not ended.
+    """Poll every unfinished batch once.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy |
     Raises
     ------
     StateError
-        It is no such directory.
+        The directory holds no job.
     ProviderError
         The provider cannot be asked.
     """
@@ -168,7 +168,7 @@ def collect_batch(
     Raises
     ------
     StateError
-        It is no such directory, or not everything was submitted.
+        The directory holds no job, or not everything was submitted.
     ProviderError
         The provider cannot be asked, or one of its files is gone.
     CalibrantError
@@ -194,7 +194,7 @@ def retry_batch(
     api_key: str | None = None,
     retry: RetryPolicy | None = None,
 ) -> BatchReport:
-    """Submit the rows of a collected job that ended in an error once more, with the same requests.
+    """Submit the failed rows of a collected job again, with the same requests.
 
     After a crash, the same call goes on where it stopped.
 
@@ -212,7 +212,7 @@ def retry_batch(
     Raises
     ------
     StateError
-        It is no such directory, or not everything was collected.
+        The directory holds no job, or not everything was collected.
     ProviderError
         The provider cannot be reached, or refuses.
     """
@@ -292,7 +292,7 @@ def _digest(value: object) -> str:
 
 
 async def _send(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchReport:
-    """Make the missing batches; every step is on disk before the next is taken."""
+    """Create the missing batches; every step is saved to disk before the next."""
     unsent = [part for part in state.parts if part.batch_id is None]
     for prepared in unsent:
         part = prepared
@@ -341,7 +341,7 @@ async def _watch(
     wait: Polling | None,
     on_look: Callable[[BatchReport], None] | None,
 ) -> BatchState:
-    """Look and fetch, once or until every batch has ended."""
+    """Poll batches and fetch answers, once or until every batch has ended."""
     start, failures = time.monotonic(), 0
     pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
     while True:
@@ -369,7 +369,7 @@ async def _watch(
 
 
 def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchReport:
-    """Write every row in input order, the file as a whole or not at all."""
+    """Write all rows in input order, atomically."""
     answers, finish = BatchAnswers(directory, state, api), finisher(directory.path, state)
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
@@ -385,7 +385,7 @@ def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchR
 
 
 def _failed_requests(directory: BatchDirectory, state: BatchState, api: BatchApi) -> Iterator[str]:
-    """Yield the requests of the rows that ended in an error, each once."""
+    """Yield the requests of the failed rows, each once."""
     predictions = enumerate(BatchAnswers(directory, state, api).predictions())
     failed = {row for row, prediction in predictions if prediction.outcome is Outcome.ERROR}
     for part in state.parts:

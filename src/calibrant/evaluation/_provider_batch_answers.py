@@ -1,4 +1,4 @@
-"""Answers of a provider's batch interface, joined with the rows they belong to."""
+"""Answers of a provider's batch interface, joined with their rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPEN_FILES: Final = 32  # a process may hold few open files, and a job may have
 
 
 class BatchAnswers:
-    """Index of the answers to all rows of a job; lines stay in their files until they are read.
+    """Index of the answers of a job; lines stay in their files until read.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class BatchAnswers:
                 offset += len(line)
 
     def _row(self, line: bytes, asked: NDArray[np.bool_]) -> int | None:
-        """Return the row that a line belongs to; None for a line that is discarded."""
+        """Return the row of a line; None for a discarded line."""
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ class BatchAnswers:
 
 
 def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], Prediction]:
-    """Return the function that turns an answer and its text into the prediction of a live call.
+    """Return the function that completes a prediction as a live call would.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Polling:
-    """Times between looks at batches that have not ended.
+    """Polling intervals of unfinished batches.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Polling:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPart:
-    """One request file and the batch made of it.
+    """One request file and its batch.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class BatchPart:
 
     @property
     def ended(self) -> bool:
-        """True once the provider is done with it."""
+        """True once the provider has finished the batch."""
         return self.status in _ENDED
 
 
@@ -153,7 +153,7 @@ class BatchState:
     parts: tuple[BatchPart, ...] = ()
 
     def with_part(self, part: BatchPart) -> BatchState:
-        """Return a copy in which `part` has taken the place of the one with its number."""
+        """Return a copy with `part` in place of the part of its number."""
         parts = tuple(part if other.number == part.number else other for other in self.parts)
         return replace(self, parts=parts)
 
@@ -198,7 +198,7 @@ class BatchReport:
 
     @property
     def ended(self) -> bool:
-        """True once the provider is done with every batch."""
+        """True once the provider has finished every batch."""
         return all(part.ended for part in self.parts)
 
     @property
@@ -208,12 +208,12 @@ class BatchReport:
 
 
 def custom_id(row: int) -> str:
-    """Return the name of a row in request files."""
+    """Return the ``custom_id`` of a row in request files."""
     return f"{_NAME}{row}"
 
 
 def row_of(name: object) -> int | None:
-    """Return the row of a name; None for a name that `custom_id` does not make."""
+    """Return the row of a ``custom_id``; None for a foreign one."""
     digits = name.removeprefix(_NAME) if isinstance(name, str) else ""
     return int(digits) if digits.isascii() and digits.isdigit() and name == custom_id(int(digits)) else None
 
@@ -236,7 +236,7 @@ class BatchDirectory:
 
     @contextlib.contextmanager
     def locked(self, *, create: bool = False) -> Iterator[None]:
-        """Lock the directory until the block ends; a killed process lets go.
+        """Lock the directory for the block; a killed process releases the lock.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class BatchDirectory:
         Raises
         ------
         StateError
-            It cannot be read, or the directory holds something else.
+            The state cannot be read, or the directory holds something else.
         """
         path = self.path / BATCH
         if not path.exists():
@@ -285,7 +285,7 @@ class BatchDirectory:
         Raises
         ------
         StateError
-            It cannot be written.
+            The state cannot be written.
         """
         write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
 
@@ -297,7 +297,7 @@ class BatchDirectory:
 
     @contextlib.contextmanager
     def rescuing(self, state: BatchState) -> Iterator[None]:
-        """Copy the job to another directory if this one is moved or removed before the block ends.
+        """Copy the job to another directory if this one is moved or removed during the block.
 
         Answers that were fetched already are fetched from the provider again.
 
@@ -336,14 +336,14 @@ class BatchDirectory:
         )
 
     def write_rows(self, rows: Iterable[Example]) -> None:
-        """Keep the rows until their answers come."""
+        """Store the rows for joining with their answers."""
         with (self.path / _ROWS).open("w", encoding="utf-8") as file:
             for row in rows:
                 record = {"input": row.input, "answer": row.answer, "context": dict(row.additional_context)}
                 file.write(json.dumps(record) + "\n")
 
     def read_rows(self, count: int) -> Iterator[Example]:
-        """Yield the rows that were kept.
+        """Yield the stored rows.
 
         Raises
         ------
@@ -363,7 +363,7 @@ class BatchDirectory:
             raise StateError(f"{path}: expected {count} rows, got {number}: restore the file.")
 
     def with_requests(self, state: BatchState, lines: Iterable[str], limits: BatchLimits) -> BatchState:
-        """Write further request files, a new one whenever the next line would not fit; save the state that has them.
+        """Write further request files within the size limits, and save the extended state.
 
         Parameters
         ----------
@@ -404,7 +404,7 @@ class BatchDirectory:
         return state
 
     def asked_rows(self, part: BatchPart) -> Iterator[tuple[int, str]]:
-        """Yield the rows a part asks about, with their requests.
+        """Yield the rows of a part with their requests.
 
         Raises
         ------
@@ -421,7 +421,7 @@ class BatchDirectory:
                 yield row, line.rstrip("\n")
 
     def _check_foreign(self) -> None:
-        """Refuse files that are not ours; leftovers of a start that was cut off are overwritten."""
+        """Refuse foreign files; leftovers of an interrupted start are overwritten."""
         ours = ["batch-requests-", f".{BATCH}."]
         if (self.path / _ROWS).exists():  # which is written first
             ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
@@ -434,7 +434,7 @@ class BatchDirectory:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn the errors of a file of ours that is missing or damaged into StateError."""
+    """Convert errors of a missing or damaged file of calibrant's into StateError."""
     try:
         yield
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:

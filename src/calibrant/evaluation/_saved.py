@@ -1,4 +1,4 @@
-"""Saved predictions read from a file or the directory of a run, with the circumstances that they depend on."""
+"""Saved predictions of a file or run directory, with their fingerprint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_predictions(path: str | Path) -> SavedPredictions:
     Raises
     ------
     DataError
-        Nothing is there, or a row is broken; the message names file and line.
+        The file is missing, or a row is invalid; the message names file and line.
     StateError
         The directory's ``run.json`` or ``result.json`` is damaged.
     """
@@ -52,7 +52,7 @@ def load_predictions(path: str | Path) -> SavedPredictions:
 
 
 def _fingerprint(directory: Path, space: LogprobSpace, label_set: Sequence[str] | None) -> Fingerprint | None:
-    """Return the circumstances that the directory says its predictions depend on."""
+    """Return the fingerprint stored in a directory."""
     origin = read_origin(directory)
     if origin is None:
         return None
@@ -77,7 +77,7 @@ def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
 
 
 def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
-    """Return the prompt and the model of a batch; None where an older version submitted it, which did not say."""
+    """Return the prompt and the model of a batch; None for a job of an older version."""
     described = record.get("described")
     return None if described is None else _evaluated(described, directory)
 

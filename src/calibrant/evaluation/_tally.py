@@ -1,4 +1,4 @@
-"""Counts rows as they come; memory grows by nine bytes a row."""
+"""Running counts of evaluation rows, nine bytes of memory a row."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Tally:
         return self.rows - self.outcomes[Outcome.ERROR.value]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row by its record, such as `calibrant.runs.row_record` returns, or a line of ``predictions.jsonl``.
+        """Count a row, given its record of `calibrant.runs.row_record` or ``predictions.jsonl``.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such record.
+            The record is invalid.
         """
         outcome, answer, label, confidence = (
             row[name] for name in ("outcome", "answer", "label", "confidence")
@@ -130,7 +130,7 @@ class Tally:
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
-        """Return the numbers of the rows so far; see `EvaluationMetrics` for the parameters."""
+        """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         answered = self.answered
         composite = None if self._composite is None else self._composite.metrics()
         summary = composite if self._table is None else self._table.metrics()
@@ -170,7 +170,7 @@ class Tally:
 
 
 class _Table:
-    """Confusion counts of answers that are one label."""
+    """Confusion counts of single-label answers."""
 
     def __init__(self, labels: LabelSet) -> None:
         self._label_set = labels
@@ -198,7 +198,7 @@ class _Table:
 
 
 def error_kind(reason: str) -> str:
-    """Return the kind of a failure: its reason without the model and most numbers."""
+    """Return the kind of a failure: its reason without the model's name and most numbers."""
     _, colon, rest = reason.partition(": ")
     text = rest if colon and rest else reason
     status = _STATUS.search(text)

@@ -70,7 +70,7 @@ class TextBaseline:
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The baseline is not fitted.
         """
         if not hasattr(self, "labels_"):
             raise NotFittedError("Expected a fitted TextBaseline, got predict before fit: call fit first.")

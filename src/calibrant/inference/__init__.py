@@ -1,4 +1,4 @@
-"""From a prompt and a model to predictions: clients by name, the concurrent engine, the classifier."""
+"""Classifier inference: clients by name, the concurrent row engine, the classifier."""
 
 from typing import TYPE_CHECKING
 

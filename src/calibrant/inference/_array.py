@@ -1,4 +1,4 @@
-"""Exact scoring of an array of labels: at every place of it, every label that may stand there and its end."""
+"""Exact scoring of label arrays: every label and the array's end at each position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 @dataclass(kw_only=True)
 class ArrayScoring(ExactMethod):
-    """Writes an array of labels, at each place with the most probable of what may stand there.
+    """Exact method for label sets: greedy choice of a label or the array's end at each position.
 
     Two things are asked at each place, behind the labels given before: does the array go on, and if so, with which
     label? The first is read from all tokens of the model that decide it, whatever they hold besides (see `read_place`);
@@ -47,7 +47,7 @@ class ArrayScoring(ExactMethod):
         self._scorer = self.scorer(self.labels)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return the set of labels that the model writes, and how sure each of them is."""
+        """Return the predicted set of labels with the confidence in each label."""
         await self.check(self.array.element.values)
         expected = await self._scorer.prepare(request, self.array.beginning(()) + self.array.separator(()))
         calls = RowCalls()
@@ -79,7 +79,7 @@ class ArrayScoring(ExactMethod):
     async def _place(
         self, row: TokenContinuation, given: Sequence[str], calls: RowCalls, expected: Expected
     ) -> ArrayPlace:
-        """Return the probabilities of each label and of the end behind the labels given so far."""
+        """Return the probabilities of each next label and of the array's end."""
         prefix = self.array.beginning(given) + self.array.separator(given)
         labels = await self._scorer.score(row, prefix, calls, expected=expected)
         return await calls.make(
@@ -89,7 +89,7 @@ class ArrayScoring(ExactMethod):
     async def _decision(
         self, row: TokenContinuation, given: Sequence[str], labels: LabelDistribution
     ) -> ArrayPlace:
-        """Ask whether the array goes on behind the labels given so far."""
+        """Ask the model whether the array continues after the labels chosen so far."""
         begun = self.array.beginning(given)
         more = self.array.separator(given)
         tokens = row.tokens(begun)
@@ -103,7 +103,7 @@ class ArrayScoring(ExactMethod):
             raise ProviderError(f"unusable log-probabilities: {error}", provider=self.client.name) from error
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the labels, the JSON around them, and the settings that all exact methods have."""
+        """Return the labels, the surrounding JSON and the common exact settings."""
         element = self.array.element
         return {
             **super().describe(),

@@ -1,4 +1,4 @@
-"""Exact scoring of several fields: one after the other, each behind the labels chosen before it."""
+"""Exact scoring of several fields, each conditioned on the labels chosen before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.inference._reader import joint_confidence
 def choices_by_field(
     labels: FieldLabels, choices: SchemaChoices
 ) -> tuple[tuple[Field, SchemaChoice], ...] | str:
-    """Return the field that each choice of a schema is about, in the order they are written, or why that is unclear."""
+    """Return the field of each schema choice, in writing order, or the reason if it is ambiguous."""
     by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
     found = [(by_path.get(choice.path), choice) for choice in choices.choices]
     pairs = tuple((one, choice) for one, choice in found if one is not None)
@@ -33,7 +33,7 @@ def choices_by_field(
 
 @dataclass(kw_only=True)
 class FieldChain(ExactMethod):
-    """Scores the labels of one field after the other.
+    """Exact method for several fields, scored one after the other.
 
     The first field of the answer is scored as `ExactScoring` does; the answer is continued with its most probable
     label, behind which the next field is scored. So every distribution but the first is conditional on the labels
@@ -88,7 +88,7 @@ class FieldChain(ExactMethod):
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the fields in their order, and the settings that all exact methods have."""
+        """Return the fields in order and the common exact settings."""
         return {
             **super().describe(),
             "fields": [[one.name, choice.before, list(one.labels.labels)] for one, choice in self.steps],

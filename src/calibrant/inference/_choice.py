@@ -1,4 +1,4 @@
-"""Choice of a classifier's method: the given one, or the best that model and schema allow."""
+"""Choice of a classifier's method: the requested one, or the best supported by model and schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MethodOptions:
     scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     options : mapping
         Handed to the provider with every call.
     """
@@ -99,7 +99,7 @@ def _check(wanted: MethodOptions) -> None:
 
 @cache
 def _say_once(model: str, reason: str) -> None:
-    """Warn that a model decodes which could score every label; copies of a classifier do not repeat it."""
+    """Warn once that a model decodes although it could score every label."""
     _LOG.warning(
         "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
         model,

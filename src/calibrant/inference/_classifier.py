@@ -1,4 +1,4 @@
-"""A prompt, a label set and a model: text in, prediction out."""
+"""Classifier: one model with a prompt and a label set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Classifier(ModelPredictor):
-    """Classifies texts with one model under one prompt; a context manager.
+    """Text classifier with one model and one prompt; a context manager.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Classifier(ModelPredictor):
     prompt : str, default ""
         The system prompt.
     user_template : str, optional
-        Shapes the user message; holds ``{input}``.
+        Template of the user message; holds ``{input}``.
     response_format : mapping, optional
         Sent instead of the schema built from `labels` and `field`.
     answer_field : str, optional
@@ -70,7 +70,7 @@ class Classifier(ModelPredictor):
     limits : Limits, optional
         Rates, budgets and deadlines; `concurrency` comes before the one in it.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy of transient faults.
     scoring : {"exact", "decode", "sampled"}, optional
         ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
@@ -190,7 +190,7 @@ class Classifier(ModelPredictor):
         journal: Journal | None = None,
         limits: Limits | None = None,
     ) -> Classifier:
-        """Return the classifier a task describes, under its own prompt and with the head that it names.
+        """Return the classifier of a task, with its prompt and head.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class Classifier(ModelPredictor):
         return self
 
     def with_features(self) -> Self:
-        """Return a copy without a head, whose predictions hold the model's features of the text, if it has any."""
+        """Return a copy without head whose predictions include text features, if the model reports them."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._owns_client, copy._head = False, None
@@ -274,7 +274,7 @@ class Classifier(ModelPredictor):
         return copy
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
-        """Return a copy under another prompt that shares this one's client and journal.
+        """Return a copy with another prompt; client and journal are shared.
 
         A label-prior correction stays behind: it belongs to the prompt it was fitted under.
 
@@ -302,7 +302,7 @@ class Classifier(ModelPredictor):
         balance: str = "nearest",
         seed: int = 0,
     ) -> Self:
-        """Return a copy whose prompts show the labelled texts nearest to the text they are about.
+        """Return a copy that retrieves demonstrations: the labelled texts nearest to each text.
 
         It shares this one's client and journal; what was learned under other prompts, a label-prior correction or a
         head, stays behind.
@@ -359,7 +359,7 @@ class Classifier(ModelPredictor):
         return copy
 
     def with_limits(self, limits: Limits) -> Self:
-        """Return a copy under other `limits` that shares this one's client and journal; it has paid nothing yet."""
+        """Return a copy with other `limits` and a new meter; client and journal are shared."""
         return self._prepared(limits, self._reader, self.top_logprobs)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
@@ -386,7 +386,7 @@ class Classifier(ModelPredictor):
         return copy
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that a correction or calibration of its predictions is bound to."""
+        """Return the fingerprint that binds a correction or calibration to this classifier."""
         return Fingerprint(
             prompt=asked_text(self.prompt, self.user_template, self._shown()),
             model=self.client.name,
@@ -427,7 +427,7 @@ class Classifier(ModelPredictor):
 
 
 def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
-    """Return a predictor as the one classifier that it is.
+    """Return the predictor if it is a single classifier; refuse a cascade.
 
     Parameters
     ----------
@@ -439,7 +439,7 @@ def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
     Raises
     ------
     ConfigurationError
-        It is a cascade: a head, a label prior or demonstrations belong to one model under one prompt.
+        The predictor is a cascade: head, label prior and demonstrations belong to one prompted model.
     """
     if not isinstance(predictor, Classifier):
         raise ConfigurationError(

@@ -77,31 +77,33 @@ class DemonstrationFormat:
 
 
 def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:  # noqa: ANN401  (JSON)
-    """Return the smallest JSON value that is a label's, or a whole answer's, in the form the model must write."""
+    """Return the smallest JSON document of a label or answer, in the model's output form."""
     if isinstance(composite, FieldLabels):
         values = composite.values(label)
-        return reduce(_joined, (_nest(one.path or one.name, values[one.name]) for one in composite.fields))
+        return reduce(
+            _merged_value, (_nested_value(one.path or one.name, values[one.name]) for one in composite.fields)
+        )
     if composite is None:
-        return _nest(field, label)
+        return _nested_value(field, label)
     array, several, inside = field.rpartition("[]")
     held: list[Any] = [name for name in composite if name in composite.decisions(label)]
     if inside:
-        held = [_nest(inside.removeprefix("."), name) for name in held] if several else held
+        held = [_nested_value(inside.removeprefix("."), name) for name in held] if several else held
     place = array if several else field
-    return _nest(place, held) if place else held
+    return _nested_value(place, held) if place else held
 
 
-def _joined(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
-    """Return one JSON value that holds what both hold, as objects with keys of their own."""
+def _merged_value(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Merge two JSON values, key by key."""
     if isinstance(one, list) and isinstance(other, list):
-        return [_joined(one[0], other[0])]
+        return [_merged_value(one[0], other[0])]
     if isinstance(one, dict) and isinstance(other, dict):
-        shared = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
+        shared = {name: _merged_value(one[name], other[name]) for name in one.keys() & other.keys()}
         return {**one, **other, **shared}
     return other
 
 
-def _nest(field: str, label: Any) -> Any:  # noqa: ANN401  (JSON)
+def _nested_value(field: str, label: Any) -> Any:  # noqa: ANN401  (JSON)
     """Return the smallest JSON value that holds `label` at the path `field`."""
     value: Any = label
     for part in reversed(field.split(".")):

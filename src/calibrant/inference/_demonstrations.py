@@ -34,7 +34,7 @@ _Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
 
 
 def _word_likeness(rows: Sequence[str]) -> _Likeness:
-    """Return the cosines of TF-IDF weighted words and of pieces of words, added up."""
+    """Return the sum of two cosine similarities: TF-IDF words and TF-IDF pieces of words."""
     words = Words()
     matrix = words.learn(rows)
 
@@ -46,7 +46,7 @@ def _word_likeness(rows: Sequence[str]) -> _Likeness:
 
 
 def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
-    """Return the cosines of static embeddings."""
+    """Return the cosine similarities of static embeddings."""
     embedder = Model2VecEmbedder()
 
     def unit_vectors(texts: Sequence[str]) -> _Floats:
@@ -66,7 +66,7 @@ _RETRIEVERS: Final[Mapping[str, Callable[[Sequence[str]], _Likeness]]] = {
 
 
 class DemonstrationIndex:
-    """Labelled texts that a prompt may show, found by their likeness to the text it is about.
+    """Index of labelled texts, searched by similarity to a text.
 
     Blank texts are left out, and of rows with the same text and answer all but the first.
 
@@ -124,7 +124,7 @@ class DemonstrationIndex:
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Return the index of a task's training rows whose text is no validation or test row.
+        """Return the index of a task's training rows, without texts of validation or test rows.
 
         Rows of splits that were not read are read from the task's files.
 
@@ -150,12 +150,12 @@ class DemonstrationIndex:
 
     @classmethod
     def from_text(cls, text: str, *, labels: LabelSet) -> Self:
-        """Return the index that `to_text` wrote.
+        """Parse the index written by `to_text`.
 
         Raises
         ------
         ConfigurationError
-            It is something else.
+            The text is not an index of `to_text`.
         """
         try:
             rows = [json.loads(line) for line in text.split("\n") if line]
@@ -201,7 +201,7 @@ class DemonstrationIndex:
     def select(
         self, texts: Sequence[str], settings: DemonstrationSettings
     ) -> list[tuple[Demonstration, ...]]:
-        """Return the demonstrations of each text, in the order in which its prompt shows them.
+        """Return the demonstrations of each text, in prompt order.
 
         A row with the text itself, up to case and white space, is never shown: a text of the index sees the others
         alone, and fewer than k where no more are left. The order is random, and the same for equal texts.
@@ -209,9 +209,9 @@ class DemonstrationIndex:
         Parameters
         ----------
         texts : sequence of str
-            What prompts are about.
+            Texts of the prompts.
         settings : DemonstrationSettings
-            How many, and which.
+            Selection settings.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class DemonstrationIndex:
         return found
 
     def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
-        """Yield every text with its likeness to the rows."""
+        """Yield every text with its similarity to the rows."""
         if retriever not in self._retrievers:
             self._retrievers[retriever] = _RETRIEVERS[retriever]([row.text for row in self.rows])
         step = max(1, _MOST_AT_ONCE // len(self))
@@ -249,9 +249,9 @@ class ShownDemonstrations(NamedTuple):
     Attributes
     ----------
     text : str
-        What stands below the instruction.
+        Text below the instruction.
     problem : str
-        Why there are none; empty where nothing is wrong.
+        Reason for missing demonstrations; empty without a problem.
     """
 
     text: str = ""
@@ -267,9 +267,9 @@ class Retrieval:
     index : DemonstrationIndex
         The rows.
     settings : DemonstrationSettings or None
-        Of queries that name none; None shows these nothing.
+        Default settings of queries; None shows no demonstrations.
     form : DemonstrationFormat
-        How they are written.
+        Format of the demonstrations.
     """
 
     index: DemonstrationIndex
@@ -285,7 +285,7 @@ class Retrieval:
         labels: LabelSet,
         field: str,
     ) -> Self:
-        """Return the demonstrations of a classifier with these labels, its answers holding them at `field`.
+        """Return the retrieval of a classifier whose answers hold these labels at `field`.
 
         Raises
         ------
@@ -302,12 +302,12 @@ class Retrieval:
         return cls(index=index, settings=settings, form=DemonstrationFormat(field=field, labels=labels))
 
     def render(self, asked: Sequence[tuple[str, str | None]]) -> list[ShownDemonstrations]:
-        """Return the demonstrations of some queries, given text and `Query.demonstrations` of each.
+        """Render the demonstrations of queries, given the text and `Query.demonstrations` of each.
 
         Raises
         ------
         ConfigurationError
-            What the retriever needs is not installed.
+            A package of the retriever is not installed.
         """
         found = [ShownDemonstrations()] * len(asked)
         groups: defaultdict[str | None, list[int]] = defaultdict(list)
@@ -337,7 +337,7 @@ class Retrieval:
 
     @cached_property
     def description(self) -> dict[str, Any] | None:
-        """Return the settings and the digest of the rows as JSON values; None where nothing is shown."""
+        """Return the settings and the digest of the rows as JSON values; None without demonstrations."""
         if self.settings is None:
             return None
         return demonstrated(self.settings, self.index.to_text())
@@ -349,7 +349,7 @@ def _parsed(text: str) -> DemonstrationSettings:
 
 
 def _order(text: str, seed: int) -> random.Random:
-    """Return the generator of the order in which a text's demonstrations stand."""
+    """Return the random generator that orders a text's demonstrations."""
     return random.Random(f"{seed} {text}".encode("utf-8", "surrogatepass"))  # noqa: S311
 
 
@@ -358,7 +358,7 @@ def _key(text: str) -> str:
 
 
 def _rounds(codes: NDArray[np.int_]) -> NDArray[np.int_]:
-    """Return the number of equal codes before each."""
+    """Return, for each code, the number of equal codes before it."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.searchsorted(ordered, ordered)

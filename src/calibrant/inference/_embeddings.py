@@ -52,7 +52,7 @@ class Embedder(Protocol):
         ...
 
     def close(self) -> None:
-        """Free its resources; it is not used afterwards."""
+        """Free resources. Do not use the embedder afterwards."""
         ...
 
 
@@ -88,7 +88,7 @@ class CallableEmbedder:
         self._pool = None if waits else ThreadPoolExecutor(2, thread_name_prefix="calibrant-embed")
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the vectors of some texts, shape (n, d).
+        """Return one vector per text, shape (n, d).
 
         Raises
         ------
@@ -113,13 +113,13 @@ class CallableEmbedder:
             raise RuntimeError("The function raised StopIteration.") from error
 
     def close(self) -> None:
-        """End its threads; a call that runs is not waited for."""
+        """Stop the threads without waiting for a running call."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class HashingEmbedder(CallableEmbedder):
-    """Counts words and pieces of words by hash: no model, no download, the same everywhere.
+    """Embedder by hashed counts of words and pieces of words; needs no model or download.
 
     Words, and runs of three to five characters within them, are counted in `dim` buckets; a vector is the
     square roots of the counts at length 1, so that the inner product of two is the Bhattacharyya
@@ -194,13 +194,13 @@ class Model2VecEmbedder(CallableEmbedder):
         self.name, self.dimension = f"{_MODEL2VEC}:{name}", int(self._model.dim)
 
     def vectors(self, texts: list[str]) -> ArrayLike:
-        """Return the vectors of some texts, shape (n, d), computed in this thread."""
+        """Return one vector per text, shape (n, d), computed in this thread."""
         vectors: ArrayLike = self._model.encode(texts, use_multiprocessing=False)
         return vectors
 
 
 class CachedEmbedder:
-    """Embeds one text at a time, remembers the last ones, and never fails.
+    """Embedder of single texts with an LRU cache; a failure returns None.
 
     Equal texts that are asked for at the same time in one event loop share a call. It may be used from several
     loops and threads.
@@ -208,7 +208,7 @@ class CachedEmbedder:
     Parameters
     ----------
     embedder : Embedder
-        Who does the work; closed with this one.
+        The wrapped embedder; closed with this one.
     cache_size : int, default 256
         Texts to remember, those used last; 0 remembers none.
     timeout_seconds : float, default 0.5
@@ -243,7 +243,7 @@ class CachedEmbedder:
         self._warned = False
 
     async def embed_one(self, text: str) -> NDArray[np.float64] | None:
-        """Return the vector of a text, shape (d,), not to be written to; None where there is none.
+        """Return the read-only vector of a text, shape (d,); None after a failure.
 
         That is so for an empty text, and where the embedder fails, takes too long, or returns a vector
         that is too short, of another length than before, not finite or all zero; the first time it is
@@ -288,7 +288,7 @@ class CachedEmbedder:
         return vector
 
     def _check(self, vector: NDArray[np.float64]) -> None:
-        """Raise ValueError unless a vector can be used."""
+        """Raise ValueError for an unusable vector."""
         if vector.size < self._least:
             raise ValueError(f"expected a vector of at least {self._least} numbers, got {vector.size}")
         if not np.isfinite(vector).all() or not vector.any():
@@ -358,7 +358,7 @@ def open_embedder(
 
 
 def open_embedding_model(model: str | EmbeddingModel) -> EmbeddingModel:
-    """Return the embedding model that a head reads texts with.
+    """Return the embedding model of a head.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exact scoring: the model is asked how probable every label is, instead of decoding its answer."""
+"""Exact scoring: the probability of every label, without decoding an answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RowCalls:
     features: NDArray[np.float16] | None = None
 
     def add(self, answer: NextTokens | LabelLogprobs, attempts: int = 0) -> None:
-        """Add the answer to a call, and the attempts that are not counted yet."""
+        """Add a call's answer, and its attempts not counted yet."""
         self.usage = total_usage((self.usage, answer.usage))
         self.made += attempts
         self.model = answer.model or self.model
@@ -79,7 +79,7 @@ class RowCalls:
         return Prediction(**content, usage=self.usage, model=self.model, attempts=self.made)
 
     def unlikely(self, where: str = "") -> Prediction:
-        """Return the prediction of a row in which no label came up."""
+        """Return the prediction of a row in which every label is improbable."""
         return self.predicted(
             label=None,
             outcome=Outcome.UNPARSED,
@@ -92,18 +92,18 @@ class RowCalls:
 
 @dataclass(kw_only=True)
 class LabelScorer:
-    """Scores every label that may stand at one place of an answer.
+    """Scorer of all labels at one position of an answer.
 
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     labels : LabelSet
         The legal labels.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: ContinuingClient
@@ -123,7 +123,7 @@ class LabelScorer:
         self._tokens = TokenScorer(self.labels, self._spelled, tolerance=self._limit)
 
     async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
-        """Return the expectations of the labels before a text is read, asked for once for each prompt.
+        """Return the label expectations without a text, requested once per prompt.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class LabelScorer:
         *,
         expected: Expected,
     ) -> LabelDistribution:
-        """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
+        """Return the label distribution of a row after `prefix`, which ends with a quote.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class LabelScorer:
     async def _score_tokens(
         self, row: TokenContinuation, prefix: str, calls: RowCalls, expected: Expected
     ) -> LabelDistribution:
-        """Ask about the tokens of the labels, many at once."""
+        """Score the labels' tokens, many in one call."""
         distribution, features = await calls.make(
             lambda: self._tokens.score(row, prefix, self.client.name, expected=expected),
             calls=self.calls,
@@ -169,7 +169,7 @@ class LabelScorer:
         return distribution
 
     async def _walk(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Ask about the next tokens, node by node."""
+        """Walk the label trie, with one next-token call per node."""
         walk = LabelWalk(self.labels, tolerance=self._limit, trie=self._trie)
         last = ""
         try:
@@ -186,7 +186,7 @@ class LabelScorer:
         return walk.distribution()
 
     async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Score the whole labels, all at once."""
+        """Score all whole labels in one call."""
         found = await calls.make(
             lambda: row.label_logprobs(prefix, self._spelled), calls=self.calls, provider=self.client.name
         )
@@ -195,14 +195,14 @@ class LabelScorer:
 
         return whole_label_distribution(self.labels, found.logprobs)
 
-    def _few(self, text: str) -> bool:
-        """Return True if a short listing will probably do; of many labels, one will not begin with it."""
+    def _takes_short_list(self, text: str) -> bool:
+        """Return True if a short top list probably suffices; with many labels, the first list may not."""
         return self.tolerance != "exact" and (bool(text) or len(self.labels) <= _FEW_LABELS)
 
     async def _ask(
         self, row: Continuation, prefix: str, walk: LabelWalk, texts: list[str], calls: RowCalls
     ) -> list[NextTokens]:
-        """Ask about several nodes at once: they share the row's prompt, which the engine has cached.
+        """Request the next tokens of several nodes at once; they share the row's cached prompt.
 
         A few alternatives will mostly do, and every further one costs time. Where they do not, the
         whole list is asked for.
@@ -220,7 +220,7 @@ class LabelScorer:
             return found
 
         async def ask(text: str) -> NextTokens:
-            found = await once(text, few=self._few(text))
+            found = await once(text, few=self._takes_short_list(text))
             if found.short and not walk.is_enough(text, found.top):
                 return await once(text, few=False)
             return found
@@ -238,16 +238,16 @@ class LabelScorer:
 
 @dataclass(kw_only=True)
 class ExactMethod(Method):
-    """Base of methods that ask how probable labels are, instead of decoding an answer.
+    """Base class of methods that score labels instead of decoding an answer.
 
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: ContinuingClient
@@ -261,16 +261,16 @@ class ExactMethod(Method):
         return LogprobSpace.EXACT
 
     def scorer(self, labels: LabelSet) -> LabelScorer:
-        """Return a scorer of labels through the same calls."""
+        """Return a label scorer that shares this method's client and calls."""
         return LabelScorer(client=self.client, labels=labels, tolerance=self.tolerance, calls=self.calls)
 
     async def check(self, values: tuple[str, ...]) -> None:
-        """Ask the client once if it can score these values.
+        """Ask the client once to refuse labels it cannot score.
 
         Raises
         ------
         ConfigurationError
-            It cannot.
+            The client cannot score them.
         ProviderError
             The call failed.
         """
@@ -279,7 +279,7 @@ class ExactMethod(Method):
             self._checked = True
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the tolerance and the settings of the client itself, for cache keys."""
+        """Return the tolerance and the client's settings, for cache keys."""
         settings = getattr(self.client, "settings", None)
         own = {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
         return {"scoring": "exact", "tolerance": self.tolerance, **own}
@@ -287,7 +287,7 @@ class ExactMethod(Method):
 
 @dataclass(kw_only=True)
 class ExactScoring(ExactMethod, FeatureMethod):
-    """Scores every label, by walking the label trie on next-token probabilities or by asking for whole labels.
+    """Exact method for one label: next-token walks of the label trie, or whole-label scores.
 
     Attributes
     ----------
@@ -323,7 +323,7 @@ class ExactScoring(ExactMethod, FeatureMethod):
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the labels, their place in the answer, and the settings that all exact methods have."""
+        """Return the labels, their position in the answer and the common exact settings."""
         kept = {"features": True} if self.keep_features else {}
         own = {"labels": self.labels.labels, "prefix": self.constraint.prefix}
         return {**super().describe(), **kept, **own}

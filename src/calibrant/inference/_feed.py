@@ -1,4 +1,4 @@
-"""Rows in, predictions out: each row answered once; runs over rows side by side, in order, in bounded memory."""
+"""Row engine: concurrent runs over rows, in order, in bounded memory, each row answered once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GRACE_SECONDS: Final = 0.5
 
 
 class RowModel(Protocol):
-    """Answers one query at a time: a model under prompts, or a cascade of them."""
+    """Model of a run over rows: one prompted model, or a cascade."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class RowModel(Protocol):
         ...
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return queries as they are asked, each with the reason why it cannot be; empty where it can."""
+        """Return the final queries, each with the reason if it cannot be sent; else empty."""
         ...
 
     def key(self, query: Query) -> str:
@@ -47,7 +47,7 @@ class RowModel(Protocol):
         ...
 
     def richer_key(self, query: Query) -> str | None:
-        """Return the key under which the same prediction is stored with more than is asked for."""
+        """Return the journal key of the same prediction with features, or None."""
         ...
 
     async def predict(self, query: Query) -> Prediction:
@@ -55,16 +55,16 @@ class RowModel(Protocol):
         ...
 
     def is_final(self, prediction: Prediction) -> bool:
-        """Return True if asking again would bring nothing else, so that a journal may keep it."""
+        """Return True if a retry could not change the prediction, so that a journal may keep it."""
         ...
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return True if no other row can be expected to be answered; `answered` if any was."""
+        """Return True if no further row can succeed; `answered` is True if any row did."""
         ...
 
 
 class QueuedRow(NamedTuple):
-    """A query on its way.
+    """A query in a run, with its index and journal key.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class QueuedRow(NamedTuple):
 
 @dataclass(kw_only=True)
 class Runner:
-    """Answers single rows: from the journal, by an equal row under way, or by asking a model.
+    """Runner of single rows: by journal, by an equal row in flight, or by a model call.
 
     It holds no reference to the model, which would keep a client from being closed with its last user.
 
@@ -129,7 +129,7 @@ class Runner:
     def _stored(
         self, model: RowModel, queries: Sequence[Query], keys: Sequence[str]
     ) -> dict[str, Prediction]:
-        """Return the journal's predictions, by key.
+        """Return the journal's predictions by key.
 
         A prediction that was stored with features answers the question without them as well.
         """
@@ -145,7 +145,7 @@ class Runner:
         return found | {richer[key]: replace(one, features=None) for key, one in kept.items()}
 
     async def answer(self, model: RowModel, row: QueuedRow) -> Prediction:
-        """Return the prediction of a row, a failure of this one row included.
+        """Return the prediction of a row; a failure becomes an ``error`` prediction.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class Runner:
             future.cancel()  # nothing came: an equal row asks for itself
 
     def _unasked(self, row: QueuedRow) -> Prediction | None:
-        """Return the prediction of a row that need not be asked: a broken one, or one in the journal."""
+        """Return the prediction of a row without a call: an invalid row, or one in the journal."""
         if row.problem:
             return Prediction(label=None, outcome=Outcome.UNPARSED, reason=row.problem)
         if row.stored is None and row.repeated and self.journal is not None:
@@ -238,7 +238,7 @@ class Feed:
         self._failures = 0
 
     async def run(self, queries: Iterable[Query]) -> str:
-        """Answer queries and return why the run ended early; empty when every query was answered.
+        """Answer queries; return the reason of an early end, or an empty text.
 
         Raises
         ------
@@ -315,7 +315,7 @@ class Feed:
         return gate.limits.max_cost is not None and not gate.rows and self._under_way > 0
 
     def _hand_over(self, index: int, prediction: Prediction) -> None:
-        """Report a prediction, and deliver every one whose turn it is."""
+        """Report a prediction, and deliver those next in input order."""
         if self._on_prediction is not None:
             self._on_prediction(index, prediction)
         self._finished[index] = prediction
@@ -326,7 +326,7 @@ class Feed:
         self._room.set()
 
     def _watch(self, prediction: Prediction) -> None:
-        """End the run when nothing succeeds any more: no further row need fail."""
+        """Stop the run once no call succeeds any more."""
         if prediction.outcome is not Outcome.ERROR:
             self._failures = 0
             self._answered = True

@@ -1,4 +1,4 @@
-"""Arguments and head of the classifier that a task describes."""
+"""Classifier arguments and head of a task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("calibrant")
 def task_arguments(
     task: Task, *, model: ModelLike | None, client: Client | None, limits: Limits | None
 ) -> dict[str, Any]:
-    """Return the arguments of the classifier that a task describes, under its own prompt.
+    """Return the classifier arguments of a task, with its prompt.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def task_arguments(
 
 
 def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
-    """Return the head that a task names, or None.
+    """Return the head of a task, or None.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def task_head(task: Task, fingerprint: Fingerprint) -> Head | None:
 
 
 def _refuse_several_models(task: Task) -> None:
-    """Refuse a task that names several models, where one is asked."""
+    """Refuse a task with several models where one is expected."""
     titles = {"cascade": "cascade", "routing": "[routing]"}
     several = next((title for section, title in titles.items() if section in task.sections), None)
     if several is not None:

@@ -55,19 +55,19 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
 
 
 def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> Head:
-    """Return a head whose embedding model is open, where it reads texts with one.
+    """Return a head with its embedding model loaded, if it has one.
 
     Parameters
     ----------
     head : Head
-        As it was read from its file.
+        The head as loaded from its file.
     embeddings : str or EmbeddingModel, optional
         The model (see `open_embedding_model`); by default the one that the head names.
 
     Raises
     ------
     ConfigurationError
-        It cannot be opened, or is another than the head was fitted with.
+        The embedding model cannot be opened, or differs from the fitted one.
     """
     if head.embedding is None or (head.embedding.model is not None and embeddings is None):
         return head
@@ -113,7 +113,7 @@ def head_of(
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
-    """Return the answers of n texts as the label set spells them.
+    """Return the canonical answers of n texts.
 
     Raises
     ------

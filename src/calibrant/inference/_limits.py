@@ -30,7 +30,7 @@ LONGEST_PAUSE: Final = 60.0
 
 
 class Bucket:
-    """Token bucket of a rate: it fills evenly and may be overdrawn by amounts that were not known before.
+    """Token bucket of a rate limit; it may be overdrawn by amounts unknown in advance.
 
     Parameters
     ----------
@@ -48,18 +48,18 @@ class Bucket:
         self._then = now
 
     def wait(self, now: float) -> float:
-        """Return the seconds until something may be taken."""
+        """Return the seconds until the bucket has tokens."""
         self._level = min(self._most, self._level + (now - self._then) * self._rate)
         self._then = now
         return 0.0 if self._level > 0 else -self._level / self._rate + 1e-3
 
     def take(self, amount: float) -> None:
-        """Take it, even where that overdraws."""
+        """Take `amount` tokens, even if that overdraws the bucket."""
         self._level -= amount
 
 
 class Gate:
-    """Lets calls through, as many and as fast as limits and provider allow.
+    """Concurrency and rate limiter of the calls to one provider.
 
     The number of calls in flight follows TCP's rule [1]_: halved when the provider says that it is
     overloaded (status 429, 503 or 529), once for all calls that were in flight then; one more for
@@ -79,7 +79,7 @@ class Gate:
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
     sleep : coroutine function, default asyncio.sleep
-        Takes seconds; tests replace it.
+        Sleep function that receives seconds; tests replace it.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Gate:
     unpriced : int
         Rows whose price is not known.
     provider : str
-        As given.
+        The model of the calls.
     on_pause : callable or None
         Called, from whatever thread, when the provider wants no further call for a while; see `pause_seconds`.
 
@@ -137,7 +137,7 @@ class Gate:
         self.pace(lambda _, per_minute: Bucket(per_minute, now))
 
     def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
-        """Use other buckets for the rates, such as some that several processes share.
+        """Replace the rate-limit buckets, for example with buckets that several processes share.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class Gate:
         self._paced = bool(own)
 
     async def enter(self) -> int:
-        """Wait until a call may begin; returns the number that `leave` takes."""
+        """Wait until a call may begin; return its ticket for `leave`."""
         while True:
             with self._lock:
                 waiter = None
@@ -169,7 +169,7 @@ class Gate:
                 await self._turn(waiter)
 
     def try_enter(self) -> int | None:
-        """Begin a call if one may begin at once; returns the number that `leave` takes, or None."""
+        """Begin a call without waiting; return its ticket for `leave`, or None."""
         with self._lock:
             if self._waiting or not self._has_room() or self._delay() > 0.0:
                 return None
@@ -235,7 +235,7 @@ class Gate:
             self._report_pause()
 
     def _wake(self) -> None:
-        """Wake the caller that has waited longest."""
+        """Wake the longest-waiting caller."""
         while self._waiting:
             waiter = self._waiting.popleft()
             loop = waiter.get_loop()
@@ -250,7 +250,7 @@ class Gate:
             self.allowed = max(1.0, self.allowed / 2.0)
 
     def heard(self, state: RateState | None) -> None:
-        """Note the rate limits that came with an answer: calls wait until an exhausted one is reset."""
+        """Record the rate limits of a response; calls wait until an exhausted one resets."""
         pause = None if state is None else state.spent_seconds
         if pause:
             with self._lock:
@@ -263,16 +263,16 @@ class Gate:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds until the provider wants further calls; 0 where it said nothing, or the time has passed."""
+        """Seconds until the provider accepts calls again; 0 if it named no time or it has passed."""
         return max(0.0, self._not_before - self._clock()) if self._not_before > 0.0 else 0.0
 
     @property
     def hopeless(self) -> bool:
-        """True if no call succeeded although every one that may be in flight was tried three times."""
+        """True if no call succeeded within three attempts per concurrent call."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:
-        """Charge the usage of a row, or (no `rows`) of a call beside it."""
+        """Charge the usage of a row, or of an extra call with ``rows=0``."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
             self.rows += rows
@@ -283,7 +283,7 @@ class Gate:
                 self._tokens.take(tokens)
 
     def used_up(self, under_way: int) -> str:
-        """Return the reason if a budget is used up, with the probable cost of the rows under way; else nothing."""
+        """Return the exceeded budget, counting the expected cost of rows in flight; else an empty text."""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
         if limits.max_cost is not None and self.unpriced:
@@ -307,17 +307,17 @@ def _settle(waiter: asyncio.Future[None]) -> None:
 
 
 def is_in_process(client: Client) -> bool:
-    """Return True if a client's calls are computed in this process: they cost its time and nothing else."""
+    """Return True if a client's calls run in this process, at no cost."""
     return getattr(client, "in_process", False) is True
 
 
 def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) -> int:
-    """Return the limit of calls in flight to a client, where none is set.
+    """Return the default number of calls in flight to a client.
 
     Parameters
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     otherwise : int, default 10
         The number for a client that is not in this process.
     """
@@ -327,7 +327,7 @@ def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) ->
 
 
 def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:
-    """Return the seconds until calls may begin again, by the model whose rate limit is waited for."""
+    """Return the seconds until calls may begin again, by rate-limited model."""
     waits: dict[str, float] = {}
     for gate in gates:
         if gate.pause_seconds > 0.0:

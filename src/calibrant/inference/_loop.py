@@ -1,4 +1,4 @@
-"""Queries asked from synchronous and asynchronous code; one event loop in a background thread serves the former.
+"""Queries from synchronous and asynchronous code, with one background event loop for the former.
 
 A notebook already runs a loop, and connection pools belong to one loop: running every coroutine on the same private
 loop serves both.
@@ -46,7 +46,7 @@ async def ask_async(
     predictor : Predictor
         Answers them.
     queries : sequence of Query
-        What to ask.
+        Queries to answer.
     on_prediction : callable, optional
         Called with the index and the prediction of each query as it is answered.
 
@@ -69,7 +69,7 @@ async def ask_async(
 
 
 def _complete(found: list[Prediction], reason: str) -> list[Prediction]:
-    """Return the predictions of a run that did not end early."""
+    """Return the predictions of a complete run; raise the error of an incomplete one."""
     if reason:
         raise LimitReachedError(f"{reason} ({len(found):,} rows are answered).")
     return found
@@ -131,7 +131,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 
 def _stop() -> None:
-    """End the loop and what libraries left running on it (litellm's log queue, which it flushes at exit)."""
+    """Stop the loop and the tasks libraries left on it, such as litellm's log queue."""
     global _running
     with _lock:
         running, _running = _running, None

@@ -1,4 +1,4 @@
-"""Methods that turn a request into a prediction: how they call a model, and the one that decodes its answer."""
+"""Prediction methods: their model calls, and decoding."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCalls:
-    """Makes calls to a model: through a gate, with a deadline, again where that can help.
+    """Model calls through a gate, with deadline and retries.
 
     Attributes
     ----------
     policy : RetryPolicy
-        How passing faults are retried.
+        Retry policy of transient faults.
     gate : Gate
         Bounds the calls in flight; shared with the runner of the rows.
     """
@@ -47,7 +47,7 @@ class ModelCalls:
 
     @contextlib.asynccontextmanager
     async def one(self, provider: str) -> AsyncIterator[None]:
-        """Wait until a call may begin, and hold its place in the gate, and its deadline, until the block ends."""
+        """Hold a place in the gate, and the call's deadline, until the block ends."""
         gate = self.gate
         epoch = await gate.enter()
         try:
@@ -66,7 +66,7 @@ class ModelCalls:
         gate.leave(epoch)
 
     async def make(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> tuple[_T, int]:
-        """Call until there is an answer, or until trying again makes no sense.
+        """Make a call, with retries while the failure is retryable.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class ModelCalls:
         return await with_retries(once, policy=self.policy)
 
     async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
-        """Return a client's answer to a request that is no classification, and the calls made.
+        """Return a client's answer to a non-classification request, and the calls made.
 
         It counts towards the budgets. A broken response is retried like a failed call.
 
@@ -125,7 +125,7 @@ class ModelCalls:
         return completion, attempts
 
     def note_rates(self, response: object) -> None:
-        """Pass the rate limits that came with a response on to the gate."""
+        """Pass the rate limits of a response to the gate."""
         if not isinstance(response, dict) or "_hidden_params" in response:  # a plain response has none
             self.gate.heard(rate_state(response))
 
@@ -152,7 +152,7 @@ async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[N
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:
-    """Return the sum; its cost is that of the parts whose cost is known, None where none is."""
+    """Return the summed usage; its cost is the sum of the known costs, None if none is known."""
     usages = tuple(parts)
     costs = [usage.cost for usage in usages if usage.cost is not None]
     return Usage(
@@ -168,7 +168,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
     Raises
     ------
     ConfigurationError
-        It is neither ``"exact"`` nor a number in [0, 1].
+        The tolerance is neither ``"exact"`` nor a number in [0, 1].
     """
     if tolerance == "exact":
         return
@@ -177,7 +177,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
 
 
 class Method(Protocol):
-    """Turns a request into a prediction."""
+    """Method that turns a request into a prediction."""
 
     @property
     def space(self) -> LogprobSpace:
@@ -201,12 +201,12 @@ class Method(Protocol):
 
 @dataclass(kw_only=True)
 class FeatureMethod(Method):
-    """Base of methods whose predictions can hold the model's features of the text.
+    """Base class of methods whose predictions can hold text features.
 
     Attributes
     ----------
     client : ContinuingClient
-        Where the calls go.
+        Client of the calls.
     keep_features : bool
         True if predictions hold them, where the engine reports them.
     """
@@ -216,12 +216,12 @@ class FeatureMethod(Method):
 
 
 def keeps_features(method: Method) -> bool:
-    """Return True if predictions of a method hold the model's features of the text."""
+    """Return True if a method's predictions hold text features."""
     return isinstance(method, FeatureMethod) and method.keep_features
 
 
 def might_keep_features(method: Method) -> bool:
-    """Return True if predictions of a method could hold the model's features of the text, and do not."""
+    """Return True if a method could report text features but does not."""
     return (
         isinstance(method, FeatureMethod)
         and not method.keep_features
@@ -230,7 +230,7 @@ def might_keep_features(method: Method) -> bool:
 
 
 def keeping_features(method: Method) -> Method:
-    """Return a method whose predictions hold the model's features of the text, where its engine reports them."""
+    """Return a method whose predictions hold text features, if its engine reports them."""
     if isinstance(method, FeatureMethod) and might_keep_features(method):
         return replace(method, keep_features=True)
     return method
@@ -253,7 +253,7 @@ class _Evidence:
     seen: bool = False
 
     def missed(self, prediction: Prediction, response: object, *, again: bool) -> bool:
-        """Take note of an answer; return True if it lacks evidence that another call may bring."""
+        """Record an answer; return True if a retry may bring its missing log-probabilities."""
         if prediction.confidence is not None:
             self.known[prediction.model] = self.seen = True
             return False
@@ -267,16 +267,16 @@ class _Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Lets the model write its answer, and reads the token log-probabilities it comes with.
+    """Method that decodes an answer and reads its token log-probabilities.
 
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     reader : AnswerReader
-        How responses are read.
+        Reader of the responses.
     calls : ModelCalls
-        How calls are made.
+        Calls with gate, deadline and retries.
     """
 
     client: Client
@@ -286,7 +286,7 @@ class Decoding:
 
     @property
     def space(self) -> LogprobSpace:
-        """The reader's."""
+        """Log-probability space of the reader."""
         return self.reader.space
 
     @property

@@ -180,7 +180,7 @@ def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: 
 
 
 def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
-    """Return True if `model` names a server that is to be asked how probable labels are."""
+    """Return True if `model` names a server that scores whole labels."""
     from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
 
     return (
@@ -192,13 +192,13 @@ def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | Non
 
 
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options that go with every call: all but what an engine or a client is set up with."""
+    """Return the options sent with every call, without the client's set-up options."""
     own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
     return {name: value for name, value in (options or {}).items() if name not in own}
 
 
 def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the options that hold no credential, and the names of those that may.
+    """Return the options without credentials, and the names of the removed ones.
 
     Left out are options whose name says that they hold one (``api_key``, ``extra_headers``), those with such a part
     somewhere inside, and those with a text of which nobody knows that it is harmless. Of an address, user, password
@@ -212,9 +212,9 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     Returns
     -------
     kept : dict
-        What is left.
+        Options without credentials.
     names : tuple of str
-        What is left out, wholly or in part, in order.
+        Names of the options removed wholly or in part, in order.
     """
     kept: dict[str, Any] = {}
     left_out = []
@@ -236,7 +236,7 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
 
 
 def may_be_withheld(name: str) -> bool:
-    """Return True where an option of this name says who calls, or where, rather than what is asked."""
+    """Return True if an option describes the caller or the address, not the request."""
     return is_secret(name) or name in _ADDRESSES or "timeout" in name.lower()
 
 
@@ -258,7 +258,7 @@ def open_batch_api(
     options : mapping, optional
         Those of the model; ``api_base``, ``api_key`` and ``timeout`` are used here.
     retry : RetryPolicy, optional
-        How passing faults are retried.
+        Retry policy of transient faults.
 
     Raises
     ------

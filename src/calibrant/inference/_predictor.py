@@ -1,4 +1,4 @@
-"""Base of predictors: texts in, predictions out, on top of `feed`."""
+"""Base class of predictors, on top of `feed`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BasePredictor(Predictor):
         )
 
     def classify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text; its context, if any, is for a cascade's verifier."""
+        """Classify one text; a cascade's verifier also reads `context`."""
         return self.classify_many([text])[0]
 
     def classify_many(

@@ -1,4 +1,4 @@
-"""One model under prompts: its requests, the journal keys of its rows, and the predictor that asks it."""
+"""One prompted model: its requests, its journal keys, and its predictor."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class QueryKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedModel:
-    """A model with the way in which it is asked; the `RowModel` of a classifier's runner.
+    """A client with method, schema and options; the `RowModel` of a classifier.
 
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     method : Method
         Turns a request into a prediction.
     response_format : mapping or None
@@ -96,11 +96,11 @@ class PromptedModel:
         return self.client.name
 
     def with_features(self) -> PromptedModel:
-        """Return a copy whose predictions hold the model's features of the text, where it reports them."""
+        """Return a copy whose predictions hold text features, if the model reports them."""
         return replace(self, method=keeping_features(self.method))
 
     def request(self, query: Query) -> CompletionRequest:
-        """Return the request for a query whose demonstrations are in place."""
+        """Return the request of a query with rendered demonstrations."""
         return CompletionRequest(
             messages=query.messages(),
             response_format=self.response_format,
@@ -110,7 +110,7 @@ class PromptedModel:
         )
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return queries with their demonstrations, each with the reason if it lacks some; else empty."""
+        """Return queries with rendered demonstrations, each with an error text or an empty one."""
         retrieval = self.retrieval
         if retrieval is None:
             if any(query.demonstrations and query.demonstrations.strip() for query in queries):
@@ -125,7 +125,7 @@ class PromptedModel:
         ]
 
     async def predict(self, query: Query) -> Prediction:
-        """Return the prediction of a query, without secrets of the client's that its server repeated.
+        """Return the prediction of a query; client secrets echoed by the server are removed.
 
         Raises
         ------
@@ -139,17 +139,17 @@ class PromptedModel:
         return self._keys.key(query, partial(self._settings, method=self.method))
 
     def richer_key(self, query: Query) -> str | None:
-        """Return the key under which the same prediction is stored with its features; None where none has any."""
+        """Return the journal key of the same prediction with features; None if no features are possible."""
         if not might_keep_features(self.method):
             return None
         return self._richer_keys.key(query, partial(self._settings, method=keeping_features(self.method)))
 
     def is_final(self, prediction: Prediction) -> bool:
-        """Return True if asking again would bring nothing else."""
+        """Return True if a retry could not change the prediction."""
         return prediction.outcome is not Outcome.ERROR
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return True if no other row can be expected to be answered."""
+        """Return True if no further row can succeed."""
         return error.systemic and not answered
 
     def _settings(self, query: Query, *, method: Method) -> list[object]:
@@ -166,7 +166,7 @@ class PromptedModel:
 
 
 def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
-    """Return a prediction without secrets of the client's that its server repeated; label and evidence stay."""
+    """Return a prediction without echoed client secrets; label and evidence stay."""
     hidden = getattr(client, "hidden", None)
     if hidden is None:
         return prediction
@@ -188,12 +188,12 @@ class ModelPredictor(BasePredictor):
 
     @property
     def answer_field(self) -> str:
-        """JSON path the label is read from."""
+        """JSON path of the label."""
         return self._reader.answer_field
 
     @property
     def client(self) -> Client:
-        """The client the calls go to."""
+        """The client of all calls."""
         return self._model.client
 
     @property
@@ -228,17 +228,17 @@ class ModelPredictor(BasePredictor):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Handed to the provider with every call."""
+        """Options sent to the provider with every call."""
         return self._model.options
 
     @property
     def in_process(self) -> bool:
-        """True if rows are computed in this process, so that more of them at a time are no faster."""
+        """True if rows are computed in this process, where concurrency brings no speed."""
         return is_in_process(self.client)
 
     @property
     def demonstrations(self) -> Retrieval | None:
-        """Labelled texts that prompts show beside the text they are about; None without any."""
+        """Index of the demonstrations; None without any."""
         return self._model.retrieval
 
     @property
@@ -253,11 +253,11 @@ class ModelPredictor(BasePredictor):
 
     @property
     def journal(self) -> Journal | None:
-        """Finished predictions; what it holds is not asked again."""
+        """Journal of finished predictions, which are not requested again; None without one."""
         return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Look predictions up in `journal` from now on, and store them there; copies that share this one's do, too."""
+        """Use `journal` for looking up and storing predictions; copies that share it follow."""
         self._runner.journal = journal
 
     def feed(
@@ -268,7 +268,7 @@ class ModelPredictor(BasePredictor):
         on_prediction: OnPrediction | None = None,
         stop: Stop | None = None,
     ) -> Coroutine[Any, Any, str]:
-        """Answer queries as they come, however many, in bounded memory; see `calibrant.core.Predictor.feed`."""
+        """Answer a stream of queries in bounded memory; see `calibrant.core.Predictor.feed`."""
         learned = self._head is not None or self._prior_correction is not None
         feed = Feed(
             self._model,
@@ -292,7 +292,7 @@ class ModelPredictor(BasePredictor):
         return await self._runner.answer(self._model, row)
 
     def request(self, query: Query) -> CompletionRequest:
-        """Return the request that is sent for a query.
+        """Return the request of a query, as sent.
 
         Raises
         ------
@@ -325,14 +325,14 @@ class ModelPredictor(BasePredictor):
         Raises
         ------
         ProviderError
-            There is no answer, after retries; ``attempts`` counts the calls made.
+            Every call failed, retries included; ``attempts`` counts the calls made.
         """
         options = {**self.options, **request.options}
         return await self._calls.complete(self.client, replace(request, options=options))
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:
-        """The correction of every prediction; None where there is none."""
+        """Label-prior correction of every prediction; None without one."""
         return self._prior_correction
 
     @prior_correction.setter
@@ -345,7 +345,7 @@ class ModelPredictor(BasePredictor):
 
     @property
     def head(self) -> Head | None:
-        """The head that turns the model's distributions into the final ones; None where they stay as they are."""
+        """Head that computes the final distributions; None without a head."""
         return self._head
 
     @head.setter

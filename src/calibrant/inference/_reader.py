@@ -1,4 +1,4 @@
-"""Reader of answers: one response becomes one prediction, of one label or of several."""
+"""Reader of responses: one response becomes one prediction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Content: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerReader:
-    """Reads predictions from responses of any supported shape.
+    """Reader of predictions from responses of any supported shape.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class AnswerReader:
         return self._prediction(completion, **content, reason=f"no confidence: {lost}" if lost else "")
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the legal answers and where they are read, as JSON values."""
+        """Return the legal answers and their JSON paths, as JSON values."""
         return {
             "space": self.space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
@@ -105,7 +105,7 @@ class AnswerReader:
         }
 
     def space_of(self, response: object) -> LogprobSpace:
-        """Return the space of an answer's log-probabilities; ``none`` where it does not say."""
+        """Return the space of an answer's log-probabilities; ``none`` if unknown."""
         if self.space is not LogprobSpace.MIXED:
             return self.space
         own = response.space if isinstance(response, Completion) else None
@@ -130,7 +130,7 @@ class AnswerReader:
         )
 
     def _content(self, completion: Completion, space: LogprobSpace) -> _Content | str:
-        """Return label and evidence of an answer, or the reason why it is no legal one."""
+        """Return label and evidence of an answer, or the reason it is illegal."""
         labels = self.labels
         if isinstance(labels, FieldLabels):
             return _fields_content(labels, completion, space)
@@ -145,7 +145,7 @@ class AnswerReader:
         return {"label": label, "confidence": confidence, "distribution": distribution}
 
     def _form(self) -> Mapping[str, Any]:
-        """Return the settings that differ from those of one label as JSON values, for cache keys."""
+        """Return the additional settings of composite answers as JSON values, for cache keys."""
         if isinstance(self.labels, FieldLabels):
             fields = self.labels.fields
             return {"fields": [[field.name, field.path, list(field.labels.labels)] for field in fields]}
@@ -153,13 +153,13 @@ class AnswerReader:
 
 
 def joint_confidence(parts: Sequence[Part]) -> float | None:
-    """Return the confidence that all parts are right, where each was read behind those before it; None if unknown."""
+    """Return the joint confidence of parts read in sequence; None if one is unknown."""
     known = [part.confidence for part in parts if part.confidence is not None]
     return math.prod(known) if len(known) == len(parts) else None
 
 
 def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
-    """Return the parts of a set of labels: of each whether it is in the answer, and how sure that is, if known."""
+    """Return one part per label: its membership in the answer, and the confidence in that, if known."""
     values = labels.values(answer)
     if evidence is None:
         return tuple(Part(name=name, label=value) for name, value in values.items())
@@ -173,7 +173,7 @@ def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None)
 
 
 def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobSpace) -> _Content | str:
-    """Return the label of every field, each with a distribution given the answer before it.
+    """Return the label of every field with its distribution, given the fields before it.
 
     By the chain rule, the product of the fields' confidences is that of the whole answer.
     """
@@ -197,7 +197,7 @@ def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobS
 def _set_content(
     labels: MultiLabels, field: str, completion: Completion, space: LogprobSpace
 ) -> _Content | str:
-    """Return for every label if it is in the answer; see `extract_set` for the confidence in that."""
+    """Return the membership of every label in the answer; see `extract_set` for its confidence."""
     given = []
     for number, value in enumerate(field_values(completion.text, field), 1):
         label = labels.label_of(value) if isinstance(value, str) else None
@@ -232,7 +232,7 @@ def _distribution(
 def _over_one_label(
     completion: Completion, names: tuple[str, ...], field: str, space: LogprobSpace
 ) -> LabelDistribution | None:
-    """Return a distribution over the first label of an open set, which has nothing to be compared with yet."""
+    """Return a distribution over the only label of an open set so far."""
     joint = joint_logprob(completion, field)
     if joint is None:
         return None

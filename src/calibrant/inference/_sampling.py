@@ -1,4 +1,4 @@
-"""Sampling: the model is asked several times, and how far its answers agree is the confidence."""
+"""Sampling: confidence as the agreement of several answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_TEMPERATURE: Final = 1.0
 
 
 def resolve_temperature(temperature: float | None, options: Mapping[str, Any]) -> float | None:
-    """Return the temperature samples are drawn at: the one in `options`, the given one, or 1.
+    """Return the sampling temperature: from `options`, else the given one, else 1.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def resolve_temperature(temperature: float | None, options: Mapping[str, Any]) -
 
 
 def check_seed(options: Mapping[str, Any]) -> None:
-    """Check that a seed can be counted on from.
+    """Check a first seed; the other samples count up from it.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def check_seed(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RowAnswers:
-    """Answers to the questions about one row.
+    """Answers of one row's samples.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class RowAnswers:
 
     @property
     def model(self) -> str | None:
-        """The first model that is known to have answered."""
+        """Name of the first model that answered."""
         return next((answer.model for answer in self.given if answer.model is not None), None)
 
     def failure(self) -> ProviderError:
@@ -95,7 +95,7 @@ class RowAnswers:
         return first
 
     def without_label(self) -> Prediction:
-        """Return the outcome most answers had, for rows in which none holds a label.
+        """Return the most frequent outcome, for rows without a labelled answer.
 
         Of outcomes that are equally frequent the one that came first is taken; text and reason are
         those of the first answer that had it.
@@ -106,7 +106,7 @@ class RowAnswers:
 
 
 async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers:
-    """Ask all questions at the same time, and wait for every one of them.
+    """Make all calls concurrently and wait for every one.
 
     Raises
     ------
@@ -137,7 +137,7 @@ async def _answer(question: Awaitable[Prediction]) -> Prediction | ProviderError
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Asks several times at a temperature, for models that report no log-probabilities.
+    """Method that samples several answers, for models without log-probabilities.
 
     With n_l of the k legal answers for label l, and L labels, the probability of l is
     ``(n_l + 1) / (k + L)``: additive smoothing, Laplace's rule of succession, which is the mean of the
@@ -159,7 +159,7 @@ class Sampling:
     Attributes
     ----------
     client : Client
-        Where the calls go.
+        Client of the calls.
     reader : AnswerReader
         Reads the responses; log-probabilities are left aside.
     samples : int, default 10
@@ -168,7 +168,7 @@ class Sampling:
         Sampling temperature, above 0; None leaves it to the provider. A temperature among the
         request's options comes before it.
     calls : ModelCalls
-        How single calls are made.
+        Calls with gate, deadline and retries.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Router that shares its learnt state with other processes, and never waits for the disk."""
+"""Router with state shared between processes, written in the background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFRESH = 1.0  # seconds after which an order makes the thread look at what oth
 
 
 class SharedRouter(WriteBehind):
-    """A `Router` whose experience is kept in a `RouterState` and shared with other processes.
+    """A `Router` whose learned state is stored in a `RouterState` that processes share.
 
     `record` teaches the router at once and notes the observation; a thread of its own writes what was noted: in
     one update, a copy of the router takes over the stored record, learns what was noted, and its record is
@@ -82,7 +82,7 @@ class SharedRouter(WriteBehind):
 
     @property
     def router(self) -> Router:
-        """The strategy itself, for its settings; its experience may be changed by another thread."""
+        """The wrapped strategy, for its settings; another thread may change its learned state."""
         return self._router
 
     @property
@@ -103,7 +103,7 @@ class SharedRouter(WriteBehind):
             return self._router.order(request)
 
     def record(self, observation: Observation) -> None:
-        """Learn from a call at once, and note it to be written soon; see `Router`."""
+        """Learn from a call now, and queue it for the next write; see `Router`."""
         with self._lock:
             self._router.record(observation)
             if self._closed:  # a late answer: nobody writes any more
@@ -145,7 +145,7 @@ class SharedRouter(WriteBehind):
         Raises
         ------
         StateError
-            It cannot be written; it stays in memory and is tried again.
+            The state cannot be written; the observations are kept and tried again.
         """
         try:
             with self._write_lock:
@@ -175,7 +175,7 @@ class SharedRouter(WriteBehind):
         return self._try_sync() or not self._notes
 
     def _try_sync(self) -> bool:
-        """Write the notes, or read the state; return False on failure, the first of which in a row is logged."""
+        """Write the queued observations, or read the state; return False on failure."""
         try:
             # Decided while nobody else writes: what a failed write put back is there again, and reading
             # alone does not pass for an end of the failure.
@@ -209,7 +209,7 @@ class SharedRouter(WriteBehind):
             self._has_news = True  # what is stored will lack it
 
     def _save(self) -> None:
-        """Store the notes, and go on from the state that all processes share."""
+        """Store the queued observations, and continue from the shared state."""
         left = len(self._notes)
         while left > 0:
             with self._lock:
@@ -224,7 +224,7 @@ class SharedRouter(WriteBehind):
         self._go_on()
 
     def _refresh(self) -> None:
-        """Take over the stored record; one that cannot be used is set aside."""
+        """Load the stored record; an unusable one is set aside."""
         try:
             stored = self._state.read(self.strategy)
             self._check_version(stored)
@@ -239,7 +239,7 @@ class SharedRouter(WriteBehind):
     def _merged(
         self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
     ) -> Mapping[str, Any]:
-        """Return a stored record that has learnt from observations."""
+        """Return a stored record updated by observations."""
         self._check_version(stored)
         self._has_news = self._has_news or stored != self._last_stored
         self._copy.restore(self._first or None if stored is None else stored)
@@ -248,7 +248,7 @@ class SharedRouter(WriteBehind):
         return self._copy.snapshot()
 
     def _go_on(self) -> None:
-        """Take over the stored record, unless the router has learnt all of it itself."""
+        """Load the stored record, unless the router already holds its content."""
         if self._has_news and self._last_stored is not None:
             with self._lock:
                 self._take_over(self._last_stored)
@@ -260,7 +260,7 @@ class SharedRouter(WriteBehind):
             self._router.record(observation)
 
     def _check_version(self, stored: Mapping[str, Any] | None) -> None:
-        """Refuse the record of a newer version; set aside, it would go to and fro between old and new processes."""
+        """Refuse a record of a newer version; setting it aside would make old and new processes alternate."""
         ours, theirs = self._first.get("version"), None if stored is None else stored.get("version")
         if type(ours) is int and type(theirs) is int and theirs > ours:
             raise _NewerRecordError(

@@ -1,4 +1,4 @@
-"""Exact scoring in an engine that tells the log-probabilities of all tokens, after several texts at once."""
+"""Exact scoring in engines that return the log-probabilities of all tokens for several texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Knowledge of the labels before a row is asked about them.
+    """Expected label probabilities of a prompt, before a row is scored.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Expected:
 
 
 class TokenScorer:
-    """Scores every label by the tokens that write it.
+    """Scorer of labels by their tokens.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class TokenScorer:
     async def prepare(
         self, client: ContinuingClient, messages: Sequence[Message], prefix: str, calls: ModelCalls
     ) -> Expected:
-        """Return the engine's expectations of the labels behind `messages`, asked for once.
+        """Return the expected label probabilities after `messages`, requested once.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class TokenScorer:
             return self._expected[key]
 
     async def _ask_all(self, client: ContinuingClient, messages: Sequence[Message], prefix: str) -> Expected:
-        """Read all labels behind `messages`."""
+        """Score all labels after `messages`."""
         async with client.continuing(CompletionRequest(messages=tuple(messages), top_logprobs=0)) as row:
             if not isinstance(row, TokenContinuation):
                 return Expected()
@@ -115,7 +115,7 @@ class TokenScorer:
     async def score(
         self, row: TokenContinuation, prefix: str, provider: str, *, expected: Expected
     ) -> tuple[LabelDistribution, NDArray[np.float16]]:
-        """Return the distribution over what a row's answer holds behind `prefix`, which ends with a quote.
+        """Return the label distribution of a row after `prefix`, which ends with a quote.
 
         Beside it stand the model's features of the text (`TokenLogprobs.features`).
 
@@ -132,7 +132,7 @@ class TokenScorer:
         return walk.distribution(self._labels), first.features()
 
     def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
-        """Return the tokens that come before every label, and the trie of those that follow."""
+        """Return the common token prefix of all labels, and the trie of their remaining tokens."""
         written = [row.tokens(f'{prefix}{spelled}"') for spelled in self._spelled]
         root: tuple[int, ...] = os.path.commonprefix(written)  # type: ignore[assignment]  # noqa: RUF071 (no paths)
         return root, self._trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
@@ -141,7 +141,7 @@ class TokenScorer:
 async def _follow(
     walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie, provider: str
 ) -> TokenLogprobs:
-    """Ask about the pending nodes until none is left; returns the log-probabilities of the first token."""
+    """Request pending nodes until none is left; return the log-probabilities of the first token."""
     first: TokenLogprobs | None = None
     while nodes := walk.pending():
         for start in range(0, len(nodes), _MOST_TOGETHER):

@@ -94,7 +94,7 @@ def element_path(field_path: str, index: int) -> str:
 
 
 def json_body(text: str) -> str:
-    """Return `text` without surrounding space and without a Markdown code fence."""
+    """Return `text` without surrounding space and Markdown code fence."""
     body = text.strip().removeprefix("\ufeff")
     if body.startswith("```"):
         match = _FENCE.fullmatch(body)

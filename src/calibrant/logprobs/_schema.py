@@ -105,7 +105,7 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
         nodes = [_nested(field.labels, parse_path(field.path or field.name)) for field in labels.fields]
         root = nodes[0]
         for node, field in zip(nodes[1:], labels.fields[1:], strict=True):
-            root = _joined(root, node, field.path or field.name)
+            root = _merged_node(root, node, field.path or field.name)
         return as_response_format(root)
     if isinstance(labels, MultiLabels):
         array, inside = array_path(field_path)
@@ -129,7 +129,7 @@ def _nested(labels: LabelSet, path: FieldPath) -> _Node:
     return node
 
 
-def _joined(one: _Node, other: _Node, path: str) -> _Node:
+def _merged_node(one: _Node, other: _Node, path: str) -> _Node:
     """Merge the schemas of two fields into that of one answer; messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
@@ -138,10 +138,10 @@ def _joined(one: _Node, other: _Node, path: str) -> _Node:
             f"otherwise what is there ({kind} and {other['type']}): give one of them another path."
         )
     if kind == "array":
-        return {**one, "items": _joined(one["items"], other["items"], path)}
+        return {**one, "items": _merged_node(one["items"], other["items"], path)}
     properties = dict(one["properties"])
     for name, node in other["properties"].items():
-        properties[name] = _joined(properties[name], node, path) if name in properties else node
+        properties[name] = _merged_node(properties[name], node, path) if name in properties else node
     return {**one, "properties": properties}  # `as_response_format` makes all of them required
 
 

@@ -6,7 +6,7 @@ from calibrant.core._prediction import LOW_LABEL_MASS, Interval
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
-    """Return warnings about the use of the confidences, one sentence each; empty where there is no reason for any.
+    """Return warnings about the confidences, one sentence each; empty without warnings.
 
     Parameters
     ----------

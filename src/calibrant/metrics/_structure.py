@@ -40,7 +40,7 @@ class StructureFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class OrdinalMetrics:
-    """Distance of answers from the true place on a scale of L labels, on answered rows.
+    """Rank distance of answers from the truth on a scale of L labels, on answered rows.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class RowScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedPrompt(RowScores):
-    """A prompt that was asked about validation rows, and how it did there.
+    """A validated prompt with its figures.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class ValidatedPrompt(RowScores):
 
 
 class ValidationLog:
-    """Keeps the predictions on the validation rows; an `EvaluationObserver`.
+    """Observer that stores the predictions on validation rows.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def row_scores(
 def credits_of(
     examples: Sequence[Example], predictions: Sequence[Prediction], labels: LabelSet
 ) -> list[float | None]:
-    """Return the credit of every row; None where it failed, or an answer is one plain label."""
+    """Return the credit of every row; None for a failed row or plain labels."""
     plain = type(labels) is LabelSet
     return [
         None if plain or prediction.outcome is Outcome.ERROR else labels.credit(prediction, example.answer)
@@ -152,7 +152,7 @@ class HeadChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The validated prompts and which of them is the best one.
+    """Validated prompts and the position of the best one.
 
     Attributes
     ----------
@@ -173,12 +173,12 @@ class Choice:
 
     @property
     def decided_by_head(self) -> bool:
-        """True if another prompt is kept than the race's winner, for its head."""
+        """True if the head changed the choice from the race's winner."""
         return self.by_head is not None and self.by_head.chosen != self.by_head.raced
 
     @property
     def seed(self) -> ValidatedPrompt:
-        """The prompt that the search began with."""
+        """The seed prompt."""
         return self.validated[0]
 
     @property
@@ -188,7 +188,7 @@ class Choice:
 
 
 def choose(validated: Sequence[ValidatedPrompt]) -> Choice:
-    """Choose the best prompt; the seed prompt, the first one, where no other is an improvement.
+    """Choose the best prompt; the seed prompt unless another one is an improvement.
 
     An improvement is better than the seed prompt in score, in accuracy and in macro F1: a higher score alone may come
     from more confidence in the same answers, and a higher accuracy from answering the most frequent label alone. Where

@@ -1,4 +1,4 @@
-"""A proposer that needs no reflection model: it edits demonstrations and notes."""
+"""Proposer that edits demonstrations and notes, without a reflection model."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class ExemplarProposer:
             else replace(prediction, label=self._spell(prediction.label))
             for prediction in predictions
         ]
-        self._records[_asked(candidate)].add_all(pairs, spelt)
+        self._records[_answers_key(candidate)].add_all(pairs, spelt)
 
     def __call__(
         self,
@@ -177,7 +177,7 @@ class ExemplarProposer:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
-        """Return a new system prompt or demonstrations, whichever is asked for, or nothing when nothing is left.
+        """Propose a new system prompt or demonstrations; empty after the last possible edit.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class ExemplarProposer:
         component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
-        record = self._records[_asked(candidate)]
+        record = self._records[_answers_key(candidate)]
         for _ in range(TRIES):
             edited = self._edit(parts, record)
             text = self._format.render(edited)
@@ -235,7 +235,7 @@ class ExemplarProposer:
         return parts
 
     def _add(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Show one more text of a label that is taken for another."""
+        """Add a demonstration of a confused label."""
         truth, given = self._confusion(record)
         demonstration = self._pick(truth, given, parts, record)
         if demonstration is None:
@@ -247,7 +247,7 @@ class ExemplarProposer:
         return grown if self._fits(grown) else self._swap(parts, record)
 
     def _swap(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Replace the demonstration that misleads most by one of a label that is missed."""
+        """Replace the most misleading demonstration by one of a missed label."""
         truth, given = self._confusion(record)
         demonstration = self._pick(truth, given, parts, record)
         if demonstration is None or not parts.demonstrations:
@@ -262,7 +262,7 @@ class ExemplarProposer:
         return replace(parts, demonstrations=tuple(shown))
 
     def _drop(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Remove a demonstration of the label that is answered too often, or a note."""
+        """Remove a demonstration of an overpredicted label, or a note."""
         if parts.notes and self._rng.random() < 0.5:
             gone = self._rng.randrange(len(parts.notes))
             return replace(parts, notes=parts.notes[:gone] + parts.notes[gone + 1 :])
@@ -275,14 +275,14 @@ class ExemplarProposer:
         return replace(parts, demonstrations=parts.demonstrations[:gone] + parts.demonstrations[gone + 1 :])
 
     def _reorder(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Move labels that are missed to the end, where models look most; shuffle without evidence."""
+        """Move missed labels to the end, which models weigh most; shuffle without evidence."""
         shown = self._shuffled(parts.demonstrations)
         if record.got and self._rng.random() < 0.5:
             shown.sort(key=lambda demonstration: -record.excess(demonstration.label))
         return replace(parts, demonstrations=tuple(shown))
 
     def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Return a note on words of the training rows that speak for a label and against the one given."""
+        """Return a note with training-row words that favour a label over the predicted one."""
         truth, given = self._confusion(record)
         if self._composite is None:
             head = f'"{truth}", not "{given}"'
@@ -302,7 +302,7 @@ class ExemplarProposer:
         return replace(parts, notes=(*others, note))
 
     def _confusion(self, record: PromptRecord) -> tuple[str, str]:
-        """Draw a (true label, given label) pair, in proportion to what it has cost."""
+        """Draw a (true label, predicted label) pair in proportion to its cost."""
         # A whole answer that no training row has can be given all the same.
         shown = slice(None) if self._composite is None else slice(1)
         pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair[shown]))
@@ -333,7 +333,7 @@ def _component(candidate: Mapping[str, str]) -> str:
     return next((name for name in candidate if name not in OTHER_COMPONENTS), next(iter(candidate)))
 
 
-def _asked(candidate: Mapping[str, str]) -> str:
+def _answers_key(candidate: Mapping[str, str]) -> str:
     """Return the key of a candidate's answers."""
     shown = candidate.get(DEMONSTRATIONS, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
@@ -347,7 +347,7 @@ def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _pool(rows: Mapping[tuple[str, str], None], *, limit: int) -> dict[str, list[str]]:
-    """Return the texts of each label that are short enough to show; its shortest one in any case."""
+    """Return the short texts of each label; at least its shortest one."""
     pool: dict[str, list[str]] = {}
     for text, label in rows:
         pool.setdefault(label, []).append(text)
@@ -366,7 +366,7 @@ def _word_counts(texts: Iterable[str]) -> Counter[str]:
 
 
 def _telling_words(own: Counter[str], other: Counter[str], *, limit: int = 4) -> list[str]:
-    """Return words that stand in more texts of one label than of the other, by smoothed log odds."""
+    """Return words more frequent in texts of one label than of the other, by smoothed log odds."""
     scores = {
         word: math.log((count + 0.5) / (other[word] + 0.5)) * math.log1p(count)
         for word, count in own.items()

@@ -1,4 +1,4 @@
-"""The head of the prompt that is kept, and which of a race's best two prompts that is."""
+"""Heads of a race's best two prompts, and the choice between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; few
 
 @dataclass(kw_only=True)
 class HeadStage(SearchStage):
-    """Asks labelled rows after the search, and learns a head from them.
+    """Search stage that learns a head from labelled rows.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class HeadStage(SearchStage):
     max_metric_calls: int
 
     def run(self, found: Choice) -> tuple[Choice, Head | None]:
-        """Return the choice with the prompt that is kept, and the head that labelled rows teach under it, if any.
+        """Return the final choice of prompt and the head learned under it, if any.
 
         Validation rows come first, then training rows, as far as the budget goes.
         """
@@ -52,7 +52,7 @@ class HeadStage(SearchStage):
         found = self._compared(found) if worth else found
         candidate = found.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
-        asked = self.adapter.affordable(queries_of(candidate, rows), self._left() if worth else 0)
+        asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
         rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
@@ -98,7 +98,7 @@ class HeadStage(SearchStage):
         return replace(found, chosen=choice.chosen, by_head=choice)
 
     def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
-        """Return the validation rows that the budget pays for under both prompts; none where they are too few.
+        """Return the validation rows affordable under both prompts; empty if too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
         """
@@ -107,11 +107,11 @@ class HeadStage(SearchStage):
         found = [row for row in every[0] if row.input in held_out]  # the first rows of both
         for kept, other in ((0, 1), (1, 0)):
             own, n = queries_of(pair[kept], every[kept]), len(found)
-            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._left())
+            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._calls_left())
             found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
         return found if len(found) >= _FEWEST else []
 
-    def _left(self) -> int:
+    def _calls_left(self) -> int:
         return self.max_metric_calls - self.adapter.metric_calls
 
     def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
@@ -120,14 +120,14 @@ class HeadStage(SearchStage):
 
 
 def _standing(head: Head) -> PromptStanding:
-    """Return the standing of a head on the rows that taught it, each judged by a head of the other rows."""
+    """Return the cross-validated standing of a head on its training rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
     figures = next(one for one in head.figures if one.name == head.rung)
     return PromptStanding(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
 
 
 def embedding_model(task: Task) -> EmbeddingModel | None:
-    """Return the embedding model of the head that a search learns; None if it reads words alone.
+    """Return the embedding model of the search's head; None for a head on words alone.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def embedding_model(task: Task) -> EmbeddingModel | None:
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
-    """Return the rows that a head may learn from: validation rows, then training rows that the prompt does not show.
+    """Return the training rows of a head: validation rows, then training rows outside the prompt.
 
     A row whose text is that of a test row, but for case and white space, is none of them.
     """

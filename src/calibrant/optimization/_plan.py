@@ -76,12 +76,12 @@ class SearchPlan:
     races: bool
 
     def screened_rows(self, task: Task) -> int:
-        """Return the number of validation rows for every accepted prompt: all where they are few."""
+        """Return the number of validation rows per accepted prompt."""
         n = len(task.validation)
         return SCREENED if self.races and n >= SCREENED + FIRST else n
 
     def detectable_gain(self, task: Task) -> float | None:
-        """Return the gain in accuracy that tells a prompt from the seed prompt, in [0, 1]; None without a race."""
+        """Return the detectable accuracy gain over the seed prompt, in [0, 1]; None without a race."""
         n = len(task.validation)
         return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
 
@@ -112,7 +112,7 @@ class SearchStage:
 
 
 def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:
-    """Return the queries that ask about rows under a candidate's texts."""
+    """Return the queries of rows under a candidate's texts."""
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
 
@@ -190,13 +190,13 @@ def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | No
 
 
 def _teaching(task: Task) -> list[Example]:
-    """Return the training rows whose text is no validation or test row: only these may be shown."""
+    """Return the training rows allowed in prompts: no texts of validation or test rows."""
     held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
     return [example for example in task.train if normalise_label(example.input) not in held_out]
 
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
-    """Return the numbers of rows that the budget depends on."""
+    """Return the row counts that determine the budget."""
     return SearchSize(
         validation_rows=plan.screened_rows(task),
         minibatch_size=plan.minibatch_size,
@@ -206,7 +206,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
 
 
 def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
-    """Return all that the answers of a search depend on, as ``run.json`` holds it."""
+    """Return the settings that determine a search's answers, as in ``run.json``."""
     content = {
         "labels": labels_to_record(task.labels),
         "prompt": task.prompt,

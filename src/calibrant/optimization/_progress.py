@@ -83,7 +83,7 @@ class ProgressTracker:
             self._listener(self.now)
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return whether a prompt is perfect on the validation rows, so that nothing better can be found."""
+        """Return True if a prompt is perfect on the validation rows, which ends the search."""
         return self.now.best_score is not None and self.now.best_score >= PERFECT
 
     def start_test(self, total: int) -> None:

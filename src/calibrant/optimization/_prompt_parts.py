@@ -1,4 +1,4 @@
-"""Prompts taken apart: instruction, notes and demonstrations, and the texts that a prompt shows."""
+"""Parts of a prompt: instruction, notes and demonstrations."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class PromptFormat:
         return self.render(replace(parts, instruction=listed, form=False))
 
     def names_all(self, instruction: str) -> bool:
-        """Return whether an instruction names all labels already, or answers hold several."""
+        """Return True if an instruction names all labels, or answers hold several labels."""
         return not self._form or all(label in instruction for label in self._labels.values())
 
     def parse(self, prompt: str) -> PromptParts:
@@ -137,7 +137,7 @@ class PromptFormat:
 
 
 def given_prompts(task: Task) -> dict[str, str]:
-    """Return the prompts that a task gives a search beside its own, by a name for the user."""
+    """Return the task's other candidate prompts, by display name."""
     found = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
     if task.label_descriptions:
         form = PromptFormat(task.labels, field=task.field)
@@ -183,7 +183,7 @@ class ShownTexts:
 
 
 class NoCopies:
-    """GEPA's acceptance criterion, for prompts that repeat no training text but as a demonstration.
+    """Acceptance criterion for GEPA that rejects prompts with copied training texts.
 
     A model that writes prompts sees training rows, and may repeat them as if they were rules.
 
@@ -205,7 +205,7 @@ class NoCopies:
         self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
 
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:  # noqa: ARG002 (GEPA's signature)
-        """Return whether a proposal scores more than its parent on the minibatch, and copies nothing."""
+        """Return True if a proposal beats its parent on the minibatch without copied texts."""
         if sum(proposal.subsample_scores_after or []) <= sum(proposal.subsample_scores_before or []):
             return False
         task = self._task
@@ -216,12 +216,12 @@ class NoCopies:
 
 
 def check_given_prompts(task: Task) -> None:
-    """Refuse other prompts and descriptions that show rows which are to compare them with the prompt.
+    """Refuse other prompts and descriptions that contain validation or test texts.
 
     Raises
     ------
     ConfigurationError
-        One repeats the text of a validation or test row that the task's own prompt does not show.
+        A prompt or description repeats the text of a validation or test row that the task's own prompt does not show.
     """
     own = ShownTexts(task.prompt, task)
     for name, prompt in given_prompts(task).items():

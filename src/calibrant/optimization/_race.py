@@ -1,4 +1,4 @@
-"""Race between prompts on as few rows as it takes: paired differences and successive halving.
+"""Race between prompts by paired differences and successive halving, on few rows.
 
 Prompts are compared by the log-likelihood of the true labels after the label prior of each was divided out, as other
 rows taught it. A race asks all prompts about the same few rows first, then only the better half of them about more,
@@ -56,7 +56,7 @@ class PromptStanding:
 
     @property
     def loss(self) -> float:
-        """Mean loss; infinite where no row was answered."""
+        """Mean loss; infinite without an answered row."""
         known = self.losses[~np.isnan(self.losses)]
         return float(known.mean()) if len(known) else math.inf
 
@@ -64,7 +64,7 @@ class PromptStanding:
 def standing(
     logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet
 ) -> PromptStanding:
-    """Judge distributions by the true labels, without their label prior.
+    """Return the standing of a prompt's distributions, corrected for the label prior.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def race(
     rows: int,
     affordable: Callable[[Sequence[int], int], bool] = lambda _entrants, _rows: True,
 ) -> int:
-    """Return the place of the best prompt: 0 is the seed prompt, which stays unless it is beaten.
+    """Return the position of the best prompt; 0, the seed prompt, unless it is beaten.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def race(
 
 
 def beats(one: PromptStanding, other: PromptStanding, *, errors: float) -> bool:
-    """Return whether one is better by so many standard errors of the paired loss, and neither accuracy nor F1 lower."""
+    """Return True if one prompt is better by enough standard errors, without loss of accuracy or F1."""
     return gain(other, one) > errors and not _less_accurate(one, other)
 
 
@@ -171,7 +171,7 @@ def _chance(errors: float, share: float) -> float:
 
 
 def race_calls(n_challengers: int, rows: int) -> int:
-    """Return the calls of a race that goes on to the last row."""
+    """Return the maximum number of calls of a race."""
     calls, before, alive = 0, 0, n_challengers
     for n in _stages(rows):
         calls, before, alive = calls + (alive + 1) * (n - before), n, (alive + 1) // 2
@@ -179,7 +179,7 @@ def race_calls(n_challengers: int, rows: int) -> int:
 
 
 def detectable_gain(rows: int) -> float:
-    """Return by how much accuracy a prompt must be better to be taken in four races of five, in [0, 1].
+    """Return the accuracy gain detected with a power of 0.8, in [0, 1].
 
     By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
     standard error of the difference, 0.84 the quantile of four in five. A good prompt may be out early: what makes up
@@ -199,7 +199,7 @@ def _stages(rows: int) -> list[int]:
 
 
 def gain(one: PromptStanding, other: PromptStanding) -> float:
-    """Return the mean paired gain of the other one in standard errors; positive where it loses less."""
+    """Return the mean paired gain of the other prompt in standard errors; positive if it is better."""
     each = one.losses - other.losses
     each = each[~np.isnan(each)]
     if len(each) < 2:

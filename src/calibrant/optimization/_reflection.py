@@ -31,7 +31,7 @@ _MOST_FAILURES: Final = 3
 
 
 class Confusions:
-    """Counts, for every prompt, which labels are taken for which, on all rows asked; an `EvaluationObserver`."""
+    """Observer that counts label confusions per prompt, on all evaluated rows."""
 
     def __init__(self) -> None:
         self._records: defaultdict[str, PromptRecord] = defaultdict(PromptRecord)
@@ -47,7 +47,7 @@ class Confusions:
         self._records["\0".join(candidate.values())].add_all(pairs, predictions)
 
     def describe(self, candidate: Mapping[str, str]) -> str | None:
-        """Return the costliest confusions in words, without any text; None where there are none."""
+        """Describe the costliest confusions, without row texts; None without confusions."""
         record = self._records["\0".join(candidate.values())]
         if not record.cost:
             return None
@@ -61,7 +61,7 @@ class Confusions:
 
 
 class ReflectingAdapter(ConfidenceAdapter):
-    """A `ConfidenceAdapter` that chooses what a reflecting model reads.
+    """A `ConfidenceAdapter` that selects the records for the reflection model.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class ReflectingAdapter(ConfidenceAdapter):
         eval_batch: EvaluationBatch[Any, Any],
         components_to_update: list[str],
     ) -> dict[str, list[dict[str, str]]]:
-        """Return records of the rows that scored least, and one that names the confusions on all rows."""
+        """Return records of the lowest-scoring rows, and one record of all confusions."""
         answered = [
             one for one in eval_batch.trajectories or [] if one["prediction"].outcome is not Outcome.ERROR
         ]
@@ -92,7 +92,7 @@ class ReflectingAdapter(ConfidenceAdapter):
 
 
 class Guard:
-    """A function that is given up after three failures in a row.
+    """Function wrapper that gives up after three failures in a row.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ class Guard:
         return result
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return whether the search should end because the function was given up."""
+        """Return True if the search should end, as the function was given up."""
         return self.error is not None
 
 
 class Reflection:
-    """A reflection model whose finished answers are not paid for twice.
+    """Reflection model with a journal of paid answers.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Reflection:
 
     @property
     def total_cost(self) -> float:
-        """US dollars spent so far, where the model reports them."""
+        """US dollars spent so far, if the model reports costs."""
         return float(self._cost())
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
@@ -188,7 +188,7 @@ class Reflection:
 def open_reflection(
     model: str | Callable[[str], str] | None, store: JsonlStore, *, options: Mapping[str, Any] | None = None
 ) -> Iterator[Reflection | None]:
-    """Return the reflection model for a name, which is tried with one small call, or for a function.
+    """Return the reflection model of a name, tested with one small call, or of a function.
 
     A function is not tried: it may count its calls, or cost what nobody expects.
 
@@ -234,7 +234,7 @@ def open_reflection(
 
 
 def check_names(*functions: object) -> None:
-    """Refuse functions without a name of their own, under which a run directory could keep what they paid for.
+    """Refuse functions without a stable name, which a run's journal needs.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def check_names(*functions: object) -> None:
 
 
 def name_of(thing: object) -> str:
-    """Return the name of a model or proposer, or the place where it is defined."""
+    """Return the name of a model or proposer, or where it is defined."""
     if isinstance(thing, str):
         return thing
     name = getattr(thing, "name", None)

@@ -37,7 +37,7 @@ _OPTIONAL: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PromptScore:
-    """Score of one prompt on rows that the search never saw.
+    """Score of one prompt on test rows.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ def score_prompt(
 def compare(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction]
 ) -> PairedComparison | None:
-    """Compare two prompts on the rows that neither failed on with a transport error."""
+    """Compare two prompts on rows without transport errors."""
     pairs = [
         (a, b)
         for a, b in zip(_correct(examples, seed), _correct(examples, best), strict=True)
@@ -268,7 +268,7 @@ def final_score(
     found: Choice,
     predictions: Mapping[str, Sequence[Prediction]],
 ) -> FinalScore:
-    """Put the figures together; `predictions` are those for the test rows, by name."""
+    """Return the test figures; `predictions` holds those of the test rows, by name."""
     seed, final = predictions["seed"], predictions["final"]
     answered = [
         (example, prediction.label)

@@ -186,7 +186,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
-    """Refuse a plan that the task or the budget does not allow; warn of too few rows to show a better prompt."""
+    """Refuse a plan beyond the task or budget; warn about too few rows."""
     check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
     gain = plan.detectable_gain(task)
@@ -200,7 +200,7 @@ def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
 
 
 def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
-    """Return the calls kept for the race, and those for training rows that teach the head.
+    """Return the calls reserved for the race, and for the head's training rows.
 
     Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
     need is the head's, too.

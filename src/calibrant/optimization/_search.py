@@ -39,7 +39,7 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
-    """Return the calls that are kept for the race."""
+    """Return the calls reserved for the race."""
     return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows(task))
 
 
@@ -57,12 +57,12 @@ class Search(SearchStage):
 
     log: Path | None
     validation: ValidationLog
-    _said: dict[Query, Prediction] = field(default_factory=dict, init=False)
+    _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _budget: int = field(default=0, init=False)
     _is_perfect: bool = field(default=False, init=False)
 
     def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
-        """Propose prompts until the budget less what is kept for the race is used up, then choose."""
+        """Propose prompts until only the race's reserve is left, then choose."""
         self._budget = max_metric_calls
         validation = list(self.task.validation)
         if self.plan.races:
@@ -73,14 +73,14 @@ class Search(SearchStage):
         screened, fresh = validation[:n_screened], validation[n_screened:]
         found = self._propose(screened, fresh, max_metric_calls - for_race)
         choice = self._race(found, screened, fresh) if self.plan.races else self._choose(found)
-        return self._named(choice)
+        return self._with_names(choice)
 
     def _choose(self, found: GEPAResult[object, object]) -> Choice:
-        """Choose by the figures on all validation rows, which every candidate was asked about."""
+        """Choose by the figures on all validation rows."""
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
         return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
 
-    def _named(self, choice: Choice) -> Choice:
+    def _with_names(self, choice: Choice) -> Choice:
         """Return the choice with the names of the prompts that the task gave."""
         names = {prompt: name for name, prompt in given_prompts(self.task).items()}
         seed = self._seed_candidate()
@@ -105,7 +105,7 @@ class Search(SearchStage):
     def _propose(
         self, screened: Sequence[Example], fresh: Sequence[Example], max_metric_calls: int
     ) -> GEPAResult[object, object]:
-        """Run GEPA; every prompt that it accepts is asked about the same validation rows."""
+        """Run GEPA; every accepted prompt is scored on the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
         candidate = self._seed_candidate()
@@ -169,7 +169,7 @@ class Search(SearchStage):
     def _nothing_wrong(
         self, seed: Mapping[str, str], screened: Sequence[Example], fresh: Sequence[Example]
     ) -> bool:
-        """Return whether the seed prompt errs on no row that it must be asked about: a search can hardly pay."""
+        """Return True if the seed prompt makes no error on its first rows, so that a search hardly pays."""
         for rows in (screened, [*screened, *fresh[:FIRST]]):
             if self._standing(seed, rows).accuracy < 1.0:
                 return False
@@ -182,7 +182,7 @@ class Search(SearchStage):
         screened: Sequence[Example],
         fresh: Sequence[Example],
     ) -> Choice:
-        """Choose among the prompts that did best on the screened rows, on rows that drove nothing."""
+        """Choose among the best screened prompts, on unused rows."""
         candidates = found.candidates
         first = [self._standing(candidate, screened) for candidate in candidates]
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
@@ -228,7 +228,7 @@ class Search(SearchStage):
     def _runner_up(
         self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
     ) -> int | None:
-        """Return the prompt that was asked about most rows beside the chosen one, or lost least on them."""
+        """Return the runner-up: most rows besides the chosen prompt, then the lowest loss."""
         return min(
             (place for place in asked if place != chosen),
             key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
@@ -238,7 +238,7 @@ class Search(SearchStage):
     def _validated(
         self, candidate: Mapping[str, str], score: float, rows: Sequence[Example]
     ) -> ValidatedPrompt:
-        """Return the figures of a candidate on validation rows that it was asked about."""
+        """Return the figures of a candidate on its validation rows."""
         queries = queries_of(candidate, rows)
         corrected = [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
         return ValidatedPrompt(
@@ -259,13 +259,13 @@ class Search(SearchStage):
         )
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions; a row that failed twice, or that the budget does not pay for, has failed."""
-        missing = [query for query in dict.fromkeys(queries) if query not in self._said]
+        """Return the predictions, asking once per query; queries beyond the budget become errors."""
+        missing = [query for query in dict.fromkeys(queries) if query not in self._predictions_by_query]
         paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
         wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]
-        self._said.update(dict.fromkeys(missing, _UNASKED))
-        self._said.update(zip(wanted, self.adapter.ask(wanted), strict=True))
-        return [self._said[query] for query in queries]
+        self._predictions_by_query.update(dict.fromkeys(missing, _UNASKED))
+        self._predictions_by_query.update(zip(wanted, self.adapter.ask(wanted), strict=True))
+        return [self._predictions_by_query[query] for query in queries]
 
 
 class _FileLogger:
@@ -282,7 +282,7 @@ class _FileLogger:
 
 
 def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
-    """Return a stopper of GEPA that decides before the first proposal, and for the whole search."""
+    """Return a stopper of GEPA that decides once, before the first proposal."""
     decided: list[bool] = []
 
     def stop(state: GEPAState[object, int]) -> bool:
@@ -294,7 +294,7 @@ def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPASta
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:
-    """Return the function that names the component which a reflecting model rewrites next.
+    """Return the selector of the component to rewrite next.
 
     Never the demonstrations: they are settings, not a text that feedback could improve.
     """
@@ -314,7 +314,7 @@ def _texts_in_turn() -> ReflectionComponentSelector:
 
 
 def _best_screened(found: Sequence[PromptStanding], entrants: Sequence[int]) -> int:
-    """Return the best prompt where there are no other rows to race on: 0, the seed prompt, unless it is beaten.
+    """Return the best prompt without race rows; 0, the seed prompt, unless it is beaten.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
@@ -327,7 +327,7 @@ def _best_screened(found: Sequence[PromptStanding], entrants: Sequence[int]) -> 
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
-    """Return log-probabilities of all labels; the label alone where the model tells nothing else."""
+    """Return log-probabilities of all labels; without a distribution, of the predicted label alone."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
     found = np.full(len(labels), 1.0)

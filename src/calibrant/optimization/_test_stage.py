@@ -1,4 +1,4 @@
-"""Test rows of a search, asked after it; its result and files."""
+"""Test stage of a search: test rows, result and files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ HEAD = "head.json"
 
 
 class TestStage(SearchStage):
-    """Asks the test rows after a search, and puts its result together."""
+    """Search stage that scores the test rows and builds the result."""
 
     def run(
         self, found: Choice, head: Head | None, *, started: float, directory: Path | None
     ) -> OptimizationResult:
-        """Return the result of a search that began at `started`; write it into its directory, if it has one."""
+        """Return the result of a search begun at `started`; write it into `directory`, if given."""
         predictions = self._test(found, head)
         result = self._result(found, head, predictions, seconds=time.perf_counter() - started)
         if directory is not None:
@@ -109,7 +109,7 @@ class TestStage(SearchStage):
         head: Head | None,
         predictions: Mapping[str, Sequence[Prediction]],
     ) -> None:
-        """Write the result into a directory, with the files that the best prompt needs to be asked again."""
+        """Write the result and the best prompt's files into a directory."""
         kept = {name: list(made) for name, made in predictions.items() if name != "prior"}
         write_run(directory, result, self.task.test, kept, labels=self.task.labels)
         best = self._best(found)
@@ -175,7 +175,7 @@ class TestStage(SearchStage):
 
 
 def _query_without_text(candidate: Mapping[str, str]) -> Query:
-    """Return the query of a candidate's texts alone, under which its label prior is kept."""
+    """Return a candidate's query without a text, the key of its label prior."""
     return Query(
         prompt=candidate[COMPONENT],
         text="",

@@ -1,4 +1,4 @@
-"""Numbers of the page, computed from arrays; `_charts` and `_html` draw them."""
+"""Figures of the report page, computed from arrays; `_charts` and `_html` render them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class RiskCoverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mistakes:
-    """Wrong rows, those to look at first at the top.
+    """Wrong rows, ranked for review.
 
     Attributes
     ----------

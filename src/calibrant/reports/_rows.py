@@ -267,7 +267,7 @@ def read_rows(
 def read_texts(
     rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
 ) -> list[RowTexts]:
-    """Return the texts of some rows, by their places, in that order; `answer_probability` is of all rows."""
+    """Return the texts of the rows at these positions, in order."""
     found = []
     several = rows.composite is not None
     records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())
@@ -275,10 +275,10 @@ def read_texts(
         found.append(
             RowTexts(
                 line=int(place) + 1,
-                input=_shown(record["input"]),
-                answer=_shown(_spoken(record["answer"]) if several else record["answer"]),
-                given=_shown(_given_text(record, several=several)),
-                reason=_shown(record.get("reason") or ""),
+                input=_shown_text(record["input"]),
+                answer=_shown_text(_spoken(record["answer"]) if several else record["answer"]),
+                given=_shown_text(_given_text(record, several=several)),
+                reason=_shown_text(record.get("reason") or ""),
                 confidence=float(rows.confidence[place]),
                 answer_probability=None if answer_probability is None else answer_probability[place],
                 parts=tuple(_part_texts(record)) if several else (),
@@ -367,7 +367,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _shown(text: str) -> str:
+def _shown_text(text: str) -> str:
     return text if len(text) <= _TEXT else text[:_TEXT] + " …"
 
 

@@ -187,7 +187,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
-    """Return the labels of a run where they have a structure or an answer holds several; None elsewhere."""
+    """Return the label set of a structured or composite run; None for plain labels."""
     path = directory / ("result.json" if search else "run.json")
     try:
         record = (search or _about(path)).get("label_set")
@@ -208,7 +208,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
-    """Check a search's result as far as the page shows it."""
+    """Return a search's results for the page; refuse a damaged record."""
     try:
         prompts = [record[f"{name}_prompt"]["prompt"] for name in ("seed", "best")]
         diff = _diff(*prompts)

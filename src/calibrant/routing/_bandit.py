@@ -1,4 +1,4 @@
-"""The bandit strategy: learn which provider is worth its price for which kind of request."""
+"""Bandit strategy: learned reward of each provider by request features and price."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PART: Final = math.sqrt(0.5)
 
 
 class BanditRouter(TallyRouter[BanditTally]):
-    r"""LinUCB: ask the provider whose reward may be the highest for a request like this one.
+    r"""LinUCB strategy: the provider with the highest upper confidence bound of reward comes first.
 
     A request is the first `dim` entries of its embedding, scaled to length 1, and the constant 1; both
     divided by :math:`\sqrt 2`, so that the whole has length 1. Every provider has a linear model of its

@@ -54,7 +54,7 @@ def _mean_within(low: float, high: float) -> pydantic.AfterValidator:
 
 @dataclass
 class BanditTally(ProviderTally):
-    """Counts and means of one provider, and its arm as it is stored.
+    """Counts and means of one provider, with its stored arm.
 
     Attributes
     ----------

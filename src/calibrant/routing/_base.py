@@ -121,7 +121,7 @@ class TallyRouter(ABC, Generic[_T]):
         self._tallies = [stored[name] if name in stored else self._kind() for name in self._providers]
 
     def _stored(self, snapshot: Mapping[str, Any] | None) -> dict[str, _T]:
-        """Return the stored tallies of these providers, by name; none for None and an empty snapshot."""
+        """Return the stored tallies of these providers by name; empty for None or an empty snapshot."""
         if snapshot is None or snapshot == {}:
             return {}
         if not isinstance(snapshot, Mapping):
@@ -197,7 +197,7 @@ class CountingRouter(TallyRouter[ProviderTally]):
 
 
 class FixedRouter(CountingRouter):
-    """Asks providers in the order in which they were declared.
+    """Strategy that keeps the declared order.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ class FixedRouter(CountingRouter):
 
 
 class TaskRouter(CountingRouter):
-    """Asks the provider first that a table names for the request's task, then the others as declared.
+    """Strategy with one preferred provider per task; the others follow in declared order.
 
     A request without a task, or of one that is not in the table, keeps the declared order.
 

@@ -23,7 +23,7 @@ _LEAST_WINDOW: Final = 4
 
 
 class Ladder:
-    """Judge of the answers to one request, one by one, that remembers the best.
+    """Judge of one request's answers in sequence, which keeps the best.
 
     Failed calls are not passed to it: they count neither as escalations nor as answers.
 
@@ -56,7 +56,7 @@ class Ladder:
         self.accepted = False
 
     def settles(self, quality: float | None, *, tokens: int = 0) -> bool:
-        """Record an answer; return whether the request ends here, with the best answer so far.
+        """Record an answer; return True if the request ends, and the best answer so far.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class _QualityTally(ProviderTally):
 
 
 class CascadeRouter(TallyRouter[_QualityTally]):
-    """Orders providers from cheap to dear; every request climbs until an answer is good enough.
+    """Strategy that escalates from cheap to dear providers until an answer is good enough.
 
     Observations never change the order. The caller takes a `ladder` for each request, passes it the quality
     of every answer and returns the best one. Failed calls are not answers: they use up no escalation.

@@ -19,7 +19,7 @@ _NO_DIRECTION: Final = 1e-9
 
 
 class QualityGate:
-    """Gate that rejects an answer whose embedding points away from its question's, so that the next provider is asked.
+    """Gate that rejects answers with an embedding unlike the question's; the next provider follows.
 
     It fails open: an answer that cannot be compared passes. Where no answer passes, the most similar one
     is taken. With a single provider there is nothing to choose, and nothing to ask it.
@@ -76,7 +76,7 @@ class QualityGate:
 
 
 class CoherenceMonitor:
-    """Compares every answer of a provider with the ones before it, and penalises one that drifts away.
+    """Monitor that compares a provider's answers with earlier ones and penalises drift.
 
     Coherence is the cosine of the angle between an answer's embedding and the mean of those in the
     window before it, each at length 1. It lasts for a session: nothing is stored. It measures drift, and
@@ -150,7 +150,7 @@ class CoherenceMonitor:
         return self._penalty(provider, history, history.coherence)
 
     def coherence(self, provider: str) -> float | None:
-        """Return the similarity of a provider's last answer to those before it, in [-1, 1].
+        """Return the similarity of a provider's last answer to earlier ones, in [-1, 1].
 
         None before its second answer.
         """

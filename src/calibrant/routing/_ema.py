@@ -146,7 +146,7 @@ class EMARouter(TallyRouter[_EMATally]):
 
 
 def unexplored(router: Router) -> list[str]:
-    """Return the providers without observations, which the caller must ask once: the strategy never explores.
+    """Return the providers without observations. The caller must call each once: the strategy never explores.
 
     Under moving averages those without an observation; under every other strategy none.
     """

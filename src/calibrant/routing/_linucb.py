@@ -106,7 +106,7 @@ class LinUCB:
         gram: NDArray[np.float64],
         response: NDArray[np.float64],
     ) -> None:
-        """Take over what `arm` returned.
+        """Restore the state returned by `arm`.
 
         Raises
         ------

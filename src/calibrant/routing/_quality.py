@@ -184,7 +184,7 @@ def answer_quality(
 
 
 def repetition(text: str, *, window_size: int | None = None) -> float:
-    """Return the share of word trigrams that came before (seq-rep-3 of [1]_).
+    """Return the share of repeated word trigrams (seq-rep-3 of [1]_).
 
     A word is what stands between spaces and punctuation, in any case; where a script sets no spaces, two
     characters (Chinese, Japanese) or four (Thai and its neighbours) count as one. Trigrams without a letter
@@ -254,7 +254,7 @@ class _JsonText:
 
 
 def _unwrapped(text: str) -> str:
-    """Return the content of a Markdown code block that makes up the whole text, else the text itself."""
+    """Return the text without a Markdown code fence around the whole of it."""
     body = text.strip().removeprefix("\ufeff")
     if not body.startswith("```"):
         return body
@@ -265,7 +265,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _document(body: str) -> _JsonText | None:
-    """Return the JSON object, array, text or null that `body` is."""
+    """Parse `body` as a JSON object, array, string or null."""
     if body[:1] not in {"{", "[", '"'} and body != "null":
         return None
     try:

@@ -85,7 +85,7 @@ _MARK = re.compile(r"<(?=\||/?s>|(?:start|end)_of_turn>)|\[(?=/?INST\])")
 
 
 def judge_messages(question: str, answer: str) -> tuple[Message, ...]:
-    """Return the messages that ask a model to grade an answer.
+    """Return the grading messages of an answer.
 
     The instructions are in the system message, question and answer in the user message, fenced with a
     code that neither holds and that no author of one can foresee. Equal pairs give equal messages. Marks of chat
@@ -145,7 +145,7 @@ def _lone_grade(text: str) -> float | None:
 
 
 def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
-    """Return the messages that ask a model how hard a request is.
+    """Return the messages for rating a request's difficulty.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def without_thinking(text: str) -> str:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that `text` is, or that its first ``{`` and last ``}`` enclose.
+    """Return the JSON object in `text`: all of it, or from the first ``{`` to the last ``}``.
 
     None if there is none, or if a key is repeated with another value.
     """

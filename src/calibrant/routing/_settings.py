@@ -1,4 +1,4 @@
-"""The ``[routing]`` section: several providers for one task, and how the one to ask first is chosen."""
+"""The ``[routing]`` section of a task file: providers and routing strategy."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class RoutingProviderSettings(Section):
 
 
 class RoutingSettings(Section):
-    """The ``[routing]`` section: the providers, and the strategy that chooses between them.
+    """The ``[routing]`` section: providers and routing strategy.
 
     Keys have the names and defaults of Zeph's adaptive inference. What belongs to another strategy than
     the chosen one may stay, so that one key changes the strategy; a switch that would do nothing is refused.
@@ -313,7 +313,7 @@ class RoutingSettings(Section):
 
     @property
     def embedder(self) -> str | None:
-        """Model that embeds texts; None where nothing needs embeddings."""
+        """Embedding model; None if no setting needs embeddings."""
         if self.strategy == "bandit":
             return self.bandit.embedding_provider or self.embedding_provider
         if self.coherence.enabled:
@@ -356,7 +356,7 @@ _PROBLEMS: Final = {
 
 
 def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield the settings that the strategy lacks, and those that would have no effect."""
+    """Yield the strategy's missing settings, and settings without effect."""
     strategy, cascade, coherence = settings.strategy, settings.cascade, settings.coherence
     gate, tiers, embedder = settings.quality_gate, cascade.cost_tiers or (), coherence.embedding_provider
     judges = strategy in _OWN_SIGNAL
@@ -383,7 +383,7 @@ def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
 
 
 def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
-    """Yield an error for every name that is no provider's."""
+    """Yield an error for every unknown provider name."""
     cascade, triage = settings.cascade, settings.triage
     places: list[tuple[tuple[str, ...], str | None]] = [
         *((("cascade", "cost_tiers"), name) for name in cascade.cost_tiers or ()),

@@ -20,7 +20,7 @@ _FILL: Final = 0.8  # of a context window may be taken by the request
 
 @dataclass
 class _TierTally(ProviderTally):
-    """Calls of one provider by tier, and those sent to it because a tier's context window was too small."""
+    """Calls of one provider by tier, and calls moved to it by a too small context window."""
 
     simple: Count = 0
     medium: Count = 0
@@ -103,7 +103,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         }
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
-        """Return all providers, that of the request's tier first unless its window is too small.
+        """Return all providers; the request's tier comes first unless its window is too small.
 
         Raises
         ------

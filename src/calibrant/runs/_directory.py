@@ -1,4 +1,4 @@
-"""The directory of a run: its files, its lock, its rescue, and how far the run came."""
+"""Directory of a run: files, lock, rescue and progress."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RunDirectory:
         *,
         comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> Iterator[RunDirectory]:
-        """Make the directory, or check that it holds an earlier part of this run; lock it until the block ends.
+        """Create the directory, or check that it belongs to this run; lock it for the block.
 
         Parameters
         ----------
@@ -130,12 +130,12 @@ class RunDirectory:
 
     @property
     def in_place(self) -> bool:
-        """False once somebody moved or removed the directory, or what is in it, during the run."""
+        """False once the directory or its files were moved or removed."""
         held = self.lock is None or is_in_place(self.lock.fileno(), self.path / _LOCK)
         return held and self.run.exists()
 
     def rescued(self) -> RunDirectory:
-        """Return a new directory for what this one should hold, which was moved or removed during the run.
+        """Return a replacement for this directory, which was moved or removed.
 
         It holds ``run.json``: with its predictions beside it, it is an earlier part of the same run.
 
@@ -149,20 +149,20 @@ class RunDirectory:
         return rescue
 
     def lost(self, rescue: RunDirectory, what: str) -> CalibrantError:
-        """Return the error for a run whose files were moved or removed; `what` says which are kept in `rescue`."""
+        """Return the error for moved or removed files; `what` names those kept in `rescue`."""
         return CalibrantError(
             f"{self.path}: its files were moved or removed during the run: {what} in {rescue.path}. Give that "
             "directory as the output of the same command to go on from there."
         )
 
     def remove_journal(self) -> None:
-        """Remove the journal, with what SQLite keeps beside it."""
+        """Remove the journal and SQLite's files beside it."""
         for path in self.path.glob(f"{self.journal.name}*"):
             path.unlink(missing_ok=True)
 
 
 def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the file that says what the rows of a run depend on, and its record; None where there is none.
+    """Return the manifest of a run and its record; None without one.
 
     A search leaves ``result.json`` beside ``run.json``: the result counts, as it holds the prompt that was chosen.
 
@@ -183,7 +183,7 @@ def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def damaged_origin(source: Path, error: Exception) -> StateError:
-    """Return the error for a file that does not say what the rows of a run depend on."""
+    """Return the error for an invalid manifest."""
     return StateError(
         f"{source}: expected what the predictions depend on, got something else ({error!r}): restore the file, or give "
         "the predictions file alone, in a directory without it."

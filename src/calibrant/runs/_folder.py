@@ -1,4 +1,4 @@
-"""Steps that every folder of a run shares: make it, lock it, claim it, write a record, rescue its files."""
+"""Common steps of run folders: create, lock, claim, write records, rescue files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def hold_lock(descriptor: int, busy: str) -> None:
-    """Lock an open file or folder until it is closed; a killed process lets go.
+    """Lock an open file or folder until it is closed; a killed process releases the lock.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def hold_lock(descriptor: int, busy: str) -> None:
 
 @contextlib.contextmanager
 def locked_folder(path: Path, busy: str) -> Iterator[None]:
-    """Lock a folder itself while the block lasts, so that no lock file lies in it; see `hold_lock`."""
+    """Lock the folder itself for the block, without a lock file; see `hold_lock`."""
     if os.name != "posix":  # pragma: no cover (folders cannot be opened there)
         yield
         return
@@ -87,12 +87,12 @@ def locked_folder(path: Path, busy: str) -> Iterator[None]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the record of what a run's rows depend on, ``run.json``.
+    """Return the manifest record of a run, ``run.json``.
 
     Raises
     ------
     StateError
-        It is missing or damaged.
+        The manifest is missing or damaged.
     """
     return read_json_object(folder / MANIFEST, remedy="choose a new directory")
 
@@ -106,7 +106,7 @@ def check_manifest(
     ignored: Collection[str] = (),
     comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> bool:
-    """Check that a folder is empty or holds an earlier part of the same run; True if that has rows.
+    """Check that a folder is empty or of the same run; return True if it has rows.
 
     A failed start, which has no row, may be started with other settings.
 

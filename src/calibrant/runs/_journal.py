@@ -80,7 +80,7 @@ class JsonlStore:
 
     @property
     def in_place(self) -> bool:
-        """False once somebody moved or removed the file; what is put goes on to it all the same."""
+        """False once the file was moved or removed; writes still go to the open file."""
         return self._file is None or self._path is None or is_in_place(self._file.fileno(), self._path)
 
     def copy_to(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class JsonlStore:
         Raises
         ------
         OSError
-            It cannot be written.
+            The journal cannot be written.
         """
         if self._path is not None:
             text = "".join(_line(key, value) for key, value in self._values.items())
@@ -113,7 +113,7 @@ class PredictionJournal:
         return len(self._store)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Return the predictions stored under `keys`, those that are there."""
+        """Return the stored predictions by key; missing keys are left out."""
         found = {key: self._store.get(key) for key in keys}
         return {key: prediction_from_record(record) for key, record in found.items() if record is not None}
 

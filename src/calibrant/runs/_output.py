@@ -54,7 +54,7 @@ class PredictionsFile:
         self.failed = array("q")
 
     def recover(self, examples: Iterable[Example]) -> None:
-        """Count the rows that are there; afterwards `rows` is their number, `failed` has those to be asked again.
+        """Count the stored rows: sets `rows`, and `failed` to the rows to retry.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class PredictionsFile:
             raise self._failure from error
 
     def _copy(self, until: int) -> None:
-        """Copy the old lines before row `until`; failed rows among them were not asked again, and count as they are."""
+        """Copy the old lines before row `until`, failed rows included."""
         if self._old is None:
             return
         while self._copied < min(until, self.rows):
@@ -192,7 +192,7 @@ class PredictionsFile:
                 self.flush()
 
     def close(self) -> None:
-        """Write the waiting rows, put the new file in place, where there is one, and close it; again does nothing.
+        """Write the pending rows, move a new file into place, and close. Closing again does nothing.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class PredictionsFile:
                     opened.close()
 
     def _rescued(self, file: IO[bytes]) -> CalibrantError:
-        """Copy the rows out of the open file, whose name is gone, and return the error that says so."""
+        """Copy the rows of a removed but open file; return the error to raise."""
         rescue = self._directory.rescued()
         file.seek(0)
         with rescue.predictions.open("xb") as copy:

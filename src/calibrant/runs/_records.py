@@ -21,7 +21,7 @@ CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRow:
-    """A line that an earlier session wrote, beside the row that stands in its place of the input today.
+    """Stored line of an earlier session, with today's input row at its position.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class StoredRow:
         Raises
         ------
         KeyError, TypeError, ValueError, RecursionError
-            It is not the line of a row.
+            The line does not hold a row.
         """
         record = json.loads(line)
         asked = record["input"], record["answer"], record.get("context")
@@ -134,7 +134,7 @@ def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] |
 
 
 def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
-    """Return the line of a row as it stands in the file; see `row_record`."""
+    """Return the output line of a row; see `row_record`."""
     return record_line(row_record(index, example, prediction))
 
 
@@ -185,7 +185,7 @@ class RowFile:
             ) from error
 
     def rows(self) -> Iterator[tuple[int, RunRow]]:
-        """Yield each row, checked, behind the place in bytes where its line begins.
+        """Yield the byte offset of each line and its checked row.
 
         Raises
         ------
@@ -207,14 +207,14 @@ class RowFile:
             offset += len(line)
 
     def records_at(self, offsets: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the records whose lines begin at these places, in that order."""
+        """Yield the records at these byte offsets, in order."""
         with self.path.open("rb") as file:
             for offset in offsets:
                 file.seek(offset)
                 yield json.loads(file.readline())
 
     def broken(self, error: Exception, *, line: int | None = None) -> DataError:
-        """Return the error for a line that does not fit."""
+        """Return the error for an invalid line."""
         reason = f"no {error}" if isinstance(error, KeyError) else error
         return DataError(
             f"expected the line of a row, got one that does not fit ({reason}): restore the file, or run the "
@@ -230,7 +230,7 @@ def read_row(line: bytes) -> RunRow:
     Raises
     ------
     ValueError
-        It is no JSON object, or not of a row.
+        The line is no JSON object, or holds no row.
     """
     try:
         record = json.loads(line)

@@ -37,7 +37,7 @@ class Shards:
         self._block_rows = block_rows
 
     def recover(self, examples: Iterable[Example], count: CountRow) -> FinishedRows:
-        """Count the finished rows and return their places.
+        """Count the finished rows and return their positions.
 
         Raises
         ------
@@ -53,7 +53,9 @@ class Shards:
             if path.name not in present:
                 continue
             present.remove(path.name)
-            places = [i for i, line in self._lines(path).items() if _counted(path, line, block, i, count)]
+            places = [
+                i for i, line in self._lines(path).items() if _count_if_finished(path, line, block, i, count)
+            ]
             # A range for a whole block: a run of millions of rows travels to the workers in few bytes.
             is_whole = len(places) == len(block)
             finished[number] = range(places[0], places[-1] + 1) if is_whole else frozenset(places)
@@ -62,7 +64,7 @@ class Shards:
         return finished
 
     def count_finished(self, path: Path, examples: Iterable[Example], count: CountRow) -> bool:
-        """Count the rows of a finished run by its one file; False if some are to be asked again.
+        """Count the rows of a run's merged file; return False if rows must be retried.
 
         Raises
         ------
@@ -76,7 +78,7 @@ class Shards:
                     line = file.readline()
                     if not line:
                         return False  # the input has grown
-                    whole = _counted(path, line, block, index, count) and whole
+                    whole = _count_if_finished(path, line, block, index, count) and whole
             if file.readline():
                 raise _too_long(path)
         return whole
@@ -97,7 +99,7 @@ class Shards:
                 self.add(number, lines)
 
     def remove(self) -> None:
-        """Remove the files: all, or none that would be taken for a part of a run."""
+        """Rename and remove the shard folder, so that no partial run can remain."""
         gone = self._folder.with_name(f".{self._folder.name}.old")
         for folder in (gone, self._folder):
             if folder.exists():
@@ -106,7 +108,7 @@ class Shards:
                 shutil.rmtree(gone, ignore_errors=True)
 
     def add(self, number: int, lines: bytes) -> None:
-        """Put the rows of a block on disk, in the places of earlier ones with the same index.
+        """Write the shard of a block, replacing earlier rows of the same index.
 
         Raises
         ------
@@ -128,12 +130,12 @@ class Shards:
             yield from self._lines(path).values()
 
     def join(self, path: Path) -> None:
-        """Write all rows to one file, which is whole or not there.
+        """Merge all rows into one file, atomically.
 
         Raises
         ------
         StateError
-            It cannot be written.
+            The file cannot be written.
         """
         try:
             with atomic_bytes_writer(path) as file:
@@ -149,19 +151,21 @@ class Shards:
             lines = path.read_bytes().splitlines(keepends=True)
             rows = {int(json.loads(line)["index"]): line for line in lines}
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, error) from error
+            raise _damage_error(path, error) from error
         if len(rows) != len(lines) or list(rows) != sorted(rows):
-            raise _damaged(path, ValueError("a row twice, or out of order"))
+            raise _damage_error(path, ValueError("a row twice, or out of order"))
         return rows
 
 
-def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow) -> bool:
-    """Count a row and return True, or return False where it is to be asked again."""
+def _count_if_finished(
+    path: Path, line: bytes, block: list[tuple[int, Example]], index: int, count: CountRow
+) -> bool:
+    """Count a finished row and return True; return False for a row to retry."""
     place = index - block[0][0]
     try:
         row = StoredRow.read(line, block[place][1] if 0 <= place < len(block) else None)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     if not row.is_same:
         raise StateError(
             f"{path}: row {index + 1} was evaluated on another text, answer or context than the input has now: choose "
@@ -173,7 +177,7 @@ def _counted(path: Path, line: bytes, block: list[tuple[int, Example]], index: i
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
-    """Yield number and rows of one block after the other; every row with its place in the input."""
+    """Yield the number and rows of each block, every row with its input position."""
     rows = iter(enumerate(examples))
     number = 0
     while block := list(itertools.islice(rows, size)):
@@ -187,7 +191,7 @@ def _too_long(path: Path) -> StateError:
     )
 
 
-def _damaged(path: Path, error: Exception) -> StateError:
+def _damage_error(path: Path, error: Exception) -> StateError:
     return StateError(
         f"{path}: expected the rows of a block, got something else ({error}): delete the file, and its rows are "
         "asked again."

@@ -25,7 +25,7 @@ _CONFIDENCES: Final = tuple(step / 20 for step in range(1, 21))
 
 
 class ServiceMetrics:
-    """Counts requests and rows, and compares their confidences with those of the bundle's run.
+    """Request and row counters, with drift of confidence against the bundle's run.
 
     Parameters
     ----------

@@ -197,7 +197,7 @@ def _address(listening: socket.socket) -> str:
 
 @contextlib.contextmanager
 def _signals_left_alone() -> Iterator[None]:
-    """Keep signals that ended the server from ending the process, too: uvicorn raises them again."""
+    """Ignore SIGINT and SIGTERM in the block, as uvicorn raises the server's signals again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

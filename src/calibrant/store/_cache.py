@@ -139,7 +139,7 @@ class PredictionCache(WriteBehind):
         missing = [key for key in keys if key not in found]
         if missing:
             for key, record in self._read(missing).items():
-                prediction = self._decoded(record)
+                prediction = self._decoded_record(record)
                 if prediction is not None:
                     found[key] = prediction
         return found
@@ -233,7 +233,7 @@ class PredictionCache(WriteBehind):
                     self._writing = {}
 
     def _write(self, rows: Sequence[tuple[str, Prediction]]) -> None:
-        size = self._table.write(record for row in rows if (record := self._encoded(*row)) is not None)
+        size = self._table.write(record for row in rows if (record := self._encoded_record(*row)) is not None)
         if size and self._max_bytes is not None:
             try:
                 self._limit_size(size, self._max_bytes)
@@ -251,7 +251,7 @@ class PredictionCache(WriteBehind):
         if total is None or total > max_bytes or self._written_bytes >= max_bytes * _STEP:
             self._counted_bytes, self._written_bytes = self._table.evict(max_bytes), 0
 
-    def _encoded(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
+    def _encoded_record(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
         try:
             # ASCII: any database takes it, halves of characters included.
             return key, json.dumps(prediction_to_record(prediction), separators=(",", ":"))
@@ -260,7 +260,7 @@ class PredictionCache(WriteBehind):
             self._dropped += 1
             return None
 
-    def _decoded(self, record: str) -> Prediction | None:
+    def _decoded_record(self, record: str) -> Prediction | None:
         try:
             return prediction_from_record(json.loads(record))
         except (ValueError, StateError) as error:

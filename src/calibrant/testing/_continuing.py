@@ -110,7 +110,7 @@ class FakeContinuingClient(FakeClient):
 
     @contextlib.asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
-        """Yield a row's place; it may be asked until the context ends."""
+        """Yield a row's session, valid inside the context."""
         row = _FakeRow(self, request, self.serial)
         with self._lock:
             self.open_rows += 1

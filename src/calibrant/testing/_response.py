@@ -123,7 +123,7 @@ def _completion(text: str, content: list[dict[str, Any]] | None) -> dict[str, An
 def weights_of(
     label: str, labels: Sequence[str] | None, probabilities: Mapping[str, float] | Sequence[float] | None
 ) -> dict[str, float]:
-    """Return the weight of each label; `label` is certain where there are no probabilities."""
+    """Return the weight of each label; without probabilities, `label` is certain."""
     if probabilities is None:
         return {label: 1.0}
     if isinstance(probabilities, Mapping):
@@ -186,7 +186,7 @@ def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
     Raises
     ------
     ConfigurationError
-        It is no legal answer.
+        The answer is illegal.
     """
     known = labels.canonical(answer)
     if known is None:
@@ -237,7 +237,7 @@ def _steps(path: str) -> list[str | None]:
 
 
 def _placed(document: Any, path: Sequence[str | None], value: object) -> Any:  # noqa: ANN401
-    """Return the document with a value put where the path says."""
+    """Return the document with a value set at a path."""
     if not path:
         return value
     key, rest = path[0], path[1:]

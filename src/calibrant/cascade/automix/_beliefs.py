@@ -20,7 +20,7 @@ _PASSES = 5
 
 
 class State(IntEnum):
-    """Kinds of question. Of scores that are not 0 and 1, half counts as solved."""
+    """Difficulty of a question for the two models. A score of at least 0.5 counts as solved."""
 
     SIMPLE = 0
     """The small model solves it, and is not beaten."""
@@ -153,7 +153,7 @@ def _powers(gammas: Array, steps: Array) -> Array:
 
 
 def _likeliest_gamma(counts: Array, steps: Array) -> float:
-    """Return the gamma >= 0 of the highest likelihood: it makes the expected log v the observed one."""
+    """Return the maximum-likelihood gamma >= 0, where expected and observed log v agree."""
     if not counts.sum():
         return 0.0
     observed = float(counts @ steps / counts.sum())

@@ -18,7 +18,7 @@ Action = Literal["small", "large", "verify"]
 
 @dataclass(frozen=True, kw_only=True)
 class SignalBins:
-    """Values of a signal that are treated alike.
+    """Bins of a signal's values.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class SignalBins:
     k: int | None = None
 
     def index(self, signal: ArrayLike) -> NDArray[np.intp]:
-        """Return the bin of each signal, shape (n,): a value never seen counts as the next lower one seen.
+        """Return the bin of each signal, shape (n,); unseen values fall into the next lower bin.
 
         One below all that were seen counts as the lowest. Lower means less sure, so that a threshold between
         two values seen is the upper one.
@@ -51,7 +51,7 @@ class SignalBins:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingPolicy:
-    """A choice for every row: take the small model's answer, ask the large model at once, or look at the signal first.
+    """Routing policy of two models: the small one, the large one, or by signal.
 
     A policy between two break points is randomised: `small`, `large` and `verify` are the chances of the three
     ways for every row, drawn before anything is asked.
@@ -84,7 +84,7 @@ class RoutingPolicy:
         )
 
     def route_probability(self, signal: ArrayLike) -> Array:
-        """Return the chance that each row goes on to the large model once its signal is seen, shape (n,)."""
+        """Return each row's probability of escalation given its signal, shape (n,)."""
         chances: Array = self.route[self.bins.index(signal)]
         return chances
 
@@ -98,7 +98,7 @@ class RoutingPolicy:
         large_cost: ArrayLike,
         verifier_cost: ArrayLike | None = None,
     ) -> tuple[Array, Array]:
-        """Return each row's expected cost and performance, both of shape (n,), without drawing anything.
+        """Return each row's expected cost and performance, both of shape (n,), without sampling.
 
         Parameters and errors are those of `routing_frontier`; the rows may be others than those of the plan.
         """
@@ -112,7 +112,7 @@ class RoutingPolicy:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingFrontier(Corners):
-    """The corners of the best trade between two models, and the policy of each.
+    """Cost-performance frontier of two models: break points and their policies.
 
     Between two corners the best is a straight line, reached by randomising between their policies; beyond
     the last one more cost buys nothing.
@@ -192,7 +192,7 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     k: int | None = None,
     thresholds_only: bool = False,
 ) -> RoutingFrontier:
-    """Return all break points of cost against performance of deciding by `signal` which model answers.
+    """Return the cost-performance frontier of routing two models by `signal`.
 
     Every policy is considered: the small model's answer as it is, the large model at once, looking at the signal
     and routing any set of its values to the large model, and all randomised mixtures of these.
@@ -270,7 +270,7 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
 
 
 def _by_worth(gain: Array, dear: Array) -> NDArray[np.intp]:
-    """Return the bins by falling gain per cost; the least sure first among equals."""
+    """Return the bins by decreasing gain per cost; the least confident first among equals."""
     free = dear == 0.0
     worth = gain / np.where(free, 1.0, dear)
     worth[free] = np.where(gain[free] > 0.0, np.inf, -np.inf)

@@ -1,4 +1,4 @@
-"""Frontiers of cost against performance: their corners, and the upper concave hull that finds them."""
+"""Cost-performance frontiers as upper concave hulls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Corners:
 
     @property
     def price(self) -> Array:
-        """Performance per unit of cost that each point but the first must be worth, shape (m - 1,); falls strictly."""
+        """Slope of each segment, performance per unit of cost, shape (m - 1,); strictly decreasing."""
         return np.diff(self.performance) / np.diff(self.cost)
 
     def at(self, cost: float) -> float:

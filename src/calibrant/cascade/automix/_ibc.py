@@ -1,4 +1,4 @@
-"""Benefit of each unit of cost beyond the small model (IBC), and how much a method lifts it."""
+"""Incremental benefit per cost (IBC) over the small model, and its lift."""
 
 from __future__ import annotations
 

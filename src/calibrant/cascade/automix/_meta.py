@@ -1,4 +1,4 @@
-"""Meta-verifiers: they learn from a verifier's scores when the large model is worth its cost."""
+"""Meta-verifiers: learned routing rules over a verifier's scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
 
 
 class MetaVerifier(ABC):
-    """Learns from answers of both models which verifier scores of the small one are to be trusted.
+    """Base class of meta-verifiers, learned from the answers of both models.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class MetaVerifier(ABC):
         return self
 
     def route(self, verifier_score: ArrayLike, *, answers: Sequence[str] | None = None) -> Bools:
-        """Return a mask of the rows that go on to the large model, bool, shape (n,).
+        """Return the mask of rows routed to the large model, bool, shape (n,).
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class MetaVerifier(ABC):
             raise NotFittedError(f"This {type(self).__name__} has learned nothing yet: call fit first.")
 
     def _routed_anyway(self, n: int, answers: Sequence[str] | None) -> Bools:
-        """Return a mask of the rows that are routed for their answer alone."""
+        """Return the mask of rows routed because of their answer alone."""
         if not self._fixed:
             return np.zeros(n, dtype=bool)
         if answers is None or isinstance(answers, str) or len(answers) != n:
@@ -152,7 +152,7 @@ class MetaVerifier(ABC):
         return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
     def _best_prefix(self, gain: Array, weight: Array, rows: PairedRows) -> int:
-        """Return the number of ordered groups of rows that the price, the budget or the IBC lift routes.
+        """Return the number of leading row groups to route under the price, budget or IBC lift.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ def _plain_answer(answer: object) -> str:
 
 
 def _check_lift(rows: PairedRows) -> None:
-    """Refuse a large model that is not better or not dearer, with the frontier that there is instead."""
+    """Refuse a large model that is not better or not dearer; the message names the frontier."""
     small, large = rows.small.mean(), rows.large.mean()
     small_cost, large_cost = rows.small_cost.mean(), rows.large_cost.mean()
     if large > small and large_cost > small_cost:
@@ -217,7 +217,7 @@ def _check_lift(rows: PairedRows) -> None:
 
 
 class ThresholdMetaVerifier(MetaVerifier):
-    """Trusts the small model from a threshold of its verifier's score on.
+    """Meta-verifier with a threshold on the verifier's score.
 
     Parameters and errors are those of `MetaVerifier`.
 
@@ -255,7 +255,7 @@ class ThresholdMetaVerifier(MetaVerifier):
 
 
 class SelfConsistencyMetaVerifier(MetaVerifier):
-    """Trusts the small model where more than half of its verifier's samples do; a tie escalates.
+    """Meta-verifier by majority of the verifier's samples; a tie escalates.
 
     There is nothing to learn: `fit` checks its rows, and `route` works without it.
 

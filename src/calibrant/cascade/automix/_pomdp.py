@@ -1,4 +1,4 @@
-"""The meta-verifier that holds beliefs about questions: a POMDP of horizon one, solved exactly."""
+"""POMDP meta-verifier with horizon one, solved exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FILE_ACTIONS: Final = ("Init", "Trust_SLM", "Invoke_LLM")
 
 
 class POMDPMetaVerifier(MetaVerifier):
-    """Routes where the belief about the question, after the verifier's score, makes the large model worth its price.
+    """Meta-verifier that routes where the posterior gain of the large model exceeds its price.
 
     Questions are simple, complex or unsolvable; the verifier's score, one of k + 1 values, is the observation. As
     there is one decision and rewards are linear, the optimum at the price w is to route if and only if the
@@ -152,7 +152,7 @@ class POMDPMetaVerifier(MetaVerifier):
         self.gain_ = posterior_gain(self.prior_, self.observation_, gain)
 
     def _choose_form(self, rows: PairedRows) -> str:
-        """Return the form whose policies do best on rows they were not learned from."""
+        """Return the belief form with the best held-out value."""
         n = len(rows.signal)
         # Folds are the same in every fit, so that the same rows lead to the same form.
         fold = np.random.default_rng(0).permutation(n) % min(_FOLDS, n)
@@ -193,7 +193,7 @@ class POMDPMetaVerifier(MetaVerifier):
         return self._gain_at(scores) > self.price_ * self.large_cost_
 
     def specification(self) -> PomdpSpecification:
-        """Return the fitted POMDP in six states, as the paper writes it: three before the verifier, three after.
+        """Return the fitted POMDP with the paper's six states: three before the verifier, three after.
 
         The price of the large model is part of its rewards, so that the optimal policy of the file is this one.
         Not for ``form="continuous"``, whose states are pairs of scores; where the discrete form knows gains of
@@ -228,7 +228,7 @@ class POMDPMetaVerifier(MetaVerifier):
 
     @classmethod
     def from_specification(cls, specification: PomdpSpecification) -> Self:
-        """Return a fitted meta-verifier that follows a POMDP file, in the shape `specification` writes.
+        """Return a fitted meta-verifier from a POMDP in the layout of `specification`.
 
         Its three actions are, in this order, to look, to trust and to route; what follows the first one is the
         observation, and the states it leads to are the ones believed in. Costs are part of the rewards, so the

@@ -1,4 +1,4 @@
-"""POMDPs as text, in the file format solvers share."""
+"""Reader and writer of the POMDP file format."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _are_probabilities(table: Array) -> Bools:
 
 
 class _PomdpReader:
-    """Reads one text entry by entry; a fault is reported with the line of its entry."""
+    """Parser of a POMDP file; errors name the line of the entry."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._path = path

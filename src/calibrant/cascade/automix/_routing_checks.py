@@ -1,4 +1,4 @@
-"""Checks of columns, shared by everything that plans which model answers: signals, scores, costs."""
+"""Checks of signals, scores and costs for routing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> N
 
 
 def check_rows(**arrays: Array) -> int:
-    """Return the number of rows all named arrays share; ConfigurationError if they do not share one."""
+    """Return the common length of the named arrays; ConfigurationError if lengths differ."""
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {n}" for name, n in lengths.items())
@@ -129,7 +129,7 @@ class PairedRows:
         *,
         name: str = "signal",
     ) -> Self:
-        """Check columns against a signal that is checked already, and is known to the caller as `name`.
+        """Return the checked columns, as long as the checked signal; messages call it `name`.
 
         Costs are those of the small model, the large one and a look at the signal; without the last, a look costs one
         call of the small model.
@@ -154,5 +154,5 @@ class PairedRows:
         return self.large - self.small
 
     def take(self, rows: Bools) -> Self:
-        """Return these rows alone, at the costs of all."""
+        """Return a subset of rows, with the mean costs of all rows."""
         return replace(self, signal=self.signal[rows], small=self.small[rows], large=self.large[rows])

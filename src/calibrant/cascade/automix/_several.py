@@ -1,4 +1,4 @@
-"""Policies of three and more models: the exact frontier of a cascade whose answers are verified in turn."""
+"""Exact cost-performance frontier of three and more verified models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Seen = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeAction:
-    """The next thing a cascade does with a row.
+    """Next action of a cascade on a row.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class CascadeAction:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CascadePolicy:
-    """A deterministic policy: an action for everything that can have been seen.
+    """Deterministic cascade policy: one action per observable state.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class CascadePolicy:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CascadeFrontier(Corners):
-    """The break points of the best trade between N models, and the policy of each.
+    """Cost-performance frontier of N models: break points and their policies.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class CascadeFrontier(Corners):
         )
 
     def mixture(self, *, cost: float) -> tuple[CascadePolicy, CascadePolicy, float]:
-        """Return the best use of a budget: two policies, and the share of rows that get the second one.
+        """Return the best mixture for a budget: two policies, and the share of the second.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
 
 
 def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
-    """Return joint probabilities and mean scores, each axis in turn drawn towards the axes before it."""
+    """Return joint probabilities and mean scores, each axis shrunk towards the preceding axes."""
     axes = counts.ndim
     n = counts.sum()
     mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
@@ -311,7 +311,7 @@ def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: i
 
 @dataclass(frozen=True, kw_only=True)
 class _PlanNode:
-    """A point of a cascade: unnormalised probabilities of all that may still be seen.
+    """Decision node of a cascade: unnormalised probabilities of the remaining observations.
 
     `mass` has an axis for each verifier behind the last one looked at; `gain` is mass times the expected score of
     each model, with the models in front.
@@ -322,7 +322,7 @@ class _PlanNode:
     after: int  # the next model's position; the one before it was just verified
 
     def verified(self, model: int) -> list[_PlanNode]:
-        """Return the nodes behind each bin of a model's verifier; models passed over are never verified."""
+        """Return the child nodes by bin of a model's verifier; skipped models are never verified."""
         skipped = tuple(range(model - self.after))
         mass = self.mass.sum(axis=skipped)
         gain = self.gain.sum(axis=tuple(1 + axis for axis in skipped))
@@ -347,13 +347,13 @@ class _PlanTree:
             yield model, mass * float(self.cost[model]), gains[model]
 
     def looks(self, node: _PlanNode) -> Iterator[tuple[int, float]]:
-        """Yield model and cost of asking and verifying it."""
+        """Yield each further model with the cost of asking and verifying it."""
         mass = float(node.mass.sum())
         for model in range(node.after, len(self.verifier_cost)):
             yield model, mass * float(self.cost[model] + self.verifier_cost[model])
 
     def hull(self, node: _PlanNode) -> tuple[Array, Array]:
-        """Return the frontier behind a node: corners of all its actions' frontiers together."""
+        """Return the frontier of a node: the hull over its actions' frontiers."""
         points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
         for model, cost in self.looks(node):
             x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
@@ -363,7 +363,7 @@ class _PlanTree:
         return x[corners], y[corners]
 
     def best_actions(self, price: float) -> dict[Seen, CascadeAction]:
-        """Return the action with the best performance minus price times cost, wherever the policy can come."""
+        """Return, for each reachable state, the action with the best performance minus price times cost."""
         return self._best(self.root, (), price)[1]
 
     def _best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
@@ -395,7 +395,7 @@ def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class UnionBaseline:
-    """Two-model mixes of neighbours among N models; a budget decides which of them is used.
+    """Union baseline: two-model mixtures of neighbouring models, chosen by budget.
 
     It never asks more than two models about a row, and never jumps over one, which is what `plan_models` can gain.
 
@@ -411,7 +411,7 @@ class UnionBaseline:
     cost: Array = field(compare=False)
 
     def mixture(self, *, cost: float) -> RoutingPolicy:
-        """Return the best policy for a budget, of the mix that the budget calls for.
+        """Return the best policy for a budget, from the mixture of its two neighbouring models.
 
         This is the first mix whose larger model costs more than the budget, else the last.
 

@@ -1,1 +1,1 @@
-"""Confidence methods: confidence read from tokens, learned, or asked for."""
+"""Confidence methods: from tokens, learned, or by a verifier."""

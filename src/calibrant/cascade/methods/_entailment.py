@@ -1,4 +1,4 @@
-"""AutoMix's entailment check, by a verifier in this process or by one that is a service of its own."""
+"""AutoMix's entailment check, by a verifier in process or as a service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CALLED: Final = "verifier"
 
 
 class AutoMixEntailment(ShareMethod):
-    """Takes the share of a verifier's samples that find an answer right: in process, or from a service.
+    """Confidence as the share of a verifier's samples that confirm the answer.
 
     With `verifier` nothing else has to run: hand it the small model itself for AutoMix's self-verification, k
     samples an answer. (`SelfVerify` is something else: one call, and a grade.)
@@ -97,11 +97,11 @@ class AutoMixEntailment(ShareMethod):
 
     @property
     def url(self) -> str | None:
-        """Address of the service; None where the verifier is asked in this process."""
+        """Address of the service; None for a verifier in this process."""
         return None if self._service is None else self._service.url
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the verifier's confidence; every fault on the way is `NoEvidence`."""
+        """Return the verifier's confidence; `NoEvidence` after a failure."""
         if self._service is not None:
             return await self._posted(self._service, answered)
         assert self.verifier is not None  # noqa: S101  (for the type checker)
@@ -149,7 +149,7 @@ class AutoMixEntailment(ShareMethod):
         return {"method": self.name, **who, "include_task": True}
 
     def close(self) -> None:
-        """Close the connections to a service; a verifier that was handed in is left open."""
+        """Close the connections to a service; a verifier passed as an object stays open."""
         if self._service is not None:
             self._service.close()
 
@@ -165,7 +165,7 @@ class AutoMixEntailment(ShareMethod):
 
 
 def _usage(reply: Mapping[str, Any]) -> Usage:
-    """Return the usage of the service's model, as far as the reply says it."""
+    """Return the usage reported by the service."""
     used = reply.get("usage")
     if not isinstance(used, Mapping):
         return Usage()
@@ -178,7 +178,7 @@ def _usage(reply: Mapping[str, Any]) -> Usage:
 
 
 def _contradiction(reply: Mapping[str, Any]) -> str:
-    """Return the fault of a reply that contradicts itself; an empty text for all others."""
+    """Return the contradiction in a reply; an empty text if it is consistent."""
     confidence, verified, total = (
         reply.get(key) for key in ("confidence", "verified_count", "total_samples")
     )
@@ -200,7 +200,7 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
 
 
 def _remark(reply: Mapping[str, Any]) -> str:
-    """Return the counts of a reply in words, and a warning where its advice contradicts its confidence."""
+    """Return the reply's counts in words, with a warning if advice and confidence disagree."""
     counts = reply.get("verified_count"), reply.get("total_samples")
     remark = "the verifier gave no counts" if counts == (None, None) else _in_words(*counts)
     confidence = reply["confidence"]
@@ -220,7 +220,7 @@ def _in_words(verified: object, total: object) -> str:
 
 
 def _address(url: object) -> str:
-    """Return the address of the route that verifies."""
+    """Return the URL of the verification route."""
     if not isinstance(url, str) or not url:
         raise ConfigurationError(
             f"Expected the address of a verifier for automix_entailment, got {url!r}: start one with `calibrant "

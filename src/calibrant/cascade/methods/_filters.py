@@ -1,4 +1,4 @@
-"""Filters of the tokens that the confidence in an answer is read from."""
+"""Token filters of confidence methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FENCE = re.compile(rb"\s*```[\w+-]*[ \t]*(?=\r?\n|$)")
 
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
-    """Return the tokens that count, in order, at least one.
+    """Return the tokens selected by a filter, in order, at least one.
 
     A token is dropped by ``stop`` if all it holds is JSON punctuation (braces, brackets, colons,
     commas, quotes), backticks or white space, nothing at all, or one special token such as
@@ -85,7 +85,7 @@ def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field
 
 
 def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token, ...]:
-    """Return the tokens at which the model had a choice, in order, at least one.
+    """Return the tokens with alternatives, in order, at least one.
 
     A token of probability 1 without an alternative was given to the model (the beginning of its answer) or forced
     on it by a grammar, and says nothing about how sure it is. Where a server lists no alternatives at all, that

@@ -1,4 +1,4 @@
-"""The probability of the label as confidence, calibrated or not."""
+"""Label probability as a confidence method."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LabelProbability(ShareMethod):
         self._calibrate = None if calibrator is None else for_one_row(calibrator.predict)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the probability of the label; no evidence where the prediction has none."""
+        """Return the probability of the label; `NoEvidence` if the prediction has none."""
         reported, label = answered.prediction.confidence, answered.prediction.label
         if reported is None or label is None:
             return NoEvidence(
@@ -88,12 +88,12 @@ class LabelProbability(ShareMethod):
         return Assessment(confidence=confidence, native=math.log(max(confidence, _LEAST)))
 
     def to_confidence(self, native: float) -> float:
-        """Return the confidence of a natural logarithm.
+        """Return the confidence of a natural log-probability.
 
         Raises
         ------
         ConfigurationError
-            It is not a finite number <= 0.
+            The value is not a finite number <= 0.
         """
         return math.exp(check_real("the natural logarithm of a probability", native, high=0.0))
 

@@ -1,4 +1,4 @@
-"""A scorer that learned on validation rows which answers are right: the baseline of FrugalGPT."""
+"""Learned scorer of correct answers, the baseline of FrugalGPT."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _StrictRecord(pydantic.BaseModel):
 
 
 class _ConfidenceState(_StrictRecord):
-    """Weights of the confidence features, and the means that are subtracted first; none without confidence."""
+    """Weights and means of the confidence features; empty without confidence."""
 
     weights: list[float]
     centre: list[float]
@@ -76,7 +76,7 @@ class _LearnedState(_StrictRecord):
 
 
 class LearnedScorer(ShareMethod):
-    """The probability that an answer is right, learned from question, label and confidence.
+    """Learned probability that an answer is right, from question, label and confidence.
 
     FrugalGPT [1]_ escalates when a learned score of question and answer is low. Here that score is a
     logistic regression, by scikit-learn, on the words of the question (unigrams and bigrams, hashed,
@@ -146,7 +146,7 @@ class LearnedScorer(ShareMethod):
         *,
         rng: np.random.Generator | int = 0,
     ) -> Self:
-        """Learn to tell right answers from wrong ones; an earlier fit is forgotten.
+        """Fit the scorer to right and wrong answers, replacing an earlier fit.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class LearnedScorer(ShareMethod):
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The scorer is not fitted.
         ConfigurationError
             Different lengths, or an answer lacks its label or the confidence that the fitted ones had.
         """
@@ -236,12 +236,12 @@ class LearnedScorer(ShareMethod):
         return np.array(values, dtype=np.float64)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the probability that the answer is right; no evidence where a feature of the fit is missing.
+        """Return the probability that the answer is right; `NoEvidence` if a fitted feature is missing.
 
         Raises
         ------
         NotFittedError
-            Nothing was learned yet.
+            The scorer is not fitted.
         """
         self._require_fitted("assess")
         probability = self._probability(answered.question, answered.prediction)
@@ -274,7 +274,7 @@ class LearnedScorer(ShareMethod):
         Raises
         ------
         NotFittedError
-            There is nothing to save yet.
+            The scorer is not fitted.
         StateError
             The file cannot be written.
         """
@@ -396,7 +396,7 @@ def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
 
 
 def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int, float]]:
-    """Return the inverse document frequency of a bucket that no text holds, and those of all others."""
+    """Return the inverse document frequencies: of an empty bucket, and of all others."""
     holding = Counter(bucket for text in texts for bucket in _counts(text, n_buckets))
     n = len(texts)
     frequency = {bucket: math.log((1 + n) / (1 + holding[bucket])) + 1.0 for bucket in sorted(holding)}
@@ -404,7 +404,7 @@ def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int,
 
 
 def _word_values(text: str, n_buckets: int, frequency: Mapping[int, float], rare: float) -> dict[int, float]:
-    """Return the values of the buckets that a text fills; their squares sum to 1."""
+    """Return the TF-IDF values of a text's buckets, with unit Euclidean norm."""
     values = {
         bucket: count * frequency.get(bucket, rare) for bucket, count in _counts(text, n_buckets).items()
     }
@@ -421,7 +421,7 @@ def _counts(text: str, n_buckets: int) -> Counter[int]:
 def _regression(
     rows: Sequence[Mapping[str, float]], y: NDArray[np.int_], rng: np.random.Generator
 ) -> tuple[float, float, dict[str, float]]:
-    """Return C, intercept and weights of a regression; C has the least log-loss on held-out folds.
+    """Fit a logistic regression; return C (chosen by cross-validated log-loss), intercept and weights.
 
     It is 1 where there are too few rows for two folds.
     """

@@ -1,4 +1,4 @@
-"""Prompts of verifiers, and the quoting of the texts that go into them."""
+"""Prompts of verifiers, and quoting of their texts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
     Raises
     ------
     ConfigurationError
-        As said, or the template is no text.
+        A slot is missing, or the template is no text.
     """
     slots = [f"{{{name}}}" for name in needed]
     missing = [slot for slot in slots if not isinstance(template, str) or slot not in template]
@@ -107,5 +107,5 @@ def fill_slots(template: str, texts: Mapping[str, str]) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return a value as JSON: a text can neither end its quotes nor hold a mark of a chat template."""
+    """Quote a value as JSON, so that it cannot end its quotes or hold chat-template marks."""
     return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Self-verification: the model that answered grades its answer."""
+"""Self-verification: the model grades its own answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SelfVerify(ShareMethod):
-    """Shows question and answer to the model that answered, which grades its answer.
+    """Confidence as the grade that a model gives its own answer.
 
     One user message, one call, under the limits and retries of the classifier that answered. The
     confidence is the number in the reply's JSON object, which reaches from its first ``{`` to its last
@@ -88,7 +88,7 @@ class SelfVerify(ShareMethod):
             check_real("temperature", self.temperature, low=0.0)
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the grade; no evidence where nothing was asked, answered or graded."""
+        """Return the grade; `NoEvidence` if the call or the grade is missing."""
         answer = answered.prediction.label or answered.prediction.text
         for name, text in (("question", answered.question), ("answer", answer)):
             if not text.strip():
@@ -139,7 +139,7 @@ class SelfVerify(ShareMethod):
 
 
 def _response_format(classifier: Classifier) -> Mapping[str, Any] | None:
-    """Return the kind of format the classifier's own requests have: its model is known to take it."""
+    """Return a response format of the kind the classifier's requests use."""
     own = classifier.response_format or {}
     if own.get("type") == "json_schema":
         return {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": _SCHEMA}}
@@ -147,7 +147,7 @@ def _response_format(classifier: Classifier) -> Mapping[str, Any] | None:
 
 
 def _grade(completion: Completion) -> tuple[float | None, str]:
-    """Return the number in [0, 1] of a reply and its reason, or None and the fault."""
+    """Parse a reply into a grade in [0, 1] and its reason, or None and the fault."""
     if completion.refusal:
         return None, f"The model declined to grade its answer: {completion.refusal[:_SHOWN]}"
     text = completion.text.rpartition("</think>")[2].strip()
@@ -175,7 +175,7 @@ def _in_object(text: str) -> tuple[object, str]:
 
 
 def _in_prose(text: str) -> float | None:
-    """Return the first number, unless it counts something else.
+    """Return the grade in a prose reply: its first number, unless that counts something else.
 
     A bare 0 or 1 with words behind it may be the number of a list or of a step.
     """

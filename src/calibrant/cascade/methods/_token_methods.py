@@ -1,4 +1,4 @@
-"""Confidence read from the log-probabilities of an answer's tokens."""
+"""Confidence methods on an answer's token log-probabilities."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _gap(token: Token) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _TokenMethod(ABC):
-    """A confidence method that reads the tokens of an answer."""
+    """Base class of methods that read an answer's tokens."""
 
     token_filter: TokenFilter = "label"  # noqa: S105 (no password)
     name: ClassVar[str]
@@ -54,7 +54,7 @@ class _TokenMethod(ABC):
             )
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the confidence of the tokens that count; no evidence where there are none."""
+        """Return the confidence of the selected tokens; `NoEvidence` if there are none."""
         try:
             native = self._measure(_evidence(answered, self.token_filter))
         except LogprobsUnavailableError as error:
@@ -76,7 +76,7 @@ class _TokenMethod(ABC):
 
 
 def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...]:
-    """Return the tokens that count; LogprobsUnavailableError where nothing can be read from them."""
+    """Return the selected tokens; LogprobsUnavailableError if they are unusable."""
     prediction, classifier = answered.prediction, answered.classifier
     if not prediction.tokens:
         raise LogprobsUnavailableError(
@@ -131,7 +131,7 @@ class AvgLogprob(_TokenMethod):
         Raises
         ------
         ConfigurationError
-            It is not a finite number <= 0.
+            The value is not a finite number <= 0.
         """
         mean = check_real("a mean natural log-probability", native, high=0.0)
         return min(max((mean + _SCALE) / _SCALE, 0.0), 1.0)
@@ -179,7 +179,7 @@ class Margin(_TokenMethod):
         Raises
         ------
         ConfigurationError
-            It is not a finite number >= 0.
+            The value is not a finite number >= 0.
         """
         return 1.0 - math.exp(-check_real("a mean gap in nats", native, low=0.0) / _SCALE)
 
@@ -240,12 +240,12 @@ class Hybrid(_TokenMethod):
         return min(sum(shares), 1.0)
 
     def to_confidence(self, native: float) -> float:
-        """Return a weighted score as it is.
+        """Return the weighted score unchanged.
 
         Raises
         ------
         ConfigurationError
-            It is not in [0, 1].
+            The value is not in [0, 1].
         """
         return check_share("a weighted score", native)
 

@@ -1,4 +1,4 @@
-"""Argument values of tool calls in an answer, found by bytes."""
+"""Byte ranges of tool-call argument values in an answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _CutOffError(Exception):
 
 
 class _CallReader:
-    """Reads one JSON document and marks argument values.
+    """Reader of one JSON document that marks argument values.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class _CallReader:
         self.spans: list[Span] = []
 
     def read(self, *, inside: bool) -> bool:
-        """Read to the document's end, or to that of the data; returns whether it was JSON so far.
+        """Read to the end of the document or data; return True if it was valid JSON so far.
 
         `inside` says that the document as a whole is argument values.
         """
@@ -140,7 +140,7 @@ class _CallReader:
 
 
 def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
-    """Return the values of the JSON document that a string at `start` holds, or None where it holds none."""
+    """Return the argument spans of JSON encoded in the string at `start`, or None."""
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte
     for match in _UNIT.finditer(raw):

@@ -1,4 +1,4 @@
-"""AutoMix's verifier: a model is asked several times whether an answer is right."""
+"""AutoMix's verifier: repeated yes-no checks of an answer by a model."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Verification:
 
     @property
     def unreadable(self) -> int:
-        """Samples that cannot be read as a verdict."""
+        """Number of samples without a readable verdict."""
         return self.samples.count(_UNREADABLE)
 
 
 class Verifier:
-    """Asks a model several times whether an answer is right; the share that says so is the confidence [1]_.
+    """Verifier that samples verdicts on an answer; the share of confirming ones is the confidence [1]_.
 
     The answer may be a label or any text, the question a text to classify or any question, with or
     without a context the answer has to rest on. Under our own prompt a JSON schema is sent, and a sample is a
@@ -167,7 +167,7 @@ class Verifier:
 
     @property
     def model(self) -> str:
-        """The model's name."""
+        """Name of the model."""
         return self.client.name
 
     def verify(self, question: str, answer: str, context: str | None = None) -> Verification:
@@ -210,10 +210,10 @@ class Verifier:
                 f"Expected the context of a verification to be a text or None, got {context!r:.80}."
             )
         answers, kept = await self._samples(question, answer, context or "")
-        return self._counted(answers, context_cut=len(context or "") - len(kept))
+        return self._counted_verdicts(answers, context_cut=len(context or "") - len(kept))
 
     async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
-        """Return all samples, and the context as far as the model had room for it."""
+        """Return all samples, and the context cut to the model's window."""
         answers = _NOTHING
         # Of a long context a single call finds out whether it fits.
         together = self.k if len(context) <= _FITS else 1
@@ -256,7 +256,7 @@ class Verifier:
             options=options,
         )
 
-    def _counted(self, answers: RowAnswers, *, context_cut: int) -> Verification:
+    def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
         verified, total = samples.count(_CORRECT), len(samples)
         problem = self._problem(answers, samples)
@@ -273,7 +273,7 @@ class Verifier:
         )
 
     def _problem(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
-        """Return the reason for which there is no verdict; an empty text where there is one."""
+        """Return the reason for a missing verdict; an empty text if there is one."""
         # A share of few samples would look as sure as one of all.
         if 2 * len(samples) < self.k:
             return (
@@ -392,7 +392,7 @@ def _refusal(answers: RowAnswers) -> ContextLengthError:
 
 
 def _beginning(context: str) -> str:
-    """Return the first half, up to a space where there is one near its end."""
+    """Return the first half of a text, cut at a nearby space if possible."""
     half = context[: len(context) // 2]
     words = half.rsplit(None, 1)[0] if half.split() else ""
     return words if 2 * len(words) > len(half) else half

@@ -1,1 +1,1 @@
-"""From recorded runs to a cascade: candidates, the choice among them, its guarantee, and what it would have cost."""
+"""Cascade planning from recorded runs: candidates, choice, guarantee and replayed cost."""

@@ -1,4 +1,4 @@
-"""Policies worth considering, found on some rows and priced on any."""
+"""Candidate policies, found on planning rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Fixed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prefixes:
-    """Two models, and bins of confidence that are routed one after the other: none, one, two, ..., all."""
+    """Nested policies of two models, routing 0, 1, ..., all confidence bins."""
 
     name: str
     members: tuple[int, int]
@@ -87,7 +87,7 @@ Candidates: TypeAlias = _Fixed | _Prefixes
 
 
 def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
-    """Return the policies that are worth considering, the simplest first.
+    """Return the candidate policies, the simplest first.
 
     Every model alone; for every two models each threshold on the confidence of the smaller one, as reported
     and calibrated, each set of tenths of it that `routing_frontier` routes, what `POMDPMetaVerifier` does
@@ -115,7 +115,7 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
 
 
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrated: bool) -> list[Candidates]:
-    """Return thresholds, sets of bins and the POMDP's choices for two models, in the order in which bins are routed."""
+    """Return the two-model candidates: thresholds, bin sets and POMDP policies, in routing order."""
     first, last = members
     signal = (rows.calibrated if calibrated else rows.raw)[first]
     sure = ~np.isnan(signal)
@@ -147,7 +147,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, ...], *, calibrat
 
 
 def _split(rows: Signals, members: tuple[int, ...]) -> list[Candidates]:
-    """Return thresholds that keep a share of the answers at them, where these are many."""
+    """Return thresholds that split large blocks of tied answers."""
     first = rows.raw[members[0]]
     levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
     rules = [
@@ -183,7 +183,7 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
 
 
 def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: float) -> list[KeepRule] | None:
-    """Return the rule of every member but the last; None where one would keep nothing."""
+    """Return the rule of every member but the last; None if a rule would keep no answer."""
     score, cost = rows.correct[members[-1]], np.full(rows.correct.shape[1], prices.models[members[-1]])
     rules: list[KeepRule] = []
     for member in members[-2::-1]:

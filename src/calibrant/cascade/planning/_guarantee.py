@@ -1,4 +1,4 @@
-"""Certified thresholds: the rows a cascade may keep with its small model and stay near the large one."""
+"""Certified thresholds, which bound a cascade's loss against its large model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORTH_A_SPLIT = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedCascade:
-    """Certified rule that keeps answers of the small model.
+    """Certified acceptance rule for the small model's answers.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     inputs: Sequence[str | int | None] | None = None,
     key: str = DEFAULT_KEY,
 ) -> CertifiedCascade:
-    """Return the rule that keeps the most of those certified to lose less than epsilon.
+    """Return the certified rule with the highest coverage and a loss below epsilon.
 
     Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021) on paired rows. Answers are ordered by confidence, equal
     ones by a keyed hash of their text (`tie_ranks`). From "route everything" one after the other is kept, and each
@@ -147,7 +147,7 @@ def count_passes(
     delta: float,
     first_is_strict: bool = False,
 ) -> int:
-    """Return the number of policies of a fixed sequence that pass before the first one fails.
+    """Return the number of leading policies of a fixed sequence that pass.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def fewest_rows(epsilon: float, delta: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Order:
-    """Rules that keep one answer after the other: the surest first, of equals the lowest rank.
+    """Nested rules that keep answers by decreasing confidence, ties by rank.
 
     Answers of equal confidence and rank, those of one text, come together.
 
@@ -214,14 +214,14 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
 
 
 def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
-    """Return thresholds that keep the answers up to each end: round ones where no other answer lies between."""
+    """Return a threshold for each rule, rounded where no other answer lies between."""
     grid, below = candidate_thresholds(), np.append(confidence, -1.0)[ends + 1]
     rounded = grid[np.searchsorted(-grid, -confidence[ends])]
     return tuple(np.where(rounded > below, rounded, confidence[ends]).tolist())
 
 
 def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
-    """Return the places of the rules that pass before the first one fails."""
+    """Return the positions of the rules that pass before the first failure."""
     # Shares of the surest block come after keeping nothing; the whole block at 1 need not.
     provable = bool(count_passes([0], [0], n, epsilon=epsilon, delta=delta))
     steps = np.arange(len(order.kept)) if provable else np.flatnonzero(order.whole)

@@ -47,7 +47,7 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _
 
 
 def loss_p_value(worse: int, better: int, n: int, epsilon: float) -> float:
-    """Return the exact p-value of "the loss is at least epsilon": small where it is shown to be less.
+    """Return the exact p-value of the null hypothesis "the loss is at least epsilon".
 
     The largest probability, over all populations with such a loss, of a score this low. See
     `critical_score` for how it is found.
@@ -58,7 +58,7 @@ def loss_p_value(worse: int, better: int, n: int, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def critical_score(n: int, epsilon: float, delta: float) -> float:
-    """Return the score up to which a loss of epsilon is rejected at level delta; no score is so low for a few rows.
+    """Return the critical score that rejects a loss of epsilon at level delta.
 
     The level is exact, not asymptotic: with probability at most delta is the score of n rows so low
     where the loss is epsilon or more, whatever the share of rows on which the models differ (an
@@ -105,7 +105,7 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
 
 
 def _counts(n: int) -> _Floats:
-    """Return the upper ends of the blocks of counts: every one at first, then ever rarer ones, n last."""
+    """Return the upper ends of blocks of counts, growing in size, n last."""
     dense = np.arange(min(n, _DENSE) + 1.0)
     if n <= _DENSE:
         return dense
@@ -115,7 +115,7 @@ def _counts(n: int) -> _Floats:
 
 
 def _nuisances(n: int, epsilon: float) -> _Floats:
-    """Return the probabilities of `better` to try: a tenth of a standard deviation apart where rows are few."""
+    """Return a grid of nuisance probabilities of `better`, a tenth of a standard deviation apart at low counts."""
     top = (1.0 - epsilon) / 2.0
     few = (np.arange(0.0, 20.0, 0.1) / 2.0) ** 2 / n  # up to an expected count of 100
     many = 100.0 / n * 1.03 ** np.arange(0.0, max(0.0, np.log(n * top / 100.0) / np.log(1.03)) + 1.0)

@@ -1,4 +1,4 @@
-"""Cascade plans: a policy, its price, its guarantee, and the models it was made for."""
+"""Cascade plans: policy, price, guarantee and models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningRows:
-    """The rows of a plan.
+    """Row counts of a plan.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class PlanCertificate:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierPoint:
-    """One corner of the best trade of cost against accuracy.
+    """One corner of the cost-accuracy frontier.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CascadePlan:
-    """A policy, and everything it rests on.
+    """Cascade plan: a policy with its figures, certificate and models.
 
     Attributes
     ----------
@@ -184,12 +184,12 @@ class CascadePlan:
 
     @property
     def certified(self) -> bool:
-        """True where the guarantee holds for the policy, and it is more than the last model alone."""
+        """True if the policy is certified and uses more than the last model."""
         return self.certificate.holds and self.policy.members != (len(self.models) - 1,)
 
     @property
     def threshold(self) -> float | None:
-        """The confidence from which the first model's answer is kept: as reported, or calibrated if the policy is.
+        """Acceptance threshold of the first model's confidence, calibrated if the policy is.
 
         None where the first model is not asked, its answers are not looked at, or what is kept is no threshold; that
         includes a share of the answers at one, which `tied_share` tells.
@@ -198,7 +198,7 @@ class CascadePlan:
 
     @property
     def tied_confidence(self) -> float | None:
-        """The confidence of the first model above which all of its answers are kept, and at which a share of them is.
+        """First model's confidence at which only a share of the answers is kept.
 
         None where no tied block is split.
         """
@@ -221,7 +221,7 @@ class CascadePlan:
 
     @property
     def calibrators(self) -> tuple[ConfidenceCalibrator | None, ...]:
-        """Calibrator of each model, if the policy needs it; None where confidence counts as it is reported."""
+        """Calibrator of each model; None for a policy on reported confidence."""
         return tuple(model.calibrator if self.policy.calibrated else None for model in self.models)
 
     @property
@@ -235,11 +235,11 @@ class CascadePlan:
     def confidence(
         self, raw: NDArray[np.float64], labels: Sequence[Sequence[str] | None] | None = None
     ) -> NDArray[np.float64]:
-        """Return the confidences that the policy is about, from those reported, both of shape (m, n)."""
+        """Return the policy's confidences from the reported ones, both of shape (m, n)."""
         return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
 
     def describe(self) -> list[str]:
-        """Return the plan in sentences: what is done, what is certified, and the rows behind the numbers."""
+        """Describe the plan in sentences: policy, certificate and rows."""
         rows, names, policy = self.rows, self.names, self.policy
         causes = ((rows.failed, "failed with a transport error in a run"), (rows.unlabelled, "unlabelled"))
         left_out = ", ".join(f"{count:,} {cause}" for count, cause in causes if count)
@@ -279,7 +279,7 @@ class CascadePlan:
         return f"Nothing certified but {last} alone: {proof}."
 
     def check(self, fingerprints: Sequence[Fingerprint | None]) -> None:
-        """Refuse models that the plan was not made for.
+        """Refuse models other than the plan's.
 
         Parameters
         ----------
@@ -307,7 +307,7 @@ class CascadePlan:
                 )
 
     def cascade(self, classifiers: Sequence[Classifier], **options: object) -> Cascade | Classifier:
-        """Return the cascade that carries the plan out, or the one classifier that answers every row.
+        """Return the cascade of the plan, or the classifier if one model answers every row.
 
         Parameters
         ----------
@@ -357,7 +357,7 @@ class CascadePlan:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> CascadePlan:
-        """Return the plan of `to_record`; KeyError, TypeError or ValueError where the record is damaged."""
+        """Return the plan from a record of `to_record`; ConfigurationError for a damaged record."""
         try:
             return TypeAdapter(CascadePlan).validate_python(dict(record))
         except ValidationError as error:
@@ -368,23 +368,23 @@ class CascadePlan:
             ) from error
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as one JSON file, whole or not at all.
+        """Write the plan as one JSON file, atomically.
 
         Raises
         ------
         StateError
-            It cannot be written.
+            The file cannot be written.
         """
         write_record(path, self.to_record(), kind=_KIND, version=_VERSION)
 
     @classmethod
     def load(cls, path: str | Path) -> CascadePlan:
-        """Return a saved plan; ``plan.json`` is understood where `path` is a directory.
+        """Load a saved plan; a directory means its ``plan.json``.
 
         Raises
         ------
         StateError
-            It is missing or damaged, holds something else, or was written by another version.
+            The file is missing, damaged, of another kind, or of another version.
         """
         file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
         record = read_record(file, kind=_KIND, version=_VERSION, make=_MAKE)
@@ -395,7 +395,7 @@ class CascadePlan:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, without ``.jsonl``, if they differ from one another; else the names."""
+    """Return the file stems of paths if they are distinct; otherwise the names."""
     short = [Path(name.removesuffix(".jsonl")).name or name for name in names]
     return short if len(set(short)) == len(short) else list(names)
 
@@ -405,7 +405,7 @@ def calibrated(
     calibrators: Sequence[ConfidenceCalibrator | None],
     labels: Sequence[Sequence[str] | None],
 ) -> NDArray[np.float64]:
-    """Return calibrated confidences, shape (m, n), NaN where the reported ones are."""
+    """Return calibrated confidences, shape (m, n); NaN stays NaN."""
     result = raw.copy()
     for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):
         sure = np.flatnonzero(~np.isnan(own))

@@ -1,4 +1,4 @@
-"""Plans from recorded runs, and the price of policies on them, without a single call."""
+"""Planner on recorded runs, without model calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     key: str = DEFAULT_KEY,
     rng: np.random.Generator | int | None = None,
 ) -> CascadePlan:
-    """Choose the model that answers each row from one recorded run of each model, and state what this is worth.
+    """Plan a cascade from one recorded run per model, with cost, accuracy and certificate.
 
     A random half of the rows (rows of equal text together) is for planning: calibrators are fitted and
     policies found there. They are priced on the other half, with 95 % intervals. Without a goal the policy is the
@@ -269,7 +269,7 @@ def _plan(  # noqa: PLR0913  (parts of a plan)
 def _certified(
     planning: Planning, epsilon: float, delta: float, *, certify_on: CertifyOn
 ) -> tuple[KeepPolicy, PlanCertificate, bool]:
-    """Return the cheapest certified policy, and True where its report is on rows it was not certified on."""
+    """Return the cheapest certified policy, and True if it is reported on other rows than certified."""
     last, texts = len(planning.runs.names) - 1, planning.runs.texts
     rows = planning.rows
     if certify_on == "half":
@@ -317,7 +317,7 @@ def _certificate(
 def _certified_rules(
     rows: Signals, texts: Sequence[str | int], epsilon: float, delta: float
 ) -> list[KeepPolicy]:
-    """Return the certified rule of two models that keeps the most; and the small one alone, where that is certified."""
+    """Return the certified two-model rule with the highest coverage, and the small model if certified."""
     small, key = rows.raw[0], rows.keys[0]
     found = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
     if found.rule is None:
@@ -330,14 +330,14 @@ def _certified_rules(
 
 
 def _certified_common(rows: Signals, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the chain of all models with the lowest certified threshold that is the same for each."""
+    """Return the chain of all models under their lowest certified common threshold."""
     # One by one: the sequence is long, and most of it comes after the first failure.
     passed = takewhile(lambda policy: _passing(rows, [policy], epsilon, delta), _common_policies(rows))
     return list(passed)[-1:]
 
 
 def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
-    """Yield the policies of a fixed sequence; shares of ties only where there are ties, else they change nothing."""
+    """Yield the policies of a fixed sequence, with tie shares only where ties exist."""
     for threshold in _COMMON:
         for share in _COMMON_SHARES if (rows.raw[:-1] == threshold).any() else ():
             yield rule_policy(
@@ -347,14 +347,14 @@ def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
 
 
 def _certified_chains(planning: Planning, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return those corners of the planning half's frontier that pass on the other half, the dearest first."""
+    """Return the planning half's frontier corners that pass on the other half, dearest first."""
     ceiling = planning.prices.models[-1]
     chains = [point.policy for point in planning.frontier() if point.planned_cost < ceiling][::-1]
     return _passing(planning.reporting, chains, epsilon, delta)
 
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the policies of a fixed sequence that pass before the first one fails."""
+    """Return the leading policies of a fixed sequence that pass."""
     counts = np.array([rows.losses(policy) for policy in policies], dtype=np.intp).reshape(-1, 2)
     n = rows.correct.shape[1]
     return policies[: count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)]

@@ -1,4 +1,4 @@
-"""Halves of the rows, with the calibrators and candidates that are found on one and priced on the other."""
+"""Planning and reporting halves of the rows, with calibrators and candidates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDING: Final = 1e-12  # of sums of costs and accuracies
 
 
 class Planning:
-    """Everything a plan is made from: both halves of the rows, calibrators, prices and candidates.
+    """Inputs of a plan: both halves of the rows, calibrators, prices and candidates.
 
     Calibrators are fitted and candidates found on the planning half, which is `drafting`.
     """
@@ -53,7 +53,7 @@ class Planning:
         return np.concatenate(costs), np.concatenate(accuracies)
 
     def choose(self, goal: Goal, value: float) -> KeepPolicy:
-        """Return the policy for a budget or a target, by the planning half."""
+        """Choose the policy for a budget or a target, on the planning half."""
         cost, accuracy = self._curve(self.drafting)
         if goal == "budget":
             possible = cost <= value + _ROUNDING * max(1.0, value)
@@ -74,12 +74,12 @@ class Planning:
         return self._policy(int(order[0]))
 
     def _policy(self, place: int) -> KeepPolicy:
-        """Return the candidate at a place of the curves."""
+        """Return the candidate at a position of the curves."""
         kind, own = self._places[place]
         return kind.policy(own)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
-        """Return the corners of the best trade on the planning half, priced on the other, too."""
+        """Return the frontier corners of the planning half, also priced on the reporting half."""
         cost, accuracy = self._curve(self.drafting)
         other_cost, other_accuracy = self._curve(self.reporting)
         return tuple(
@@ -98,7 +98,7 @@ class Planning:
         return price_policy(policy, self.reporting, self.prices, held_out=held_out, rng=self._generator)
 
     def models(self) -> tuple[PlannedModel, ...]:
-        """Return the models as the plan keeps them."""
+        """Return the records of the models for the plan."""
         columns = (self.runs.names, self.prices.models, self.prices.verifier, self._calibrators)
         return tuple(
             PlannedModel(
@@ -116,7 +116,7 @@ class Planning:
 
 
 def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[_Rows, _Rows]:
-    """Return the rows of a random half and the others, equal texts together; neither is empty if two differ.
+    """Split the rows at random into halves, equal texts together; neither is empty if two texts differ.
 
     The draw knows nothing of the hashes that split ties, so that either half has them evenly.
     """
@@ -134,7 +134,7 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
 def _calibrator(
     runs: PairedRuns, rows: _Rows, model: int, generator: np.random.Generator
 ) -> tuple[str, ConfidenceCalibrator | None]:
-    """Return the calibrator of a model's confidence and its name, if one helps on these rows."""
+    """Return the calibrator of a model's confidence and its name, or None if none helps."""
     sure = rows[~np.isnan(runs.confidence[model, rows])]
     if not len(sure):
         return "none", None

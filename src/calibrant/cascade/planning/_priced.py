@@ -27,7 +27,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Rows to plan or to price on.
+    """Columns of rows for planning or pricing.
 
     Attributes
     ----------
@@ -46,18 +46,18 @@ class Signals:
     keys: tuple[str, ...]
 
     def route(self, policy: KeepPolicy) -> Route:
-        """Return the way of the rows under a policy, whose keys are the first of `keys`."""
+        """Return the route of the rows under a policy, which uses the first of `keys`."""
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
-        """Return the numbers of rows that only the last model has right, and that only the policy has."""
+        """Return the counts of rows only the last model, and only the policy, answers correctly."""
         answered = self.route(policy).answered
         difference = self.correct[-1] - self.correct[answered, np.arange(len(answered))]
         return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
     def take(self, rows: NDArray[np.intp]) -> Signals:
-        """Return some of the rows."""
+        """Return a subset of the rows."""
         return Signals(
             raw=self.raw[:, rows],
             calibrated=self.calibrated[:, rows],
@@ -137,7 +137,7 @@ class Prices:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedPolicy:
-    """A policy on recorded rows.
+    """Cost and accuracy of a policy on recorded rows.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class PricedPolicy:
 
     @property
     def share_small(self) -> Interval:
-        """Share of the rows that the first model answers."""
+        """Share of rows answered by the first model."""
         return self.shares[0]
 
     def to_record(self) -> dict[str, Any]:

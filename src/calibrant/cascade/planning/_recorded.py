@@ -120,7 +120,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     Raises
     ------
     ConfigurationError
-        It is nothing of the kind, or a value is out of range.
+        The source is no recorded run, or a value is out of range.
     DataError
         A file or a row is broken, or missing.
     """
@@ -154,7 +154,7 @@ def _has_columns(source: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairedRuns:
-    """The rows on which it is known of every model whether it is right.
+    """Rows with known correctness for every model.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class PairedRuns:
 
 
 def pair_runs(runs: Sequence[RecordedRun]) -> PairedRuns:
-    """Pair runs over the same rows: by id, else by text, else by place.
+    """Pair runs over the same rows by id, else by text, else by position.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def pair_runs(runs: Sequence[RecordedRun]) -> PairedRuns:
 
 
 def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDArray[np.intp]:
-    """Return the place in `other` of each row of `first`."""
+    """Return the position in `other` of each row of `first`."""
     kind, own, theirs = _keys(first, other)
     for rows, name in ((own, here), (theirs, there)):
         (key, count), *_ = Counter(rows).most_common(1)
@@ -258,7 +258,7 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
 
 
 def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashable], Sequence[Hashable]]:
-    """Return the name of the keys that pair the rows of two runs, and those of each run."""
+    """Return the kind of pairing key of two runs, and each run's keys."""
     # Texts come first: some tools number the rows they answered, not those they were given.
     own, theirs = list(first.inputs or ()), list(other.inputs or ())
     unique = own and theirs and all(len(set(one) - {None}) == len(one) for one in (own, theirs))
@@ -268,7 +268,7 @@ def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashabl
 
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
-    """Return the text of each row of the first run, from any run that has it; its place where none does."""
+    """Return the text of each row of the first run, from any run; its position if no run has texts."""
     columns = [
         [run.inputs[at] for at in order.tolist()]
         for run, order in zip(runs, orders, strict=True)
@@ -281,7 +281,7 @@ def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> l
 
 
 def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
-    """Return the predicted labels of some rows; None where a row with a confidence has none."""
+    """Return the predicted labels of rows; None if a row with a confidence lacks one."""
     if run.labels is None:
         return None
     labels = [run.labels[row] for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""Keep rules and keep policies: the models a row is sent to, and the answers that are kept."""
+"""Keep rules and keep policies of a cascade."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class KeepRule:
-    """Rule that keeps answers of one model by their confidence. It has `route`, like a meta-verifier.
+    """Acceptance rule on one model's confidence, with `route` like a meta-verifier.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class KeepRule:
 
     @classmethod
     def from_threshold(cls, threshold: float, *, tied_share: float = 1.0, key: str = DEFAULT_KEY) -> Self:
-        """Keep confidences above a threshold, and this share of those at it."""
+        """Return the rule of a threshold; of confidences equal to it, `tied_share` is kept."""
         return cls(edges=(float(threshold),), keeps=(False, True), tied_share=tied_share, key=key)
 
     @classmethod
     def from_bins(cls, lower: Sequence[float], keeps: Sequence[bool]) -> Self:
-        """Keep some bins, each from its lower end to the next one's; the lowest bin has no lower end."""
+        """Return the rule of kept bins, given their lower ends; the lowest bin is unbounded."""
         edges, kept = [], [bool(keeps[0])]
         for edge, keep in zip(lower[1:], keeps[1:], strict=True):
             if bool(keep) != kept[-1]:
@@ -81,12 +81,12 @@ class KeepRule:
 
     @property
     def splits(self) -> bool:
-        """True where answers of one confidence are kept in part."""
+        """True if tied answers are split."""
         return self.tied_share < 1.0
 
     @property
     def threshold(self) -> float | None:
-        """The least confidence that is kept, where the rule is a threshold; 0 where all are kept.
+        """Lowest kept confidence of a threshold rule; 0 if all answers are kept.
 
         None where answers at the edge are kept in part: as a plain threshold it would keep too many.
         """
@@ -96,11 +96,11 @@ class KeepRule:
 
     @property
     def tied_confidence(self) -> float | None:
-        """The confidence of the answers that are kept in part; None where none are."""
+        """Confidence of the split ties; None if no ties are split."""
         return self.edges[0] if self.splits else None
 
     def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> _Bools:
-        """Return the mask of kept answers, shape (n,); one without a confidence (NaN) is never kept.
+        """Return the mask of kept answers, shape (n,); NaN confidence is never kept.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class KeepRule:
         return kept
 
     def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:
-        """Return the mask of answers that go on to the next model, shape (n,).
+        """Return the mask of answers escalated to the next model, shape (n,).
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class KeepRule:
         return ~self.accepts(verifier_score, ranks)
 
     def describe(self) -> str:
-        """Return the threshold, and the share that is kept of the answers at it, in words."""
+        """Describe the threshold and the kept share of ties in words."""
         edge = f"{self.edges[0] if self.edges else 0.0:.6g}"
         return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
 
@@ -157,7 +157,7 @@ class KeepRule:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the rule of `to_record`; KeyError, TypeError or ValueError where the record is damaged."""
+        """Return the rule from a record of `to_record`; KeyError, TypeError or ValueError if damaged."""
         if "tied_share" in record:
             return cls.from_threshold(
                 record["threshold"], tied_share=float(record["tied_share"]), key=record["key"]
@@ -168,7 +168,7 @@ class KeepRule:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        """Store rules inside of plans in their own two forms."""
+        """Return a Pydantic schema that stores rules by `to_record` and `from_record`."""
         from pydantic_core import core_schema  # noqa: PLC0415  (only to read and write plans)
 
         written = core_schema.plain_serializer_function_ser_schema(cls.to_record)
@@ -177,7 +177,7 @@ class KeepRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Way of n rows through m models under a policy.
+    """Route of n rows through m models under a policy.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepPolicy:
-    """Models in the order in which they are called, and the rules under which their answers are kept.
+    """Cascade policy: models in calling order with their keep rules.
 
     Attributes
     ----------
@@ -228,29 +228,29 @@ class KeepPolicy:
 
     @classmethod
     def alone(cls, model: int) -> Self:
-        """Call one model, and take its answer."""
+        """Return the policy of one model that answers every row."""
         return cls(name=f"model {model + 1} alone", members=(model,))
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """One per member but the last, where every rule is a threshold; None otherwise."""
+        """Thresholds of all members but the last; None if a rule is no threshold."""
         thresholds = tuple(rule.threshold for rule in self.rules if rule.threshold is not None)
         return thresholds if len(thresholds) == len(self.rules) else None
 
     @property
     def splits(self) -> bool:
-        """True where a rule keeps answers of one confidence in part."""
+        """True if a rule splits tied answers."""
         return any(rule.splits for rule in self.rules)
 
     def ranks(self, texts: Sequence[str | int]) -> _Floats | None:
-        """Return the ranks of texts under the key of each rule, shape (len(rules), n); None where nothing is split."""
+        """Return the ranks of texts under each rule's key, shape (len(rules), n); None without split ties."""
         if not self.splits:
             return None
         ranks = {key: tie_ranks(texts, key=key) for key in {rule.key for rule in self.rules}}
         return np.array([ranks[rule.key] for rule in self.rules])
 
     def follow(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Route:
-        """Return the way of rows through the models.
+        """Return the route of rows through the models.
 
         Parameters
         ----------
@@ -290,7 +290,7 @@ class KeepPolicy:
 
 
 def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> KeepPolicy:
-    """Return the policy of calling all models in order, each keeping what reaches its threshold.
+    """Return the policy that calls all models in order, with one threshold each.
 
     Raises
     ------
@@ -308,7 +308,7 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
 
 
 def rule_policy(rules: Sequence[KeepRule]) -> KeepPolicy:
-    """Return the policy of calling all models in order, each but the last under its rule, a threshold."""
+    """Return the policy that calls all models in order, with one rule for each but the last."""
     shown = ", ".join(rule.describe() for rule in rules)
     return KeepPolicy(
         name=f"threshold {shown}" if rules else "the only model",

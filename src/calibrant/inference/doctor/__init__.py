@@ -1,4 +1,4 @@
-"""Examination of a model's log-probabilities, before anyone trusts them."""
+"""Examination of a model's log-probabilities."""
 
 from typing import TYPE_CHECKING
 

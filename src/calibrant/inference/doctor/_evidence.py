@@ -1,4 +1,4 @@
-"""The calls of an examination, and the evidence they bring; it is judged elsewhere."""
+"""Calls of an examination and their evidence; `_examine` judges it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FailedCall:
 
 
 class Alternatives(NamedTuple):
-    """Number of alternatives that a token comes with.
+    """Number of alternatives per token.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Evidence:
 
     @cached_property
     def openings(self) -> tuple[OpeningMasses, ...]:
-        """Probabilities listed where labels begin."""
+        """Top probabilities at the first token of each label."""
         return tuple(reading.opening for reading in self.readings if reading.opening is not None)
 
     @cached_property
@@ -164,7 +164,7 @@ class Evidence:
 
     @cached_property
     def shown_space(self) -> LogprobSpace | None:
-        """The space that the reported alternatives show; None where it cannot be told."""
+        """Log-probability space implied by the reported alternatives; None if unclear."""
         listed = any(opening.listed > 1 for opening in self.openings)
         if self.claimed is LogprobSpace.NONE or self.fault or not listed:
             return None
@@ -184,14 +184,14 @@ class Evidence:
 
     @cached_property
     def exact_scores(self) -> Sequence[ScoredText]:
-        """The texts that were scored exactly; empty where that does not work."""
+        """Texts with exact scores; empty if exact scoring fails."""
         if self.scored is None or isinstance(self.scored, FailedCall) or self.exact_fault:
             return ()
         return self.scored if all(one.distribution.emitted for one in self.scored) else ()
 
     @cached_property
     def label_mass(self) -> float | None:
-        """Mean probability on the labels, in [0, 1]; None where it cannot be seen."""
+        """Mean probability on the labels, in [0, 1]; None if unknown."""
         if self.exact_scores:
             return statistics.fmean(one.distribution.label_mass for one in self.exact_scores)
         if self.shown_space is not LogprobSpace.RAW:
@@ -201,7 +201,7 @@ class Evidence:
 
 
 class ExaminationCalls:
-    """Makes the calls of an examination one after the other, counted and timed, never retried.
+    """Sequential calls of an examination, counted and timed, without retries.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ class ExaminationCalls:
 
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
-    """Ask everything: at most 17 calls.
+    """Collect the evidence with at most 17 calls.
 
     Raises
     ------
@@ -328,7 +328,7 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
 
 
 async def _begin(calls: ExaminationCalls) -> tuple[TopicReading | FailedCall, list[str]]:
-    """Return the first answer, and the reasons why it had to be asked for with less."""
+    """Return the first answer, and the reasons for reduced request options."""
     refused: list[str] = []
     answer: TopicReading | FailedCall = FailedCall("")
     for top in (_FIRST_TOP, 0):

@@ -184,7 +184,7 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
     confidences : sequence of float
         One per text, in [0, 1]; may be empty.
     space : LogprobSpace
-        Where they come from.
+        Space of the log-probabilities that they come from.
     """
     first = {LogprobSpace.MASKED: 0, LogprobSpace.RAW: 1, LogprobSpace.EXACT: 1}.get(space, len(_FAMILIES))
     usual = statistics.median(confidences) if confidences else 0.0
@@ -265,7 +265,7 @@ def _space(evidence: Evidence) -> _Judgement:
 
 
 def _unknown_space(evidence: Evidence) -> str:
-    """Return the reason why the space cannot be told."""
+    """Return the reason for an unknown space."""
     if evidence.claimed is LogprobSpace.NONE:
         return "The client says that it has no log-probabilities"
     if evidence.fault:
@@ -359,7 +359,7 @@ def _units(evidence: Evidence) -> _Judgement:
 
 
 def _alignment(evidence: Evidence) -> _Judgement:
-    """Compare where our reader and the library that gepa's adapter is built on see the label."""
+    """Compare the label positions of our reader and of the library under gepa's adapter."""
     compared = [reading.disagreement for reading in evidence.readings if reading.disagreement is not None]
     if not compared:
         return _unknown("No log-probabilities were reported that can be read.")

@@ -1,4 +1,4 @@
-"""The built-in task of an examination: a few short questions, and what is read from their answers."""
+"""Built-in task of an examination: short questions and readings of their answers."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class TopicReading:
 
 
 def question(text: str) -> tuple[Message, ...]:
-    """Return the messages that ask for the topic of `text`."""
+    """Return the messages of the topic question for `text`."""
     return ({"role": "system", "content": _PROMPT}, {"role": "user", "content": text})
 
 
 def read_topic(response: object) -> TopicReading:
-    """Read an answer; any problem with it becomes part of the reading."""
+    """Return the reading of an answer, including any fault."""
     tokens: tuple[Token, ...] = ()
     opening = None
     try:
@@ -150,7 +150,7 @@ def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[floa
 
 
 def _distinct(top: Iterable[tuple[bytes, float]]) -> list[float]:
-    """Return the values of a list, each spelling once: some servers add the emitted token again."""
+    """Return the log-probabilities of distinct tokens; some servers list the emitted token twice."""
     largest: dict[bytes, float] = {}
     for data, value in top:
         largest[data] = max(value, largest.get(data, -math.inf))
@@ -255,7 +255,7 @@ def _token_difference(ours: _LabelTokens, theirs: _LabelTokens, completion: Comp
 
 
 def _as_body(completion: Completion) -> dict[str, Any]:
-    """Return a completion as the body of a chat answer, the shape that the library reads."""
+    """Return a completion as a chat response body, for the library."""
     content = [
         {"token": token.data.decode(errors="replace"), "logprob": token.logprob}
         for token in completion.tokens or ()

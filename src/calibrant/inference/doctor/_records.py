@@ -1,4 +1,4 @@
-"""Examinations as data and on disk, one file per model and setup, and the setups they forbid."""
+"""Stored examinations, one file per model and setup, and refusal of misleading setups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FindingVerdict(StrEnum):
     """Verdict of one probe.
 
     ``ok``
-        As it should be.
+        The probe found no fault.
     ``warning``
         Absent or weak, but nothing misleads.
     ``problem``
@@ -110,7 +110,7 @@ class Thresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """Findings about a model's log-probabilities, and the settings that follow from them.
+    """Findings about a model's log-probabilities, and recommended settings.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Examination:
         Raises
         ------
         KeyError
-            There is none of that name.
+            The examination has no finding of this name.
         """
         for finding in self.findings:
             if finding.feature == feature:
@@ -210,15 +210,15 @@ def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | N
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON values that may be written down and still tell one setup from another.
+    """Return options as JSON values: credentials are left out, private texts become digests.
 
-    Credentials and timeouts are left out; a digest stands for every text of which nobody knows that it is harmless.
+    Timeouts are left out, too. A text becomes its digest unless it is known to be harmless.
     """
     return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
 
 
 def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the paths of the options that `public_options` leaves out because their names say they are secret."""
+    """Return the paths of the secret options that `public_options` omits."""
     found: dict[tuple[str, ...], None] = {}
     for name, value in options.items():
         if is_secret(str(name)):
@@ -230,7 +230,7 @@ def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def holds_digest(value: object) -> bool:
-    """Return True where a digest stands for a text somewhere in what `public_options` returned."""
+    """Return True if a result of `public_options` holds a digest."""
     if isinstance(value, Mapping):
         return any(map(holds_digest, value.values()))
     if isinstance(value, list):
@@ -239,7 +239,7 @@ def holds_digest(value: object) -> bool:
 
 
 def public_description(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description by `Classifier.describe`, perhaps of an earlier version, as it is written down today."""
+    """Return a `Classifier.describe` record, of any version, in today's public form."""
     return {
         name: value if name in _NOT_OPTIONS else _described(name, value) for name, value in record.items()
     }
@@ -274,7 +274,7 @@ def _counts(name: str) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Return True if an option's name says that it holds a credential."""
+    """Return True if an option's name denotes a credential."""
     return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
@@ -304,7 +304,7 @@ def record_path(found: Identity) -> Path:
 
 
 def save_examination(examination: Examination) -> Path:
-    """Store an examination, in place of an older one of the same setup, and return its file.
+    """Store an examination, replacing an older one of the setup; return its file.
 
     Raises
     ------
@@ -329,7 +329,7 @@ def save_examination(examination: Examination) -> Path:
 def load_examination(
     model: str, api_base: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Examination | None:
-    """Return the stored examination of a setup, or None where there is none that can be read.
+    """Return the stored examination of a setup; None if missing or unreadable.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ def load_examination(
 def refuse_misleading(
     model: object, *, options: Mapping[str, Any] | None, method: Method, space: LogprobSpace | None = None
 ) -> None:
-    """Refuse a setup whose confidence is known to mislead, from an earlier examination of the same model.
+    """Refuse a setup that an earlier examination found misleading.
 
     Models that are no name have no record, and methods that decode nothing cannot be misled this way.
 
@@ -363,7 +363,7 @@ def refuse_misleading(
     options : mapping or None
         Options of its calls.
     method : Method
-        How it is asked and read.
+        Method of the classifier.
     space : LogprobSpace, optional
         How its log-probabilities would be read; by default as the method says, which one of several models may not
         go by.
@@ -393,7 +393,7 @@ def refuse_misleading(
 
 
 def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
-    """Return the remedy for a finding, or an empty text where the setup may stay."""
+    """Return the remedy of a finding; empty if the setup is acceptable."""
     if finding.feature == "units" and finding.verdict is FindingVerdict.PROBLEM:
         return finding.remedy
     known = finding.feature == "space" and finding.verdict is not FindingVerdict.UNKNOWN
@@ -403,7 +403,7 @@ def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
 
 
 def examine_command(record: Examination) -> str:
-    """Return the command that examines the same setup again; credentials are not in it."""
+    """Return the command that examines the setup again, without credentials."""
     words = ["calibrant", "doctor", record.model]
     if record.api_base is not None:
         words += ["--api-base", public_address(record.api_base)]

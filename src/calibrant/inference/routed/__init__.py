@@ -1,4 +1,4 @@
-"""Several providers as one client: a strategy says who is asked first, and learns from what came."""
+"""Routed client: several providers in the order of a learning strategy."""
 
 from typing import TYPE_CHECKING
 

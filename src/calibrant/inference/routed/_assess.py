@@ -42,9 +42,9 @@ class HelperStats:
     calls : int
         Calls that ended.
     failures : int
-        Those that failed or took too long.
+        Calls that failed or timed out.
     unusable : int
-        Those whose reply could not be used.
+        Calls with an unusable reply.
     usage : Usage
         Tokens and cost of its replies.
     """
@@ -56,7 +56,7 @@ class HelperStats:
 
 
 class Helper:
-    """Asks a model something in passing: whatever goes wrong, there is just no answer.
+    """Auxiliary model, such as a judge; a failed call returns None.
 
     After three failures in a row it is left alone for a while, so that a model that is down does not cost every
     request its deadline.
@@ -66,9 +66,9 @@ class Helper:
     client : Client
         The model.
     role : str
-        What it is there for, for the log.
+        Role of the model, for the log.
     seconds : float
-        How long it may take.
+        Time limit of a call, in seconds.
     clock : function, default time.monotonic
         Returns seconds.
     cost : float, optional
@@ -97,7 +97,7 @@ class Helper:
     async def ask(
         self, messages: tuple[Message, ...], response_format: Mapping[str, Any], *, paid: list[Usage]
     ) -> str | None:
-        """Return its reply, or None; what it took is added to `paid`."""
+        """Return the reply, or None; the usage is appended to `paid`."""
         turn = self._breaker.begin()
         if turn is None:
             return None
@@ -127,7 +127,7 @@ class Helper:
         return completion.text
 
     def useless(self, reply: str) -> None:
-        """Note that a reply could not be used."""
+        """Count an unusable reply."""
         with self._lock:
             self._unusable += 1
         self._warn("gave a reply that cannot be used", repr(reply[:80]))
@@ -140,7 +140,7 @@ class Helper:
             )
 
     def _warn(self, what: str, detail: object) -> None:
-        """Say once that something is wrong."""
+        """Log the first problem."""
         with self._lock:
             first, self._warned = not self._warned, True
         if first:
@@ -155,7 +155,7 @@ class Helper:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessor:
-    """Judge of answers: a cascade, a gate, or else a function that the strategy learns from.
+    """Assessment of answers: a cascade, a gate, or a reward function for the strategy.
 
     Attributes
     ----------
@@ -178,7 +178,7 @@ class Assessor:
     quality: Quality | None = None
 
     def ladder(self) -> Ladder | None:
-        """Return the judge of the answers to one request; None where the first one is taken."""
+        """Return the escalation judge of one request; None if the first answer is taken."""
         if self.cascade is not None:
             return self.cascade.ladder()
         return None if self.gate is None else self.gate.ladder()
@@ -186,7 +186,7 @@ class Assessor:
     async def worth(
         self, request: CompletionRequest, completion: Completion, *, alone: bool, paid: list[Usage]
     ) -> float | None:
-        """Return the worth of an answer; None where it is not known.
+        """Return the quality of an answer; None if unknown.
 
         Parameters
         ----------
@@ -221,14 +221,14 @@ class Assessor:
 
 
 def heuristic(completion: Completion) -> float | None:
-    """Return the quality of an answer by its looks."""
+    """Return the heuristic quality of an answer, from its text."""
     return answer_quality(
         completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
     ).score
 
 
 def guarded(quality: Quality) -> Quality:
-    """Return the user's function, guarded: where it fails, the answer is not judged."""
+    """Wrap the user's function: an exception leaves the answer unjudged."""
     warned = False
 
     def judged(completion: Completion) -> float | None:
@@ -253,7 +253,7 @@ def guarded(quality: Quality) -> Quality:
 
 
 class DriftWatch:
-    """Embeds answers in the background and keeps the penalty for each provider's next observation.
+    """Drift detection in the background: a penalty for each provider's next observation.
 
     No request waits for it. While 64 answers are being embedded, further ones are not looked at.
 
@@ -262,7 +262,7 @@ class DriftWatch:
     monitor : CoherenceMonitor
         Compares answers.
     embedder : CachedEmbedder
-        Where the vectors come from.
+        Embedder of the answers.
     """
 
     def __init__(self, monitor: CoherenceMonitor, embedder: CachedEmbedder) -> None:
@@ -274,7 +274,7 @@ class DriftWatch:
         self._closed = False
 
     def look_at(self, provider: str, text: str) -> None:
-        """Have an answer compared with the earlier ones, soon."""
+        """Queue an answer for comparison with earlier ones."""
         if not text.strip():
             return
         loop = asyncio.get_running_loop()
@@ -286,12 +286,12 @@ class DriftWatch:
         task.add_done_callback(self._ended)
 
     def penalty(self, provider: str) -> float:
-        """Return the penalty since the provider's last observation, in [0, 1]; it counts once."""
+        """Pop the penalty since the provider's last observation, in [0, 1]."""
         with self._lock:
             return self._penalties.pop(provider, 0.0)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel pending comparisons."""
         with self._lock:
             self._closed = True
             tasks, self._tasks = self._tasks, {}
@@ -324,17 +324,17 @@ def _question_of(messages: Sequence[Message]) -> str:
 
 
 def tokens_of(messages: Sequence[Message]) -> int:
-    """Return roughly how many tokens messages take: a quarter of their characters, rounded up."""
+    """Return the estimated tokens of messages: a quarter of their characters, rounded up."""
     return -(-sum(len(_content(message)) for message in messages) // _CHARACTERS_PER_TOKEN)
 
 
 def has_tools(request: CompletionRequest) -> bool:
-    """Return True if a request offers the model tools, in the present or the old way."""
+    """Return True if a request offers tools, as ``tools`` or legacy ``functions``."""
     return bool(request.options.get("tools") or request.options.get("functions"))
 
 
 def _content(message: Message) -> str:
-    """Return a message's text, which some callers write in parts."""
+    """Return a message's text, joining its parts if needed."""
     content: object = message.get("content")
     if isinstance(content, list | tuple):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))

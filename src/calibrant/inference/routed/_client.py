@@ -97,7 +97,7 @@ class RoutedClient:
     Parameters
     ----------
     providers : sequence of Provider
-        Those to choose from, each name once.
+        Providers with unique names.
     router : Router
         The strategy, for the same names; `calibrant.inference.SharedRouter` shares what it learns.
     gate : QualityGate, optional
@@ -131,7 +131,7 @@ class RoutedClient:
     helper_seconds : float, default 5
         How long triage and judge may take; after that a request goes on without them.
     owned : bool, default False
-        Whether `close` closes the clients of providers, judge and triage too.
+        True if `close` also closes the clients of providers, judge and triage.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
 
@@ -145,7 +145,7 @@ class RoutedClient:
         The providers' models, addresses and options as JSON, free of credentials: what is learnt changes
         nothing about it, so that stored predictions stay valid.
     in_process : bool
-        Whether every provider's calls are computed in this process.
+        True if every provider's calls are computed in this process.
     providers : tuple of Provider
         As given.
     router : Router
@@ -239,7 +239,7 @@ class RoutedClient:
         ]
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return the answer of the first provider that has a good one.
+        """Return the answer of the first provider whose answer is accepted.
 
         Raises
         ------
@@ -277,10 +277,10 @@ class RoutedClient:
         if not answers:
             raise self._failure(failures, course)
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
-        return _returned(best, answers, paid, tools=tools)
+        return _final_response(best, answers, paid, tools=tools)
 
     def hidden(self, text: str) -> str:
-        """Return a text of a provider's without what any of them was given to keep secret."""
+        """Return a provider's text without the secrets of any provider."""
         for provider in self.providers:
             hide = getattr(provider.client, "hidden", None)
             text = text if hide is None else hide(text)
@@ -291,12 +291,12 @@ class RoutedClient:
         return {name: member.stats() for name, member in self._members.items()}
 
     def helper_stats(self) -> dict[str, HelperStats]:
-        """Return the counts of the calls of ``judge`` and ``triage``, as far as there are such."""
+        """Return the call counts of ``judge`` and ``triage``, if configured."""
         helpers = {"judge": self._judge, "triage": self._triage}
         return {name: helper.stats() for name, helper in helpers.items() if helper is not None}
 
     def close(self) -> None:
-        """Free the router's state and the embedder, and with ``owned`` every client; it is not used afterwards."""
+        """Close the router's state and the embedder, and with ``owned`` every client."""
         with contextlib.ExitStack() as stack:  # closes everything, whatever one of them raises
             if self._owned:
                 helpers = [helper.client for helper in (self._judge, self._triage) if helper is not None]
@@ -393,16 +393,16 @@ def _fits(provider: Provider, routing: RoutingRequest) -> bool:
 
 
 def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
-    """Return the tokens a call took; estimated where the provider does not say."""
+    """Return the tokens of a call, estimated if the provider reports none."""
     usage = answer.completion.usage
     counted = usage.prompt_tokens + usage.completion_tokens
     return counted or (routing.tokens or 0) + len(answer.completion.text) // 4
 
 
-def _returned(
+def _final_response(
     best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, tools: bool
 ) -> object:
-    """Return the provider's response, or a completion with all that was paid, where the response lacks it."""
+    """Return the provider's response, or a completion with the whole usage if the response lacks it."""
     others = [answer.completion.usage for answer in answers if answer is not best]
     if tools or not (others or paid or best.added or best.allowance_spent):
         return best.response

@@ -1,4 +1,4 @@
-"""Circuit breaker of a provider: after failures it is left out for a cooldown, then tried with a single call."""
+"""Circuit breaker of a provider: open for a cooldown after failures, then one probe call."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_DOUBLINGS: Final = 30  # beyond every longest cooldown, and no overflow
 
 
 class Turn(NamedTuple):
-    """Leave to make one call.
+    """Permission for one call.
 
     Attributes
     ----------
     epoch : int
-        How often the provider had been left out when the call began.
+        Number of cooldowns before the call began.
     probe : bool
-        Whether it is the one call that finds out whether the provider is back.
+        True for the probe call after a cooldown.
     """
 
     epoch: int
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
 
 
 class Breaker:
-    """Leaves a provider out while it fails.
+    """Circuit breaker of one provider.
 
     It is left out after `allowed_failures` failures in a row, after a rate limit, or after a fault that
     every call would meet (a wrong key, an unknown model, no credit). The cooldown is the time a rate limit names,
@@ -50,9 +50,9 @@ class Breaker:
     Parameters
     ----------
     allowed_failures : int, default 3
-        Failures in a row after which the provider is left out, at least 1.
+        Consecutive failures that open the breaker, at least 1.
     cooldown_seconds : float, default 5
-        How long at first, above 0.
+        First cooldown in seconds, above 0.
     clock : function, default time.monotonic
         Returns seconds; tests replace it.
 
@@ -87,13 +87,13 @@ class Breaker:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which the provider is still left out; 0 where it is not."""
+        """Remaining cooldown in seconds; 0 if calls may begin."""
         with self._lock:
             return self._remaining()
 
     @property
     def named_seconds(self) -> float | None:
-        """The same where the provider itself named the time; None where it did not."""
+        """Remaining cooldown in seconds if the provider named it; otherwise None."""
         with self._lock:
             now = self._clock()
             if now < self._until and self._open and not self._named:
@@ -108,18 +108,18 @@ class Breaker:
 
     @property
     def due(self) -> bool:
-        """True if the cooldown is over and no call is finding out yet whether the provider is back."""
+        """True if the cooldown is over and no probe call is in flight."""
         with self._lock:
             return self._open and self._admits()
 
     @property
     def last_failure(self) -> ProviderError | None:
-        """The last failure since the last answer."""
+        """Latest failure since the last success; None without one."""
         with self._lock:
             return self._last
 
     def begin(self, *, forced: bool = False) -> Turn | None:
-        """Begin a call if one may begin, or if it is `forced`; it is to be ended by one of the other methods."""
+        """Begin a call if allowed or `forced`; end it with `succeeded`, `failed` or `released`."""
         with self._lock:
             if not (forced or self._admits()):
                 return None
@@ -128,7 +128,7 @@ class Breaker:
             return Turn(self._epoch, probe)
 
     def succeeded(self, turn: Turn) -> bool:
-        """Note an answer; returns whether the provider is back with it."""
+        """Record a success; return True if it closes the breaker."""
         with self._lock:
             if turn.epoch != self._epoch:
                 return False
@@ -139,7 +139,7 @@ class Breaker:
             return recovered
 
     def failed(self, turn: Turn, error: ProviderError) -> None:
-        """Note a failure that is the provider's."""
+        """Record a failure of the provider."""
         with self._lock:
             self._last = error
             current = turn.epoch == self._epoch
@@ -156,13 +156,13 @@ class Breaker:
                 self._leave_out(error)
 
     def released(self, turn: Turn) -> None:
-        """Note that a call ended without saying anything about the provider."""
+        """Release a call without evidence about the provider, such as a cancelled one."""
         with self._lock:
             if turn.probe and turn.epoch == self._epoch:
                 self._probing = False
 
     def pause(self, seconds: float) -> None:
-        """Begin no call for so long, at most a minute, because an allowance is used up; nothing has failed."""
+        """Pause calls for `seconds`, at most a minute, because a rate-limit allowance is exhausted."""
         with self._lock:
             self._paused_until = max(self._paused_until, self._clock() + min(seconds, LONGEST_PAUSE))
 
@@ -190,7 +190,7 @@ class Breaker:
 
 
 def is_rate_limit(error: ProviderError) -> bool:
-    """Return True if the provider wants fewer calls; an account without credit wants none."""
+    """Return True for a temporary rate limit; False for an account without credit."""
     return isinstance(error, RateLimitError) and error.retryable
 
 

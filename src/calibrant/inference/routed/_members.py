@@ -1,4 +1,4 @@
-"""Providers at work: free places, health and calls; the way of a request through them; the error where all fail."""
+"""Provider runtime: concurrency, health, calls, the fallback order of a request, and its final error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", 
 
 
 class Place(NamedTuple):
-    """A provider's leave to be asked now; `RoutedProvider.ask` gives it back.
+    """Reserved concurrency slot of a provider, released by `RoutedProvider.ask`.
 
     Attributes
     ----------
@@ -54,25 +54,25 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProviderAnswer:
-    """A whole answer.
+    """A successful call of a provider.
 
     Attributes
     ----------
     member : RoutedProvider
-        Who answered.
+        Provider that answered.
     response : object
-        As it came.
+        Response of the provider, unchanged.
     completion : Completion
         The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
         of log-probabilities.
     added : bool
         Whether it adds anything to the response.
     latency_seconds : float
-        What the call took.
+        Duration of the call, in seconds.
     recovered : bool
-        Whether the provider is back with it.
+        True if the answer closed the circuit breaker.
     allowance_spent : bool
-        Whether the provider says that its rate limit is used up for a while.
+        True if the provider reported an exhausted rate limit.
     """
 
     member: RoutedProvider
@@ -86,16 +86,16 @@ class ProviderAnswer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProviderFailure:
-    """A call that brought no answer.
+    """A failed call of a provider.
 
     Attributes
     ----------
     member : RoutedProvider
-        Who was asked.
+        Provider of the call.
     error : ProviderError
-        Why.
+        Error of the call.
     latency_seconds : float
-        What the call took.
+        Duration of the call, in seconds.
     """
 
     member: RoutedProvider
@@ -109,7 +109,7 @@ class RoutedProvider:
     Parameters
     ----------
     provider : Provider
-        As it is declared.
+        The declared provider.
     breaker : Breaker
         Leaves it out while it fails.
     clock : function
@@ -143,7 +143,7 @@ class RoutedProvider:
         self._seconds = 0.0
 
     def try_enter(self) -> Place | None:
-        """Return a place if one is free and the provider may be asked."""
+        """Return a slot if one is free and the breaker admits a call; otherwise None."""
         turn = self.breaker.begin()
         if turn is None:
             return None
@@ -156,7 +156,7 @@ class RoutedProvider:
         return self._placed(epoch, turn)
 
     async def enter(self, *, forced: bool = False) -> Place | None:
-        """Wait for a place; None where the provider may not be asked any more and it is not `forced`."""
+        """Wait for a slot; return None if the breaker opens meanwhile and the call is not `forced`."""
         epoch = None if self._gate is None else await self._gate.enter()
         turn = self.breaker.begin(forced=forced)
         if turn is not None:
@@ -173,7 +173,7 @@ class RoutedProvider:
     async def ask(
         self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
     ) -> ProviderAnswer | ProviderFailure:
-        """Make one call and give the place back.
+        """Make one call and release its slot.
 
         Exceptions that are no `ProviderError`, cancellation among them, pass; nothing is learnt from them.
         """
@@ -200,7 +200,7 @@ class RoutedProvider:
             self._count("in_flight", by=-1)
 
     def escalated(self) -> None:
-        """Note that an answer was turned down."""
+        """Count a rejected answer."""
         self._count("escalations")
 
     def stats(self) -> ProviderStats:
@@ -233,8 +233,8 @@ class RoutedProvider:
             raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
         return completion
 
-    def _completed(self, completion: Completion) -> Completion:
-        """Return an answer with what the provider's declaration adds."""
+    def _with_declaration(self, completion: Completion) -> Completion:
+        """Return an answer with the declared price and log-probability space."""
         usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
         space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
         if usage is completion.usage and space is completion.space:
@@ -249,7 +249,7 @@ class RoutedProvider:
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
-        whole = self._completed(completion)
+        whole = self._with_declaration(completion)
         answer = ProviderAnswer(
             member=self,
             response=response,
@@ -293,7 +293,7 @@ def _is_empty(completion: Completion) -> bool:
 
 
 class Course:
-    """Way of one request from provider to provider.
+    """Fallback sequence of one request over providers.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class Course:
     Attributes
     ----------
     passed : list of RoutedProvider
-        Those that were not asked because they are left out.
+        Providers skipped because of an open circuit breaker.
     """
 
     def __init__(self, members: Iterable[RoutedProvider], *, learning: bool) -> None:
@@ -327,7 +327,7 @@ class Course:
         return not self._waiting and not self._full
 
     async def next(self) -> Place | None:
-        """Return the next provider's place; None where none is left.
+        """Return the slot of the next provider; None if no provider is left.
 
         Where all are left out, the one whose time ends first is asked all the same, unless it has itself
         named the time.
@@ -377,11 +377,11 @@ def all_failed(
     Parameters
     ----------
     failures : sequence of ProviderFailure
-        Of those that were asked, at least one.
+        Failures of the called providers, at least one.
     passed : sequence of RoutedProvider
         Those that were not asked because they are left out; what left them out counts for them.
     provider : str
-        Who raises, for the message.
+        Name of the routed client, for the message.
     """
     errors = [(failure.member.name, failure.error) for failure in failures]
     parts = [_named_words(name, error) for name, error in errors]
@@ -389,7 +389,7 @@ def all_failed(
         last = member.breaker.last_failure
         if last is not None:
             errors.append((member.name, last))
-        parts.append(_left_out(member))
+        parts.append(_left_out_words(member))
     causes = [error for _, error in errors]
     unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
     if len(parts) == 1:
@@ -408,41 +408,41 @@ def all_failed(
         provider=provider,
         status=statuses.pop() if len(statuses) == 1 and not paused else None,
         retryable=paused or any(error.retryable for error in causes),
-        retry_after=_soonest(causes),
+        retry_after=_shortest_wait(causes),
         hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
         systemic=systemic,
     )
 
 
 def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
-    """Return the error where every provider is left out until a time that it named."""
+    """Return the rate-limit error for providers that all named a retry time."""
     return RateLimitError(
-        f"every provider is left out: {'; '.join(sorted(map(_left_out, passed)))}.",
+        f"every provider is left out: {'; '.join(sorted(map(_left_out_words, passed)))}.",
         provider=provider,
         retryable=True,
         retry_after=seconds,
     )
 
 
-def _soonest(errors: Sequence[ProviderError]) -> float | None:
-    """Return the least wait of those worth asking again; None where one of them named none."""
+def _shortest_wait(errors: Sequence[ProviderError]) -> float | None:
+    """Return the shortest retry time of retryable errors; None if one of them named none."""
     waits = [error.retry_after for error in errors if error.retryable]
     named = [wait for wait in waits if wait is not None]
     return min(named) if named and len(named) == len(waits) else None
 
 
 def _named_words(name: str, error: ProviderError) -> str:
-    words = _words(error)
+    words = _error_words(error)
     return words if name == error.provider else f"{name}: {words}"
 
 
-def _left_out(member: RoutedProvider) -> str:
+def _left_out_words(member: RoutedProvider) -> str:
     last = member.breaker.last_failure
-    why = "its allowance is used up" if last is None else _words(last)
+    why = "its allowance is used up" if last is None else _error_words(last)
     return f"{member.name}: left out for another {member.breaker.remaining:.3g} seconds ({why})"
 
 
-def _words(error: ProviderError) -> str:
-    """Return the words of an error in a list of several: the lines for the task file stand once, behind the list."""
+def _error_words(error: ProviderError) -> str:
+    """Return the message of an error for a list; the remedy is appended once, after the list."""
     words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
     return words.removesuffix(".")

@@ -23,14 +23,14 @@ _OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 
 @dataclass(frozen=True)
 class Provider:
-    """One of those a request may go to.
+    """Declared provider of a routed client.
 
     Attributes
     ----------
     name : str
-        What strategies, tables and state call it.
+        Unique name in strategies, tables and state.
     client : Client
-        Where its calls go.
+        Client of the provider's calls.
     concurrency : int or None
         Calls in flight at most, at least 1; fewer while it says that it is overloaded. None takes what the client
         computes at the same time, where it runs the model itself (its ``n_parallel``); otherwise it sets no limit.
@@ -41,7 +41,7 @@ class Provider:
     context_window : int or None
         Tokens its model takes, at least 1; a request that is estimated to be longer goes to the others first.
     space : LogprobSpace, str or None
-        What its log-probabilities are probabilities of, where the client's own is wrong.
+        Log-probability space, if the client's own is wrong.
 
     Raises
     ------
@@ -89,12 +89,12 @@ class Provider:
 
     @property
     def logprob_space(self) -> LogprobSpace:
-        """Space of its log-probabilities."""
+        """Log-probability space of the provider."""
         return self.client.space if self.space is None else LogprobSpace(self.space)
 
     @property
     def places(self) -> int | None:
-        """Calls in flight at most; None where there is no limit."""
+        """Maximum number of calls in flight; None without a limit."""
         if self.concurrency is not None:
             return self.concurrency
         # Further calls would wait inside the client, and what they wait would pass for its latency.
@@ -113,11 +113,11 @@ class ProviderStats:
     calls : int
         Calls that ended.
     failures : int
-        Those that failed for its own reasons, rate limits included.
+        Calls failed through the provider's fault, rate limits included.
     rate_limits : int
-        Those that failed because it wants fewer calls.
+        Calls rejected by a rate limit.
     too_long : int
-        Those whose request did not fit its context.
+        Calls longer than the model's context.
     escalations : int
         Answers that were turned down for their quality, so that another provider was asked.
     in_flight : int
@@ -147,7 +147,7 @@ class ProviderStats:
 
 
 def priced(usage: Usage, cost: float | None) -> Usage:
-    """Return the usage of a call, at the declared price where it names none that can be true."""
+    """Return the usage of a call, at the declared price if the reported one is missing or implausible."""
     if usage.cost is not None and 0.0 <= usage.cost < math.inf:
         return usage
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
@@ -165,7 +165,7 @@ def check_parts(
     Raises
     ------
     ConfigurationError
-        Something is missing, or too much.
+        A required part is missing, or a given part has no effect.
     """
     for name, part in (("gate", gate), ("coherence", coherence)):
         if part is not None and strategy in _OWN_SIGNAL:
@@ -179,12 +179,12 @@ def check_parts(
 
 
 def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
-    """Refuse a helper model that is missing, or that would never be asked.
+    """Refuse a missing helper model, or one that is never called.
 
     Raises
     ------
     ConfigurationError
-        It is one of both, or no client.
+        The helper is missing, never called, or no client.
     """
     if wanted and client is None:
         raise ConfigurationError(f"Expected a client as {name} for {why}, got none: hand one in.")
@@ -195,12 +195,12 @@ def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) ->
 
 
 def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Provider, ...]:
-    """Return the providers.
+    """Return the providers after checking their names and settings.
 
     Raises
     ------
     ConfigurationError
-        There is none, one is no `Provider` or there twice, or the router knows others.
+        `providers` is empty, holds something else, repeats a name, or differs from the router's.
     """
     declared = tuple(providers)
     for provider in declared:
@@ -215,7 +215,7 @@ def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Pr
 
 
 def common_space(providers: Sequence[Provider]) -> LogprobSpace:
-    """Return the space of all providers; ``mixed`` where they differ."""
+    """Return the common log-probability space; ``mixed`` if providers differ."""
     spaces = {provider.logprob_space for provider in providers}
     return spaces.pop() if len(spaces) == 1 else LogprobSpace.MIXED
 
@@ -237,7 +237,7 @@ def check_seconds(**seconds: float | None) -> None:
     Raises
     ------
     ConfigurationError
-        One is out of its range.
+        A number is out of range.
     """
     for name, value in seconds.items():
         if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
