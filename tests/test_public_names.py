@@ -154,6 +154,13 @@ DEFAULTS = {
     "calibrant.scoring.ThresholdScoring": {"threshold": 0.7},
     "calibrant.scoring.SigmoidScoring": {"midpoint": 0.5, "steepness": 10.0},
 }
+# Public names that cannot have a docstring of their own, and why.
+WITHOUT_EXAMPLE = {
+    "calibrant.adapters.Thresholds": "the type of a parameter: a literal, described where it is given",
+    "calibrant.cascade.TokenFilter": "the type of a parameter: a literal, described where it is given",
+    "calibrant.cli.app": "an object of typer, whose docstring is typer's; `main` runs it",
+    "calibrant.testing.Answer": "the type of a parameter: a union, described where it is given",
+}
 ATTRIBUTES = {
     "LabelDistribution": {
         "labels",
@@ -214,6 +221,14 @@ def test_every_package_lists_its_names_in_order(package: str) -> None:
     assert list(names) == sorted(set(names), key=lambda name: (kinds[name], name))
     for name in names:
         assert getattr(module, name) is not None, name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_has_an_example(package: str) -> None:
+    """In its own docstring, not in that of a base class."""
+    module = importlib.import_module(package)
+    names = [name for name in module.__all__ if f"{package}.{name}" not in WITHOUT_EXAMPLE]
+    assert [name for name in names if ">>>" not in (getattr(module, name).__doc__ or "")] == []
 
 
 @pytest.mark.parametrize("path", SIGNATURES)

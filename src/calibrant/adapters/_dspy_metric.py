@@ -62,6 +62,18 @@ class ConfidenceMetric(ConfidenceGrader):
     ------
     ConfigurationError
         A threshold or score is out of range, or a strategy or objective is none.
+
+    Examples
+    --------
+    >>> import dspy
+    >>> from calibrant.adapters.dspy import ConfidenceMetric
+    >>> metric = ConfidenceMetric(["cat", "dog"])
+    >>> gold = dspy.Example(text="barks", label="dog")
+    >>> found = metric(gold, dspy.Prediction(label="cat", confidence=0.8))
+    >>> found.score, found.feedback.partition(". ")[0]
+    (0.0, 'Wrong (80% probability)')
+    >>> metric(gold, dspy.Prediction(label="dog", confidence=0.995)).score
+    1.0
     """
 
     def __init__(  # noqa: PLR0913  (keyword-only options)

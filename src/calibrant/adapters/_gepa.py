@@ -122,6 +122,17 @@ class ConfidenceAdapter(ConfidenceGrader):
     ConfigurationError
         A model name without `response_format`, no enum at `field_path`, `labels` that are not those of the
         schema, or a threshold out of range.
+
+    Examples
+    --------
+    >>> from calibrant import ConfidenceAdapter
+    >>> from calibrant.testing import FakeClient
+    >>> fake, schema = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.995)}), {"enum": ["cat", "dog"]}
+    >>> adapter = ConfidenceAdapter(fake, "category", {"properties": {"category": schema}})
+    >>> rows = [{"input": "purrs", "answer": "cat"}, {"input": "purrs", "answer": "dog"}]
+    >>> found = adapter.evaluate(rows, {"system_prompt": "Which animal?"})
+    >>> [round(score, 2) for score in found.scores]  # then: gepa.optimize(..., adapter=adapter)
+    [1.0, 0.0]
     """
 
     propose_new_texts: ProposalFn | None = None

@@ -21,6 +21,17 @@ class ConfidenceDataInst(TypedDict):
         Shown in the feedback of wrong answers.
     context : str or None, optional
         What the answer has to rest on; shown to a cascade's verifier only.
+
+    Examples
+    --------
+    >>> from calibrant.adapters import ConfidenceAdapter, ConfidenceDataInst
+    >>> from calibrant.testing import FakeClient
+    >>> row: ConfidenceDataInst = {"input": "purrs", "answer": "CAT"}
+    >>> fake, schema = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.8)}), {"enum": ["cat", "dog"]}
+    >>> adapter = ConfidenceAdapter(fake, "category", {"properties": {"category": schema}})
+    >>> found = adapter.evaluate([row], {"system_prompt": "Which animal?"}, capture_traces=True)
+    >>> found.trajectories[0]["data"]["answer"], found.trajectories[0]["is_correct"]
+    ('cat', True)
     """
 
     input: str
@@ -44,6 +55,16 @@ class ConfidenceRolloutOutput(TypedDict):
         ``ok``, ``error``, ``refusal`` or ``unparsed``.
     reason : str
         Why the row did not end well.
+
+    Examples
+    --------
+    >>> from calibrant.adapters import ConfidenceAdapter
+    >>> from calibrant.testing import FakeClient
+    >>> fake, schema = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.8)}), {"enum": ["cat", "dog"]}
+    >>> adapter = ConfidenceAdapter(fake, "category", {"properties": {"category": schema}})
+    >>> found = adapter.evaluate([{"input": "purrs", "answer": "cat"}], {"system_prompt": "Which animal?"})
+    >>> found.outputs[0]["parsed_value"], round(found.outputs[0]["logprob_score"], 3)  # log(0.8)
+    ('cat', -0.223)
     """
 
     full_assistant_response: str
@@ -79,6 +100,17 @@ class ConfidenceTrajectory(TypedDict):
         Of the scoring strategy, in [0, 1]; ``failure_score`` without a legal label.
     feedback : str
         What a reflecting model reads.
+
+    Examples
+    --------
+    >>> from calibrant.adapters import ConfidenceAdapter
+    >>> from calibrant.testing import FakeClient
+    >>> fake, schema = FakeClient(["cat", "dog"], {"barks": ("cat", 0.8)}), {"enum": ["cat", "dog"]}
+    >>> adapter = ConfidenceAdapter(fake, "category", {"properties": {"category": schema}})
+    >>> rows = [{"input": "barks", "answer": "dog"}]
+    >>> found = adapter.evaluate(rows, {"system_prompt": "Which animal?"}, capture_traces=True)
+    >>> found.trajectories[0]["score"], found.trajectories[0]["feedback"].partition(". Alt")[0]
+    (0.0, "Wrong (80% probability). Expected 'dog', got 'cat'")
     """
 
     data: ConfidenceDataInst

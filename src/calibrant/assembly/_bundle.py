@@ -173,6 +173,23 @@ class Bundle:
         Figures measured in the run.
     history : BundleHistory
         Distribution of the run's predictions.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.assembly import export
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     classifier = Classifier.from_task(task, model=name)
+    ...     _ = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")], out=out / "run")
+    ...     bundle = export(out / "run", out / "bundle", task=task, model=name)
+    ...     decision = bundle.decide(classifier.classify("purrs"), threshold=0.95)
+    >>> bundle.name, bundle.fingerprint.model, decision.accepted
+    ('pets', 'fake/pets', False)
     """
 
     path: Path
@@ -294,6 +311,22 @@ def read_bundle(path: str | Path) -> Bundle:
     StateError
         The folder is no bundle, is of a newer version, was changed after the export, or has parts that do not
         belong together.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.assembly import export, read_bundle
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     rows = [Example(input="purrs", answer="cat")]
+    ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
+    ...     _ = export(out / "run", out / "bundle", task=task, model=name)
+    >>> read_bundle(out / "bundle").prompt, read_bundle(out / "bundle").labels.labels
+    ('Which animal?', ('cat', 'dog'))
     """
     folder = read_folder(path)
     try:

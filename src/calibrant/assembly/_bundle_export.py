@@ -135,6 +135,22 @@ def export(
         The directory holds no run.
     StateError
         The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.assembly import export
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     rows = [Example(input="purrs", answer="cat")]
+    ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
+    ...     bundle = export(out / "run", out / "bundle", task=task, model=name)
+    >>> [(figure.name, figure.estimate) for figure in bundle.figures if figure.name.startswith("accuracy, all")]
+    [('accuracy, all rows', 1.0)]
     """
     out = Path(out)
     refuse_taken(out)

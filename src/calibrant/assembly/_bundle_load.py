@@ -71,6 +71,23 @@ def load(
         The bundle is damaged, altered or of a newer version, or its calls would differ from those of the run.
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task, load
+    >>> from calibrant.assembly import export
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     rows = [Example(input="purrs", answer="cat")]
+    ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
+    ...     _ = export(out / "run", out / "bundle", task=task, model=name)
+    ...     found = load(out / "bundle").classify("purrs")
+    >>> found.label, round(found.confidence, 2)
+    ('cat', 0.9)
     """
     bundle = path if isinstance(path, Bundle) else read_bundle(path)
     given = _by_model(bundle, options or {})

@@ -49,6 +49,22 @@ def open_classifier(
         A setting is wrong, or contradicts another; see `Cascade` and `read_looper`.
     StateError
         The learned scorer's file cannot be used, or it was fitted on another model or prompt.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.assembly import open_classifier
+    >>> from calibrant.cascade import CascadeSettings
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> models = [{"name": "fake/small", "cost": 1}, {"name": "fake/large", "cost": 10}]
+    >>> cascade = CascadeSettings(confidence_method="label_probability", threshold=0.8, models=models)
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"cascade": cascade})
+    >>> small = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.6)}, field="label", name="fake/small")
+    >>> large = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.95)}, field="label", name="fake/large")
+    >>> with fake_model("fake/small", small), fake_model("fake/large", large):
+    ...     found = open_classifier(task).classify("purrs")
+    >>> found.label, round(found.confidence, 2), [step.model for step in found.steps]
+    ('cat', 0.95, ['fake/small', 'fake/large'])
     """
     # A wrong section is an error even if `model` replaces it.
     cascade, routing = cascade_settings(task), routing_settings(task)

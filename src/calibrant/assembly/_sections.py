@@ -35,6 +35,17 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     ------
     ConfigurationError
         The section is wrong, or contradicts another one; names file and line of every mistake.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.cascade import CascadeSettings
+    >>> models = [{"name": "fake/small", "cost": 1}, {"name": "fake/large", "cost": 10}]
+    >>> cascade = CascadeSettings(confidence_method="label_probability", threshold=0.8, models=models)
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"cascade": cascade})
+    >>> settings = cascade_settings(task)
+    >>> settings.threshold, [model.name for model in settings.models]
+    (0.8, ['fake/small', 'fake/large'])
     """
     if "cascade" not in task.sections:
         return None
@@ -64,6 +75,17 @@ def routing_settings(task: Task) -> RoutingSettings | None:
     ConfigurationError
         The section, or the configuration of Zeph that it names, is wrong, or it contradicts another one; names file
         and line of every mistake.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.routing import RoutingSettings
+    >>> providers = [{"name": "openai/gpt-4.1-mini"}, {"name": "local/smollm2-135m"}]
+    >>> routing = RoutingSettings(routing="ema", providers=providers)
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"routing": routing})
+    >>> settings = routing_settings(task)
+    >>> settings.routing, len(settings.providers), settings.router_ema_alpha
+    ('ema', 2, 0.1)
     """
     if "routing" not in task.sections:
         return None

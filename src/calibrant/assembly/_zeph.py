@@ -90,6 +90,16 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     ------
     ConfigurationError
         There is no such file, it is no TOML, or a key is unknown or wrong; names file and line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "zeph.toml"
+    >>> provider = '{name = "fast", type = "claude", model = "claude-haiku-4-5"}'
+    >>> _ = path.write_text(f'llm = {{routing = "ema", router_ema_alpha = 0.2, providers = [{provider}]}}')
+    >>> settings = read_zeph(path)
+    >>> settings.router_ema_alpha, settings.providers[0].alias, settings.providers[0].name
+    (0.2, 'fast', 'anthropic/claude-haiku-4-5')
     """
     path = Path(path)
     text = read_settings_file(path, "a configuration of Zeph with an [llm] section")

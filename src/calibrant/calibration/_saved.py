@@ -52,6 +52,20 @@ class SavedPredictions:
         Circumstances of the predictions, if the directory records them.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label, as far as rows say.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.evaluation import load_predictions
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("cat", 0.6)})
+    >>> rows = [Example(input="purrs", answer="cat"), Example(input="barks", answer="dog")]
+    >>> out = tempfile.mkdtemp()
+    >>> _ = BatchEvaluator(Classifier(model=fake, labels=["cat", "dog"], field="category")).evaluate(rows, out=out)
+    >>> saved = load_predictions(out)
+    >>> saved.labels, saved.correct.tolist(), saved.confidence.round(2).tolist()
+    (('cat', 'cat'), [1, 0], [0.9, 0.6])
     """
 
     name: str

@@ -118,5 +118,15 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line.
+
+    Examples
+    --------
+    >>> import contextlib
+    >>> from unittest.mock import patch
+    >>> from calibrant.cli import main
+    >>> with patch("sys.argv", ["calibrant", "--version"]), contextlib.suppress(SystemExit):
+    ...     main()  # doctest: +ELLIPSIS
+    calibrant ...
+    """
     app()

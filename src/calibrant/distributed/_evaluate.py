@@ -55,6 +55,12 @@ class Cluster:
     ------
     ConfigurationError
         A number is below 1.
+
+    Examples
+    --------
+    >>> from calibrant.distributed import Cluster
+    >>> Cluster(address="10.0.0.1:6379", workers=8)
+    Cluster(address='10.0.0.1:6379', workers=8, block_rows=1024)
     """
 
     address: str | None = None
@@ -141,6 +147,19 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
     CalibrantError
         The directory was moved or removed during the run; the message names the directory of later answers.
+
+    Examples
+    --------
+    It needs Ray (extra ``ray``), and here a bundle:
+
+    >>> from functools import partial
+    >>> from calibrant import load
+    >>> from calibrant.core import DataSource, LabelSet
+    >>> from calibrant.distributed import Cluster, evaluate
+    >>> rows = Dataset(source=DataSource(path=Path("rows.jsonl")), labels=LabelSet(["cat", "dog"]))
+    >>> opening, cluster = partial(load, "bundle"), Cluster(workers=4)
+    >>> evaluate(rows, opening=opening, out="run", cluster=cluster).metrics.rows  # doctest: +SKIP
+    100000
     """
     require_ray()
     cluster, limits = cluster or Cluster(), limits or Limits()

@@ -65,6 +65,18 @@ def open_cache(
     ------
     ConfigurationError, StateError
         As `calibrant.store.PredictionCache`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> with open_cache(Path(tempfile.mkdtemp()) / "predictions.sqlite") as cache:
+    ...     classifier = Classifier(model=fake, labels=["cat", "dog"], field="category", journal=cache)
+    ...     labels = [classifier.classify("purrs").label for _ in range(2)]
+    >>> labels, len(fake.requests)  # the second answer comes from the cache
+    (['cat', 'cat'], 1)
     """
     cache = PredictionCache(place, max_bytes=max_bytes, recreate=recreate)
     try:

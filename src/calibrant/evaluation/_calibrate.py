@@ -222,6 +222,24 @@ def calibrate_predictions(
         A parameter is out of range.
     DataError
         Too few rows.
+
+    Examples
+    --------
+    A model that is always 90 % sure, and wrong on every second row:
+
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.evaluation import load_predictions
+    >>> from calibrant.testing import FakeClient
+    >>> classifier = Classifier(
+    ...     model=FakeClient(["cat", "dog"], {"text": ("cat", 0.9)}), labels=["cat", "dog"], field="category"
+    ... )
+    >>> rows = [Example(input=f"text {n}", answer=("cat", "dog")[n % 2]) for n in range(40)]
+    >>> out = tempfile.mkdtemp()
+    >>> _ = BatchEvaluator(classifier).evaluate(rows, out=out)
+    >>> held_out = calibrate_predictions(load_predictions(out)).held_out
+    >>> held_out.rows, held_out.ece_before.estimate > held_out.ece_after.estimate
+    (20, True)
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")

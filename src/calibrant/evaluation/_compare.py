@@ -141,6 +141,22 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
         Fewer than two runs, or a level out of range.
     DataError
         The runs are not of the same rows, or nothing is left to compare.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.evaluation import load_predictions
+    >>> from calibrant.testing import FakeClient
+    >>> rows, runs = [Example(input="purrs", answer="cat"), Example(input="barks", answer="dog")], []
+    >>> for answer in ("cat", "dog"):
+    ...     fake, out = FakeClient(["cat", "dog"], {"purrs": "cat", "barks": answer}), tempfile.mkdtemp()
+    ...     classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    ...     _ = BatchEvaluator(classifier).evaluate(rows, out=out)
+    ...     runs.append(load_predictions(out))
+    >>> found = compare_predictions(runs)
+    >>> [run.accuracy.estimate for run in found.runs], found.all_better  # one row is too few to tell
+    ([0.5, 1.0], False)
     """
     if len(runs) < 2:
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")

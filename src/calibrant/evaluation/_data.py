@@ -33,6 +33,17 @@ class Dataset:
         The limit is below 1.
     DataError
         On iteration: a row is broken, or its answer is not one of the labels; names file and line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.core import DataSource, LabelSet
+    >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+    >>> _ = path.write_text('{"input": "purrs", "answer": "CAT"}')
+    >>> rows = Dataset(source=DataSource(path=path), labels=LabelSet(["cat", "dog"]))
+    >>> [(row.input, row.answer) for row in rows]
+    [('purrs', 'cat')]
     """
 
     source: DataSource

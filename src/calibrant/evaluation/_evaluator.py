@@ -86,6 +86,16 @@ class EvaluationResult:
         The numbers.
     directory : Path or None
         The directory of the files.
+
+    Examples
+    --------
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> result = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")])
+    >>> result.predictions[0].label, result.metrics.accuracy.estimate, result.directory
+    ('cat', 1.0, None)
     """
 
     predictions: tuple[Prediction, ...]

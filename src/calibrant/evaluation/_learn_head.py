@@ -102,6 +102,22 @@ def learn_head(
         The predictions are of something else, or none has a distribution and a true label.
     StateError
         ``run.json`` is damaged.
+
+    Examples
+    --------
+    A model that calls every animal a cat, but is less sure of dogs:
+
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("cat", 0.6)})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> rows = [Example(input=f"{a} {n}", answer=b) for n in range(20) for a, b in (("purrs", "cat"), ("barks", "dog"))]
+    >>> out = tempfile.mkdtemp()
+    >>> _ = BatchEvaluator(classifier).evaluate(rows, out=out)
+    >>> learned = learn_head(out)
+    >>> learned.rows, learned.to_record()["reason"]
+    (40, 'On held-out rows log loss goes from 0.511 to 0.012 and accuracy from 0.500 to 1.000.')
     """
     place = Path(path)
     if place.is_file():

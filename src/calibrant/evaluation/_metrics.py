@@ -90,6 +90,17 @@ class EvaluationMetrics:
         an answer can hold.
     structure : OrdinalMetrics, HierarchicalMetrics or None
         Distances of answers from true labels, where the labels have a structure; None elsewhere.
+
+    Examples
+    --------
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("dog", 0.8)})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> rows = [Example(input="purrs", answer="cat"), Example(input="barks", answer="cat")]
+    >>> metrics = BatchEvaluator(classifier).evaluate(rows).metrics
+    >>> metrics.rows, metrics.correct, round(metrics.brier, 3)  # (0.1 ** 2 + 0.8 ** 2) / 2
+    (2, 1, 0.325)
     """
 
     rows: int
@@ -186,6 +197,17 @@ class EvaluationProgress:
         Rows this session answered by calls, not from a cache.
     rate_limits : mapping of str to float
         Seconds until calls may begin again, by the model whose rate limit is waited for; empty where none is.
+
+    Examples
+    --------
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> rows, moments = [Example(input="purrs", answer="cat")] * 3, []
+    >>> found = BatchEvaluator(classifier).evaluate(rows, on_progress=moments.append)
+    >>> moments[-1].rows, moments[-1].rows_expected, moments[-1].remaining
+    (3, 3, 0)
     """
 
     rows: int

@@ -86,6 +86,16 @@ def submit_batch(
         The directory holds something else, or a job of another task, prompt, model or data.
     ProviderError
         The provider cannot be reached, or refuses; nothing that was sent is lost.
+
+    Examples
+    --------
+    It needs a provider and its key:
+
+    >>> from calibrant import Classifier, Example
+    >>> classifier = Classifier(model="openai/gpt-4.1-mini", labels=["cat", "dog"], field="category")  # doctest: +SKIP
+    >>> report = submit_batch(classifier, [Example(input="purrs", answer="")], out=Path("job"))  # doctest: +SKIP
+    >>> report.rows, report.submitted  # doctest: +SKIP
+    (1, 1)
     """
     if not isinstance(classifier.method, Decoding):
         raise ConfigurationError(
@@ -132,6 +142,23 @@ def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy |
         The directory holds no job.
     ProviderError
         The provider cannot be asked.
+
+    Examples
+    --------
+    A directory that holds no job is refused; `submit_batch` makes one:
+
+    >>> import tempfile
+    >>> from calibrant.evaluation import batch_status
+    >>> try:
+    ...     batch_status(Path(tempfile.mkdtemp()))
+    ... except StateError as error:
+    ...     print(str(error).partition(": ")[2])
+    expected a directory of `calibrant batch submit`, got one without batch.json.
+
+    At a provider:
+
+    >>> batch_status(Path("job")).ended  # doctest: +SKIP
+    False
     """
     with _opened_job(path, api_key, retry) as (directory, state, api):
         return BatchReport.of(directory, run_sync(_look(api, directory, state)))
@@ -173,6 +200,15 @@ def collect_batch(
         The provider cannot be asked, or one of its files is gone.
     CalibrantError
         The directory was moved or removed meanwhile; the message names the directory that keeps the job.
+
+    Examples
+    --------
+    After `submit_batch`, with looks for an hour at most:
+
+    >>> from calibrant.evaluation import Polling
+    >>> report = collect_batch(Path("job"), wait=Polling(timeout_seconds=3600))  # doctest: +SKIP
+    >>> report.outcomes, report.predictions  # doctest: +SKIP
+    ({'ok': 1}, PosixPath('job/predictions.jsonl'))
     """
     with _opened_job(path, api_key, retry) as (directory, state, api):
         unsent = [part.number for part in state.parts if part.batch_id is None]
@@ -215,6 +251,16 @@ def retry_batch(
         The directory holds no job, or not everything was collected.
     ProviderError
         The provider cannot be reached, or refuses.
+
+    Examples
+    --------
+    After a `collect_batch` whose report counts an error:
+
+    >>> from calibrant.evaluation import collect_batch
+    >>> collect_batch(Path("job")).outcomes  # doctest: +SKIP
+    {'ok': 98, 'error': 2}
+    >>> retry_batch(Path("job")).submitted  # doctest: +SKIP
+    1
     """
     with _opened_job(path, api_key, retry) as (directory, stored, api):
         state = stored

@@ -34,6 +34,12 @@ class BatchLimits:
         Requests, at least 1.
     bytes : int, default 200,000,000
         Size of the file, at least 1.
+
+    Examples
+    --------
+    >>> from calibrant.evaluation import BatchLimits
+    >>> BatchLimits(requests=1000)  # for `submit_batch`: a request file of at most so many rows
+    BatchLimits(requests=1000, bytes=200000000)
     """
 
     requests: int = 50_000
@@ -59,6 +65,12 @@ class Polling:
     ------
     ConfigurationError
         A number is not above 0.
+
+    Examples
+    --------
+    >>> from calibrant.evaluation import Polling
+    >>> Polling(seconds=60, timeout_seconds=3600)  # for `collect_batch`: looks for an hour at most
+    Polling(seconds=60, maximum_seconds=300.0, timeout_seconds=3600, failures=10)
     """
 
     seconds: float = 10.0

@@ -35,6 +35,15 @@ def load_predictions(path: str | Path) -> SavedPredictions:
         The file is missing, or a row is invalid; the message names file and line.
     StateError
         The directory's ``run.json`` or ``result.json`` is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "mine.jsonl"
+    >>> _ = path.write_text('{"input": "purrs", "label": "cat", "answer": "dog", "confidence": 0.9}')
+    >>> saved = load_predictions(path)
+    >>> len(saved), saved.inputs, saved.correct.tolist(), saved.confidence.tolist()
+    (1, ('purrs',), [0], [0.9])
     """
     place = Path(path)
     file = place / PREDICTIONS if place.is_dir() else place

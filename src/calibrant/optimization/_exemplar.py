@@ -101,6 +101,16 @@ class ExemplarProposer:
     ------
     ConfigurationError
         Training rows of fewer than two labels, or a budget that is not positive.
+
+    Examples
+    --------
+    >>> from calibrant import Example
+    >>> from calibrant.optimization import ExemplarProposer
+    >>> train = [Example(input="purrs", answer="cat"), Example(input="barks", answer="dog")]
+    >>> proposer = ExemplarProposer(train=train)  # for optimize(..., proposer=proposer)
+    >>> proposed = proposer({"system_prompt": "Which animal?"}, {}, ["system_prompt"])
+    >>> sorted(line for line in proposed["system_prompt"].splitlines() if line.startswith("Text"))
+    ['Text: barks', 'Text: purrs']
     """
 
     def __init__(

@@ -42,6 +42,20 @@ class Progress:
         US dollars so far; None where no price is known.
     rate_limits : mapping of str to float
         Seconds until calls may begin again, by the model whose rate limit is waited for; empty where none is.
+
+    Examples
+    --------
+    >>> from calibrant import Example, Task, optimize
+    >>> from calibrant.testing import FakeClient
+    >>> names = ["cat", "dog"]
+    >>> def rows(split):
+    ...     return tuple(Example(input=f"{split} {name} {n}", answer=name) for n in range(6) for name in names)
+    >>> data = {split: rows(split) for split in ("train", "validation", "test")}
+    >>> task = Task(name="pets", labels=names, prompt="Which animal?", **data)
+    >>> fake, moments = FakeClient(names, {"cat": "cat", "dog": "dog"}, field="label"), []
+    >>> _ = optimize(task, model=fake, max_metric_calls=100, progress=moments.append)
+    >>> moments[-1].phase, moments[-1].calls, moments[-1].total
+    ('test', 12, 12)
     """
 
     phase: Literal["search", "test"] = "search"

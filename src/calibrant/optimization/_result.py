@@ -160,6 +160,22 @@ class OptimizationResult:
     final : FinalScore or None
         The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
         models answer, or no answer comes with a distribution.
+
+    Examples
+    --------
+    A model that is right under every prompt:
+
+    >>> from calibrant import Example, Task, optimize
+    >>> from calibrant.testing import FakeClient
+    >>> names = ["cat", "dog"]
+    >>> def rows(split):
+    ...     return tuple(Example(input=f"{split} {name} {n}", answer=name) for n in range(6) for name in names)
+    >>> data = {split: rows(split) for split in ("train", "validation", "test")}
+    >>> task = Task(name="pets", labels=names, prompt="Which animal?", **data)
+    >>> fake = FakeClient(names, {"cat": "cat", "dog": "dog"}, field="label")
+    >>> result = optimize(task, model=fake, max_metric_calls=100)
+    >>> result.improved, result.best_prompt.prompt, result.seed_prompt.accuracy.estimate
+    (False, 'Which animal?', 1.0)
     """
 
     task: str

@@ -142,6 +142,23 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         `out` was moved or removed during the search; the message says where its answers are kept.
     ProviderError
         A model cannot be reached, or too many rows failed.
+
+    Examples
+    --------
+    A model that knows dogs only by an example in its prompt:
+
+    >>> from calibrant import Example, Task, optimize
+    >>> from calibrant.testing import FakeClient
+    >>> names = ["cat", "dog"]
+    >>> def rows(split):
+    ...     return tuple(Example(input=f"{split} {name} {n}", answer=name) for n in range(6) for name in names)
+    >>> data = {split: rows(split) for split in ("train", "validation", "test")}
+    >>> task = Task(name="pets", labels=names, prompt="Which animal?", **data)
+    >>> def answer(text, prompt):
+    ...     return "dog" if "dog" in text and '"label": "dog"' in prompt else "cat"
+    >>> result = optimize(task, model=FakeClient(names, answer, field="label"), max_metric_calls=100)
+    >>> result.seed_prompt.accuracy.estimate, result.best_prompt.accuracy.estimate
+    (0.5, 1.0)
     """
     started = time.perf_counter()
     if out is not None:

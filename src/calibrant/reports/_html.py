@@ -57,6 +57,19 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
         A directory holds no run, one of another version, or the page cannot be written.
     DataError
         A line of predictions is broken; names file and line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"barks": ("cat", 0.9)})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> out = Path(tempfile.mkdtemp())
+    >>> _ = BatchEvaluator(classifier).evaluate([Example(input="barks", answer="dog")], out=out)
+    >>> page = write_report(out)
+    >>> page.name, "barks" in page.read_text(encoding="utf-8")  # wrong rows are shown
+    ('report.html', True)
     """
     if not directories or len({path.resolve() for path in directories}) < len(directories):
         raise ConfigurationError(

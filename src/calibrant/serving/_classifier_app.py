@@ -96,6 +96,30 @@ def create_classifier_app(
         Keys, limits and logs.
     on_predictions : callable, optional
         Called in the event loop with the predictions of every request, so it must not block; its errors are logged.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import httpx
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.assembly import export
+    >>> from calibrant.serving import create_classifier_app
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     classifier = Classifier.from_task(task, model=name)
+    ...     _ = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")], out=out / "run")
+    ...     app = create_classifier_app(export(out / "run", out / "bundle", task=task, model=name), classifier)
+    >>> async def ask(body):
+    ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://pets") as client:
+    ...         return (await client.post("/v1/classify", json=body)).json()["results"][0]
+    >>> answer = asyncio.run(ask({"text": "purrs"}))
+    >>> answer["label"], round(answer["confidence"], 2), answer["outcome"]
+    ('cat', 0.9, 'ok')
     """
     settings = settings or ServiceSettings()
     app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)

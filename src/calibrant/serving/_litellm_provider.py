@@ -51,6 +51,29 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     ------
     StateError, ConfigurationError
         A bundle cannot be opened, as with `calibrant.load`; options name none.
+
+    Examples
+    --------
+    >>> import contextlib
+    >>> import tempfile
+    >>> import litellm
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.assembly import export
+    >>> from calibrant.serving import BundleProvider
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> out = Path(tempfile.mkdtemp())
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> messages = [{"role": "user", "content": "purrs"}]
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     rows = [Example(input="purrs", answer="cat")]
+    ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
+    ...     _ = export(out / "run", out / "bundle", task=task, model=name)
+    ...     with contextlib.closing(BundleProvider({"pets": out / "bundle"})) as provider:
+    ...         provider.register()
+    ...         found = litellm.completion("calibrant/pets", messages=messages)
+    >>> json.loads(found.choices[0].message.content)["label"]
+    'cat'
     """
 
     def __init__(

@@ -39,6 +39,13 @@ class ConnectionLimits:
     ------
     ConfigurationError
         A number of seconds is negative or not finite, or `most_connections` is no whole number from 1.
+
+    Examples
+    --------
+    >>> from calibrant.serving import ConnectionLimits, ServiceSettings
+    >>> settings = ServiceSettings(connections=ConnectionLimits(seconds_for_body=5, most_connections=64))
+    >>> settings.connections.seconds_for_body, settings.connections.seconds_for_headers
+    (5, 10.0)
     """
 
     seconds_for_headers: float = 10.0
@@ -79,6 +86,18 @@ class ServiceSettings:
     ------
     ConfigurationError
         A setting is out of range, or a key is empty or cannot stand in a header.
+
+    Examples
+    --------
+    >>> from calibrant.core import ConfigurationError
+    >>> from calibrant.serving import ServiceSettings
+    >>> ServiceSettings(api_keys=("key of the first client",), most_texts=10).most_rows
+    256
+    >>> try:
+    ...     ServiceSettings(most_texts=1000)
+    ... except ConfigurationError as error:
+    ...     print(str(error).partition(": ")[0])
+    Expected most_rows of at least most_texts, got 256 and 1000
     """
 
     api_keys: tuple[str, ...] = ()

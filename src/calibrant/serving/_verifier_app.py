@@ -72,6 +72,23 @@ def create_verifier_app(
     ------
     ConfigurationError
         The threshold is out of range.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> import json
+    >>> import httpx
+    >>> from calibrant.cascade import Verifier
+    >>> from calibrant.serving import create_verifier_app
+    >>> def judge(messages):
+    ...     return {"choices": [{"message": {"content": json.dumps({"verdict": "correct"})}}]}
+    >>> app = create_verifier_app(Verifier(judge, k=4), threshold=0.7)
+    >>> async def ask(body):
+    ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://verifier") as client:
+    ...         return (await client.post("/verify", json=body)).json()
+    >>> found = asyncio.run(ask({"question": "2 + 2?", "answer": "4"}))
+    >>> found["confidence"], found["total_samples"], found["should_escalate"]
+    (1.0, 4, False)
     """
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
