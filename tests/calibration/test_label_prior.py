@@ -369,3 +369,14 @@ def test_options_are_keyword_only_and_shown() -> None:
     assert repr(LabelPriorCorrection("contextual", strength=1)) == (
         "LabelPriorCorrection('contextual', strength=1.0)"
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_log_loss_is_convex_in_the_strength(seed: int) -> None:
+    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
+    rows, answers = calibrated(seed, bias=(2.0, 0.0, -1.0))
+    losses = [
+        mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
+        for s in np.linspace(0.0, 4.0, 81)
+    ]
+    assert np.diff(losses, n=2).min() > 0.0
