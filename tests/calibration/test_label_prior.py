@@ -380,3 +380,13 @@ def test_the_log_loss_is_convex_in_the_strength(seed: int) -> None:
         for s in np.linspace(0.0, 4.0, 81)
     ]
     assert np.diff(losses, n=2).min() > 0.0
+
+
+def test_lists_and_small_floats_are_welcome() -> None:
+    """Anything that becomes an array."""
+    expected = LabelPriorCorrection().fit(TWO)
+    assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
+        expected.transform(TWO[0]).tolist()
+    )
+    small = LabelPriorCorrection().fit(TWO.astype(np.float32), np.array([0, 1], dtype=np.uint8))
+    assert small.prior_.dtype == np.float64

@@ -441,3 +441,10 @@ def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path)
         run(animals(tmp_path), server, tmp_path / "out")
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert (metrics["complete"], metrics["stopped"]) == (False, str(raised.value))
+
+
+def test_a_run_without_prices_ends_before_a_budget_in_dollars(server: FaultServer, tmp_path: Path) -> None:
+    """It ends after the rows that show it."""
+    result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
+    assert "No price is known" in result.metrics.stopped
+    assert sum(server.counts.values()) <= 2
