@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from calibrant.cli._app import app
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
+from calibrant.serving import create_classifier_app
 from calibrant.testing import FakeClient
 
 ROWS = [
@@ -95,3 +98,19 @@ def test_workers_decide_every_text_as_the_run_did(
         cluster=Cluster(workers=2, block_rows=16),
     )
     assert [row["steps"][-1]["model"] for row in rows_of(tmp_path / "workers")] == split.answered
+
+
+def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:
+    """The small model is sure to the last digit; the large one is not."""
+
+    async def asked() -> list[dict[str, Any]]:
+        with contextlib.closing(calibrant.load(split.bundle)) as classifier:
+            app = create_classifier_app(read_bundle(split.bundle), classifier)
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                response = await client.post("/v1/classify", json={"texts": TEXTS[:50]})
+        results: list[dict[str, Any]] = response.json()["results"]
+        return results
+
+    found = ["certain" if row["confidence"] == 1.0 else "large" for row in asyncio.run(asked())]
+    assert found == split.answered[:50]

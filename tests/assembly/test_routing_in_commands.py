@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -243,3 +244,18 @@ def test_optimize_corrects_no_prior_of_several_providers(task: WriteRouted, serv
     assert result.exit_code == 2
     assert "Expected no --prior-correction batch beside [routing]" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]
+
+
+def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
+    task: WriteRouted, servers: Servers, tmp_path: Path
+) -> None:
+    """The provider that failed is not tried first again."""
+    path = task()
+    assert run("evaluate", path, "--out", tmp_path / "one", "--no-cache").exit_code == 0
+    state = tmp_path / "router.sqlite"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600
+    asked = len(servers[0].requests)
+    assert asked >= 1
+    assert run("evaluate", path, "--out", tmp_path / "two", "--no-cache").exit_code == 0
+    assert len(servers[0].requests) == asked
+    assert len(servers[1].requests) == 24

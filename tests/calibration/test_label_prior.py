@@ -369,3 +369,24 @@ def test_options_are_keyword_only_and_shown() -> None:
     assert repr(LabelPriorCorrection("contextual", strength=1)) == (
         "LabelPriorCorrection('contextual', strength=1.0)"
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_log_loss_is_convex_in_the_strength(seed: int) -> None:
+    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
+    rows, answers = calibrated(seed, bias=(2.0, 0.0, -1.0))
+    losses = [
+        mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
+        for s in np.linspace(0.0, 4.0, 81)
+    ]
+    assert np.diff(losses, n=2).min() > 0.0
+
+
+def test_lists_and_small_floats_are_welcome() -> None:
+    """Anything that becomes an array."""
+    expected = LabelPriorCorrection().fit(TWO)
+    assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
+        expected.transform(TWO[0]).tolist()
+    )
+    small = LabelPriorCorrection().fit(TWO.astype(np.float32), np.array([0, 1], dtype=np.uint8))
+    assert small.prior_.dtype == np.float64

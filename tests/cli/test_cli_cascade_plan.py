@@ -99,8 +99,8 @@ def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path
     assert f"({plan.tied_share:.1%} of those tied at it)" in replayed.stdout
 
 
-def test_the_share_of_a_later_model_is_told(tmp_path: Path) -> None:
-    """Each model that splits a tied block has a sentence."""
+def test_the_share_of_a_later_model_is_told_and_kept(tmp_path: Path) -> None:
+    """Each model that splits a tied block has a sentence; what it keeps is within four standard deviations."""
     rng = np.random.default_rng(1)
     small, middle = rng.random(N) < 0.88, rng.random(N) < 0.94
     tied = [np.where(rng.random(N) < share, 1.0, rng.uniform(0.5, 0.99, N)) for share in (0.7, 0.8)]
@@ -117,6 +117,10 @@ def test_the_share_of_a_later_model_is_told(tmp_path: Path) -> None:
     for name, rule in (("small", first), ("middle", second)):
         told = f"Of the answers of {name} with confidence 1, {rule.tied_share:.1%} are kept, chosen by "
         assert told in result.stdout
+    ranks = CascadePlan.load(out).policy.ranks([f"text {row}" for row in range(N)])
+    reaching = (tied[1] == 1.0) & ~first.accepts(tied[0], ranks[0])
+    kept, share = second.accepts(tied[1], ranks[1])[reaching], second.tied_share
+    assert abs(kept.sum() - reaching.sum() * share) < 4 * np.sqrt(reaching.sum() * share * (1 - share))
 
 
 def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:

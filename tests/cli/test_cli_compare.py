@@ -155,3 +155,12 @@ def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
     found = run(one, tmp_path / "." / "one.jsonl")
     assert found.exit_code == 2
     assert "got one of them twice" in found.stderr
+
+
+def test_rows_are_paired_by_index_whatever_their_order(tmp_path: Path) -> None:
+    """A file that was sorted otherwise gives the same comparison."""
+    a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12))
+    straight = json.loads(run(a, b, "--json").stdout)
+    file = b / "predictions.jsonl"
+    file.write_text("".join(line + "\n" for line in reversed(file.read_text().splitlines())))
+    assert json.loads(run(a, b, "--json").stdout)["differences"] == straight["differences"]

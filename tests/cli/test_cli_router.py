@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,3 +264,18 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> Non
     assert json_of(run("reset", "--state", place, "--scope", "two", "--json"))["reset"] == ["thompson"]
     assert [one["scope"] for one in json_of(run("stats", "--state", place, "--json"))["records"]] == ["one"]
     assert json_of(run("reset", "--state", place, "--json"))["scope"] == "one"
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    """Neither shown nor reset."""
+    place = tmp_path / "state.sqlite"
+    learn(ThompsonRouter(["a", "b"]), place)
+    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("UPDATE calibrant_versions SET version = 7")
+    result = run("stats", "--state", place)
+    assert result.exit_code == 1
+    assert "install the newer calibrant" in result.stderr
+    assert "install the newer calibrant" in refusal(run("reset", "--state", place))
+    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("UPDATE calibrant_versions SET version = 1")
+    assert run("stats", "--state", place).exit_code == 0

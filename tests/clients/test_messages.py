@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._redact import redact
+from calibrant.clients._redact import public_address, redact
 from calibrant.clients._translate import retry_after_seconds, status_of, translate
 from calibrant.core import ProviderError
 from calibrant.inference import Classifier
@@ -168,3 +168,13 @@ def with_headers(headers: dict[str, str]) -> Exception:
     error = RuntimeError("x")
     vars(error)["headers"] = headers
     return error
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-1234567890abcdef1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuvw"]
+)
+def test_a_key_in_a_harmless_parameter_is_hidden(key: str) -> None:
+    """Whoever pastes it into the wrong place does not find it in files and messages."""
+    shown = public_address(f"http://host/v1?model={key}&api-version=2")
+    assert key not in shown
+    assert shown.startswith("http://host/v1?model=")

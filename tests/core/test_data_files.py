@@ -323,6 +323,21 @@ def test_parquet_damage_is_a_data_error(tmp_path: Path) -> None:
         list(read_rows(write(tmp_path, "rows.parquet", b"no")))
 
 
+def test_parquet_damage_behind_the_first_rows_is_a_data_error(tmp_path: Path) -> None:
+    """Rows before it are read; no error of the library comes through."""
+    path = tmp_path / "rows.parquet"
+    texts = pa.table({"input": [f"text {number}" for number in range(4000)]})
+    parquet.write_table(texts, path, row_group_size=1000, use_dictionary=False, compression="gzip")
+    start = parquet.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + 2000] = b"\xff" * 2000
+    path.write_bytes(damaged)
+    rows = read_rows(path)
+    assert next(rows).line == 1
+    with pytest.raises(DataError, match=r"rows\.parquet: not a readable Parquet file \("):
+        list(rows)
+
+
 def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
     """The limit is about what a model can read, not about the kind of file."""
     path = tmp_path / "rows.parquet"

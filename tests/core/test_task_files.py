@@ -489,3 +489,32 @@ def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None
     assert [example.input for example, _ in task.sources["validation"].examples()] == [
         f"validation {number} {sound}" for number, sound in enumerate(["meow", "woof", "meow", "woof"])
     ]
+
+
+def test_rows_of_a_common_file_are_found_by_their_split(tmp_path: Path) -> None:
+    """One source per split, the same file behind each."""
+    (tmp_path / "all.csv").write_text("input,answer,split\nmeow,cat,dev\nwoof,dog,test\n")
+    (tmp_path / "task.toml").write_text(
+        'name = "animals"\nlabels = ["cat", "dog"]\nprompt = "?"\n[data]\nfile = "all.csv"\n'
+    )
+    sources = Task.from_file(tmp_path / "task.toml", splits=()).sources
+    found = {split: [example.input for example, _ in source.examples()] for split, source in sources.items()}
+    assert found == {"train": [], "validation": ["meow"], "test": ["woof"]}
+
+
+def test_an_empty_data_file_is_named(write_task: WriteTask) -> None:
+    """An empty split is a mistake, not a task without rows."""
+    assert (
+        error_of(write_task(validation=""))
+        == "validation.jsonl: expected at least one row, got an empty file."
+    )
+
+
+def test_a_data_file_that_is_not_there_is_named(write_task: WriteTask) -> None:
+    """The path is relative to the task file."""
+    path = write_task()
+    (path.parent / "test.jsonl").unlink()
+    assert (
+        error_of(path)
+        == "test.jsonl: no such file: check the path (those in a task file are relative to it)."
+    )

@@ -419,3 +419,32 @@ def test_a_block_is_kept_when_its_directory_vanishes(
     asked = sum(server.counts.values())
     assert run(rows, server, rescue).metrics.complete
     assert sum(server.counts.values()) - asked == 60 - len(kept)
+
+
+def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:
+    """Its files stay as they are."""
+    rows, out = animals(tmp_path), tmp_path / "out"
+    first = run(rows, server, out)
+    files = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    again = run(rows, server, out)
+    assert sum(server.counts.values()) == 60
+    assert again.metrics.accuracy == first.metrics.accuracy
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == files
+
+
+def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
+    """A key that is refused is nothing that other rows would not meet."""
+    with (
+        FaultServer(LABELS, api_key="another") as server,
+        pytest.raises(ProviderError, match="401") as raised,
+    ):
+        run(animals(tmp_path), server, tmp_path / "out")
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert (metrics["complete"], metrics["stopped"]) == (False, str(raised.value))
+
+
+def test_a_run_without_prices_ends_before_a_budget_in_dollars(server: FaultServer, tmp_path: Path) -> None:
+    """It ends after the rows that show it."""
+    result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
+    assert "No price is known" in result.metrics.stopped
+    assert sum(server.counts.values()) <= 2

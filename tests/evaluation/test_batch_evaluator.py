@@ -644,3 +644,36 @@ def test_progress_counts_calls_and_names_a_rate_limit() -> None:
     assert waited == "openai/m"
     assert all(0 < progress.rate_limits.get("openai/m", 1) <= 60 for progress in seen)
     assert last.calls == last.calls_of_rows == last.rows_called == last.rows
+
+
+def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
+    """The second one is refused while the first one works, and may go on afterwards."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(text: str) -> str:
+        inside.set()
+        assert go_on.wait(10)
+        return "cat" if "meow" in text else "dog"
+
+    model = FakeClient(LABELS, waits).as_callable()
+    first = Classifier(model=model, labels=LABELS, field="category")
+    thread = threading.Thread(target=lambda: BatchEvaluator(first).evaluate(rows(2), out=tmp_path))
+    thread.start()
+    try:
+        assert inside.wait(10)
+        with pytest.raises(StateError, match="another process is evaluating into this directory"):
+            BatchEvaluator(first).evaluate(rows(2), out=tmp_path)
+    finally:
+        go_on.set()
+        thread.join()
+    assert len(lines(tmp_path)) == 2
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is touched."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(StateError, match="got other files: choose a new one"):
+        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="got a file"):
+        BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path / "file")

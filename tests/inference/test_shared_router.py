@@ -661,3 +661,49 @@ def test_a_kill_loses_only_the_last_moment(tmp_path: Path) -> None:
     code = "record(50)\nshared.flush()\nrecord(5)\nos.kill(os.getpid(), signal.SIGKILL)"
     assert run(code, tmp_path / "router.db", 3600) == -signal.SIGKILL
     assert counted(tmp_path / "router.db") == 50
+
+
+def test_one_process_stores_what_a_single_router_would_learn(share: Share, tmp_path: Path) -> None:
+    """To the last bit, in the same order, however often it was stored in between."""
+    rng = np.random.default_rng(7)
+    alone = AveragingRouter()
+    state = open_router_state(tmp_path / "router.db")
+    shared = share(state, flush_seconds=0.0)
+    for number in range(500):
+        observation = seen("ab"[int(rng.integers(2))], float(rng.random()))
+        alone.record(observation)
+        shared.record(observation)
+        if number % 50 == 0:
+            shared.flush()
+    assert shared.snapshot() == alone.snapshot()
+    shared.flush()
+    assert state.read("ema") == alone.snapshot() == shared.snapshot()
+
+
+def test_a_record_damaged_in_use_is_set_aside(
+    share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the next write."""
+    path = tmp_path / "router.db"
+    shared = share(open_router_state(path), **NEVER)
+    shared.record(seen("a"))
+    shared.flush()
+    execute(path, "UPDATE calibrant_router_state SET record = '{'")
+    shared.record(seen("b"))
+    shared.flush()
+    assert len(warnings(caplog)) == 1
+    assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]}
+
+
+def test_removed_providers_are_forgotten_and_new_ones_begin(share: Share, tmp_path: Path) -> None:
+    """The others keep what is known of them."""
+    state = open_router_state(tmp_path / "router.db")
+    with SharedRouter(ThompsonRouter(providers=["a", "b"]), state) as old:
+        old.record(seen("a"))
+        old.record(seen("b"))
+    shared = share(state, ThompsonRouter(providers=["b", "c"]), **NEVER)
+    shared.record(seen("c"))
+    shared.flush()
+    stored = state.read("thompson")
+    assert stored is not None
+    assert {name: values["alpha"] for name, values in stored["providers"].items()} == {"b": 2.0, "c": 2.0}

@@ -587,3 +587,78 @@ def test_the_joint_of_any_scalar_is_read() -> None:
     assert joint_logprob(read_completion('{"n": 1}'), "n") is None
     with pytest.raises(ConfigurationError):
         joint_logprob(read_completion('{"n": 1}'), "..")
+
+
+def test_labels_with_a_shared_prefix_part_at_the_slash() -> None:
+    """`Bills/...` labels are read where they differ, not at their first token."""
+    labels = ("Bills/Electricity", "Bills/Gas & Oil", "Food & Drinks/Restaurants")
+    value = [
+        ("Bills", 0.9, {"Bills": 0.9, "Food": 0.1}),
+        *sure("/"),
+        ("Gas", 0.3, {"Gas": 0.3, "Elect": 0.7}),
+        *sure(" & Oil", '"}'),
+    ]
+    got = probabilities(category(value, '{"category": "Bills/Gas & Oil"}', labels))
+    expected = dict(zip(labels, (0.63, 0.27, 0.1), strict=True))
+    assert got == pytest.approx(expected)
+
+
+def test_an_escape_cut_between_tokens_is_followed() -> None:
+    """A Unicode escape in two tokens is an ampersand, and narrows the labels before it is complete."""
+    labels = ("A&B", "A'B", "A\u00e9")
+    value = [
+        *sure("A"),
+        ("\\u00", 0.9, {"\\u00": 0.9, "\\u00e": 0.1}),
+        ("26", 0.8, {"26": 0.8, "27": 0.2}),
+        *sure("B", '"}'),
+    ]
+    got = probabilities(category(value, '{"category": "A\\u0026B"}', labels))
+    assert got == pytest.approx({"A&B": 0.72, "A'B": 0.18, "A\u00e9": 0.1})
+
+
+def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
+    """`1e5` is JSON."""
+    tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
+    completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
+    found = extract_distribution(completion, ("World", "Sports"), "category")
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
+    assert probabilities(found)["World"] == pytest.approx(0.5)
+
+
+def test_unseen_labels_share_the_unlisted_rest() -> None:
+    """All unseen labels together hold at most what was not listed."""
+    value = [("World", 0.6, {"World": 0.6, "Sports": 0.3}), *sure('"}')]
+    found = category(value, '{"category": "World"}')
+    assert found.probabilities == pytest.approx([0.6, 0.3, 0.05, 0.05])
+    assert found.unresolved_mass == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("emitted", "top", "mass"),
+    [
+        (0.99, {"A": 0.99, "B": 0.99, "C": 0.99, "D": 0.99}, 3.96),
+        (0.9, {"B": 0.5, "C": 0.4}, 1.8),
+        (0.6, {"A": 0.6, "B": 0.5}, 1.1),
+    ],
+)
+def test_probabilities_that_add_up_to_more_than_1_are_no_evidence(
+    emitted: float, top: dict[str | bytes, float], mass: float
+) -> None:
+    """The emitted token counts once, whether it is among the alternatives or not."""
+    with pytest.raises(LogprobsUnavailableError, match=f"add up to {mass:.2f}"):
+        category([("A", emitted, top), *sure('"}')], '{"category": "A"}', ("A", "B", "C", "D"))
+
+
+@pytest.mark.parametrize("space", ["masked", "raw"])
+def test_an_emitted_token_of_probability_zero_is_no_evidence(space: str) -> None:
+    """An emitted token cannot have been impossible."""
+    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf, ((b"B", -0.1),)), Token(b'"}', 0.0))
+    with pytest.raises(LogprobsUnavailableError, match="-Infinity"):
+        extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", space)
+
+
+def test_impossible_evidence_elsewhere_is_none_for_the_value_either() -> None:
+    """A server whose numbers cannot be is not believed anywhere."""
+    tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
+    with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
+        extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")

@@ -270,3 +270,28 @@ def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", half), (b"b", half)])
     LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", math.log(0.52)), (b"b", math.log(0.52))])
+
+
+@given(seed=st.integers(0, 10**6), order=st.permutations(range(len(NESTED))))
+def test_the_order_of_the_labels_does_not_matter(seed: int, order: list[int]) -> None:
+    """A permutation of the labels permutes the result."""
+    model = toy_model(NESTED, seed)
+    plain = walked(NESTED, model, tolerance=0.05).distribution()
+    permuted = walked([NESTED[i] for i in order], model, tolerance=0.05).distribution()
+    np.testing.assert_allclose(permuted.probabilities, plain.probabilities[order], rtol=1e-9)
+    assert permuted.error_bound == pytest.approx(plain.error_bound)
+
+
+def test_a_thousand_labels_are_walked() -> None:
+    """Labels that share their beginnings, to the end of the one that counts."""
+    labels = [f"group{i // 100}/item{i:03d}" for i in range(1000)]
+    model = toy_model(labels, seed=1)
+
+    def certain(text: str) -> Mapping[bytes, float]:
+        rest = labels[321].removeprefix(text) + '"'
+        return {rest[:4].encode(): 0.9, b"?": 0.1}
+
+    found = walked(labels, certain).distribution()
+    assert found.emitted == labels[321]
+    assert found.probability(labels[321]) == pytest.approx(1.0)
+    assert len(walked(labels, model, tolerance=0.2).distribution().logprobs) == 1000

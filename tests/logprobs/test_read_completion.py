@@ -417,3 +417,21 @@ def test_an_answer_of_unknown_shape_is_a_data_error(response: Any, match: str) -
     """The server's fault is said plainly."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
+
+
+def test_the_reason_for_unusable_evidence_is_kept() -> None:
+    """Empty where there is evidence, or none was reported."""
+    body = openai_body()
+    assert read_completion(body).evidence_problem == ""
+    body["choices"][0]["logprobs"]["content"][0]["logprob"] = None
+    assert "missing" in read_completion(body).evidence_problem
+    body["choices"][0]["logprobs"] = None
+    assert read_completion(body).evidence_problem == ""
+
+
+def test_usage_that_is_no_number_counts_as_zero() -> None:
+    """Servers may leave usage out or break it."""
+    body = openai_body()
+    body["usage"] = {"prompt_tokens": None, "completion_tokens": "4"}
+    body["_hidden_params"] = {"response_cost": True}
+    assert read_completion(body).usage == Usage()

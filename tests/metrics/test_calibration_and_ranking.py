@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from calibrant.metrics import (
     auroc,
     auroc_interval,
     brier_score,
+    excess_aurc,
     expected_calibration_error,
     log_loss,
     selective_accuracy,
@@ -148,7 +150,7 @@ def _selective(**rows: Any) -> float:
     return selective_accuracy(**rows, coverage=0.5)
 
 
-METRICS = [expected_calibration_error, brier_score, auroc, aurc, log_loss, _selective]
+METRICS = [expected_calibration_error, brier_score, auroc, aurc, excess_aurc, log_loss, _selective]
 
 
 @pytest.mark.parametrize(
@@ -231,3 +233,39 @@ def test_data_may_be_passed_by_position() -> None:
         assert found(p, y, **options) == found(confidence=p, correct=y, **options)
         with pytest.raises(TypeError, match="positional"):
             found(p, y, 0.5)
+
+
+def _orders(p: list[float], y: list[int]) -> list[list[int]]:
+    """Return the errors in every order compatible with descending confidence."""
+    rows = range(len(p))
+    legal = (o for o in itertools.permutations(rows) if all(p[i] >= p[j] for i, j in itertools.pairwise(o)))
+    return [[1 - y[i] for i in order] for order in legal]
+
+
+CASES: list[tuple[list[float], list[int]]] = [
+    ([1.0, 1.0, 1.0, 0.6, 0.6, 0.2], [1, 0, 1, 1, 0, 0]),
+    ([0.5] * 5, [1, 0, 0, 1, 1]),
+    ([0.9, 0.8, 0.7], [1, 1, 0]),
+    ([0.9, 0.8, 0.7], [0, 1, 1]),
+    ([0.3], [0]),
+]
+
+
+@pytest.mark.parametrize(("p", "y"), CASES)
+def test_aurc_is_the_expected_mean_risk_over_all_orders_of_ties(p: list[float], y: list[int]) -> None:
+    """Brute force over permutations."""
+    risks = [np.mean(np.cumsum(errors) / np.arange(1, len(p) + 1)) for errors in _orders(p, y)]
+    assert aurc(confidence=p, correct=y) == pytest.approx(np.mean(risks))
+
+
+@pytest.mark.parametrize(("p", "y"), CASES)
+@pytest.mark.parametrize("coverage", [0.01, 0.2, 0.5, 0.6, 0.99, 1.0])
+def test_selective_accuracy_is_the_expected_accuracy_of_the_top_rows(
+    p: list[float], y: list[int], coverage: float
+) -> None:
+    """Brute force over permutations; the number of rows rounds up."""
+    k = max(1, math.ceil(coverage * len(p) - 1e-9))
+    accuracies = [1 - np.mean(errors[:k]) for errors in _orders(p, y)]
+    assert selective_accuracy(confidence=p, correct=y, coverage=coverage) == pytest.approx(
+        np.mean(accuracies)
+    )

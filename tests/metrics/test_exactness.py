@@ -18,10 +18,12 @@ from calibrant.metrics import (
     auroc,
     brier_score,
     classification_summary,
+    excess_aurc,
     expected_calibration_error,
     holm,
     log_loss,
     multiclass_brier_score,
+    multiclass_log_loss,
     selective_accuracy,
 )
 
@@ -66,11 +68,13 @@ def test_scores_equal_scikit_learn(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_ranking_metrics_equal_their_definitions(kind: str, seed: int) -> None:
-    """AURC and selective accuracy take ties in expectation over their order."""
+    """AURC, excess AURC and selective accuracy take ties in expectation over their order."""
     p, y = rows(kind, seed, n=97)
-    n = len(p)
+    n, m = len(p), int((1 - y).sum())
     area = math.fsum(top_errors(p, y, k) / k for k in range(1, n + 1)) / n
+    perfect = math.fsum(max(0, k - (n - m)) / k for k in range(1, n + 1)) / n
     assert aurc(p, y) == pytest.approx(area, **EXACT)
+    assert excess_aurc(p, y) == pytest.approx(area - perfect, **EXACT)
     for coverage in (0.001, 0.1, 0.5, 0.93, 1.0):
         k = math.ceil(coverage * n - 1e-9)
         expected = 1 - top_errors(p, y, k) / k
@@ -105,6 +109,10 @@ def test_scores_of_distributions_equal_scikit_learn(seed: int) -> None:
     labels = range(4)
     halved = peer.brier_score_loss(answers, p, labels=labels, scale_by_half=True)
     assert multiclass_brier_score(p, answers) == pytest.approx(halved, **EXACT)
+    written = np.mean(
+        [-math.log(min(max(row[a], 1e-6), 1 - 1e-6)) for row, a in zip(p, answers, strict=True)]
+    )
+    assert multiclass_log_loss(p, answers) == pytest.approx(written, **EXACT)
 
 
 def test_two_labels_give_the_brier_score_of_one() -> None:
@@ -164,6 +172,7 @@ def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
 def test_rounding_above_one_is_taken_for_one() -> None:
     """Sums of exponentials pass 1 by a little."""
     assert log_loss([1.0 + 9e-7], [1]) == log_loss([1.0], [1])
+    assert excess_aurc([1.0 + 9e-7, 1.0], [0, 1]) == excess_aurc([1.0, 1.0], [0, 1])
     over = [[1.0 + 9e-7, -9e-7]]
     assert multiclass_brier_score(over, [0]) == 0.0
 
@@ -183,3 +192,13 @@ def test_bad_distributions_are_refused(p: Any, answers: Any) -> None:
     """Rows sum to 1, and answers are positions of labels."""
     with pytest.raises(ConfigurationError, match="Expected"):
         multiclass_brier_score(p, answers)
+    with pytest.raises(ConfigurationError, match="Expected"):
+        multiclass_log_loss(p, answers)
+
+
+def test_a_perfect_ranking_has_no_excess() -> None:
+    """Rows that are all right or all wrong have no excess, either."""
+    p, y = rows("random", 0)
+    assert excess_aurc(y, y) == pytest.approx(0.0, **EXACT)
+    assert excess_aurc(p, np.ones_like(p)) == 0.0
+    assert excess_aurc(p, np.zeros_like(p)) == pytest.approx(0.0, **EXACT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,11 +109,12 @@ def test_bootstrap_of_a_million_rows() -> None:
     assert (interval.lower, interval.upper) == pytest.approx((0.9 - 0.000588, 0.9 + 0.000588), abs=3e-5)
 
 
+@pytest.mark.parametrize("method", ["percentile", "bca"])
 @pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0, 0]])
-def test_bootstrap_of_equal_values(values: list[float]) -> None:
+def test_bootstrap_of_equal_values(method: Any, values: list[float]) -> None:
     """Equal values leave no spread to resample."""
-    interval = bootstrap_interval(values)
-    assert interval == Interval(
+    found = bootstrap_interval(values, method=method)
+    assert found == Interval(
         lower=values[0], upper=values[0], level=0.95, estimate=values[0], median=values[0]
     )
 
@@ -122,24 +124,26 @@ def test_bootstrap_of_equal_values(values: list[float]) -> None:
     [
         ([1.0, math.inf], {}),
         ([0, 1], {"level": 1.0}),
+        ([0, 1], {"method": "normal"}),
         ([0, 1], {"n_resamples": 0}),
     ],
 )
 def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, object]) -> None:
-    """Infinite values and parameters out of range are errors."""
+    """Infinite values, an unknown method and parameters out of range are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         bootstrap_interval(values, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_bootstrap_coverage() -> None:
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_bootstrap_coverage(method: Any) -> None:
     """95% intervals of a skewed mean (n = 60) cover it nearly as often as stated."""
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(2_000):
         x = rng.gamma(4.0, 0.25, size=60)
-        interval = bootstrap_interval(x, n_resamples=1_000, rng=rng)
-        hits += interval.lower <= 1.0 <= interval.upper
+        found = bootstrap_interval(x, method=method, n_resamples=1_000, rng=rng)
+        hits += found.lower <= 1.0 <= found.upper
     assert 0.92 < hits / 2_000 < 0.97
 
 
@@ -228,3 +232,35 @@ def test_paired_mean_coverage() -> None:
         interval = paired_mean_interval(values, groups)
         hits += interval.lower <= truth <= interval.upper
     assert hits / 4_000 == pytest.approx(0.95, abs=0.012)
+
+
+@pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
+def test_bca_agrees_with_scipy(kind: str) -> None:
+    """An independent implementation of Efron's interval, up to resampling noise."""
+    stats = pytest.importorskip("scipy.stats")
+    x = _rows(kind)
+    reference = stats.bootstrap((x,), np.mean, method="BCa", n_resamples=20_000, rng=np.random.default_rng(3))
+    found = bootstrap_interval(x, method="bca", n_resamples=20_000, rng=4)
+    spread = x.std() / math.sqrt(len(x))
+    assert found.lower == pytest.approx(reference.confidence_interval.low, abs=0.12 * spread)
+    assert found.upper == pytest.approx(reference.confidence_interval.high, abs=0.12 * spread)
+
+
+def test_bca_agrees_with_scipy_where_the_corrections_are_large() -> None:
+    """Twelve very skewed values, enough resamples to tell each part of the formula."""
+    stats = pytest.importorskip("scipy.stats")
+    x = np.random.default_rng(2).lognormal(sigma=1.2, size=12)
+    options = {"method": "BCa", "n_resamples": 100_000, "rng": np.random.default_rng(3)}
+    reference = stats.bootstrap((x,), np.mean, **options).confidence_interval
+    found = bootstrap_interval(x, method="bca", n_resamples=100_000, rng=4)
+    spread = x.std() / math.sqrt(len(x))
+    assert found.lower == pytest.approx(reference.low, abs=0.025 * spread)
+    assert found.upper == pytest.approx(reference.high, abs=0.05 * spread)
+
+
+def test_bca_leans_towards_the_long_tail() -> None:
+    """For right-skewed values both ends lie above those of the percentile interval."""
+    x = np.random.default_rng(0).exponential(size=40)
+    plain, corrected = (bootstrap_interval(x, method=m, rng=5) for m in ("percentile", "bca"))
+    assert corrected.lower > plain.lower
+    assert corrected.upper > plain.upper

@@ -148,3 +148,13 @@ def test_a_reflecting_model_is_not_asked_about_demonstrations(tmp_path: Path) ->
     assert not any(shown in prompt for prompt in asked)
     assert {one.candidate["demonstrations"] for one in found.validated} == {shown}
     assert len((tmp_path / "demonstrations.jsonl").read_text().splitlines()) == 40
+
+
+def test_an_interrupted_search_shows_the_same_when_it_goes_on(tmp_path: Path) -> None:
+    """What was asked with demonstrations is in the journal."""
+    client = FakeClient(LABELS, copying)
+    first = optimize(task_of(), model=client, max_metric_calls=200, out=tmp_path)
+    calls = len(client.requests)
+    again = optimize(task_of(), model=client, max_metric_calls=200, out=tmp_path)
+    assert len(client.requests) == calls
+    assert again.best_candidate == first.best_candidate

@@ -381,3 +381,27 @@ def test_the_verdict_says_what_a_language_model_is_for(
     assert found.verdict.startswith(said)
     assert (found.against_text is None) is (answers is None)
     assert ("95 % interval" in found.verdict) is (answers is not None)
+
+
+@pytest.mark.parametrize("before", [20, 75, 100, 115])
+def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
+    """Wherever it stopped: in the search, while the head learned, or among the test rows."""
+    whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
+
+    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
+        pass
+
+    def stops(text: str, prompt: str) -> Any:
+        if len(client.requests) > before:
+            raise Interrupted
+        return learner(text, prompt)
+
+    client = FakeClient(LABELS, stops)
+    with pytest.raises(Interrupted):
+        optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
+    resumed = FakeClient(LABELS, learner)
+    found = optimize(hidden_task(), model=resumed, out=tmp_path, **BUDGET)
+    assert {**found.to_record(), "seconds": None} == {**whole.to_record(), "seconds": None}
+    answered = set(asked_about(client)[:before])
+    assert len(set(asked_about(resumed))) == len(asked_about(resumed))
+    assert len(answered & set(asked_about(resumed))) <= 10  # in flight when it ended

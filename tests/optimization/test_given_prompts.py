@@ -11,6 +11,7 @@ import pytest
 from calibrant.core import ConfigurationError, Example, StateError, Task
 from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
+from calibrant.optimization._progress import Progress
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -228,3 +229,31 @@ def test_other_prompts_may_show_training_rows() -> None:
     )
     assert result.best_prompt.prompt.endswith("carefully.")
     assert result.improved
+
+
+class Interruption(BaseException):
+    """Ends a search as Ctrl-C does."""
+
+
+@pytest.mark.parametrize("stop", [20, 60])
+def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
+    """Among the other prompts as well, and pays for nothing twice."""
+    whole = optimize(task(BAD, GOOD), model=FakeClient(LABELS, listener), max_metric_calls=200)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.calls > stop:
+            raise Interruption
+
+    with pytest.raises(Interruption):
+        optimize(
+            task(BAD, GOOD),
+            model=FakeClient(LABELS, listener),
+            max_metric_calls=200,
+            out=tmp_path,
+            progress=interrupt,
+        )
+    paid = len((tmp_path / "journal.jsonl").read_bytes().splitlines())
+    client = FakeClient(LABELS, listener)
+    result = optimize(task(BAD, GOOD), model=client, max_metric_calls=200, out=tmp_path)
+    assert (result.best_prompt, result.metric_calls) == (whole.best_prompt, whole.metric_calls)
+    assert len(asked(client)) == whole.metric_calls - paid

@@ -471,3 +471,62 @@ def test_progress_names_a_rate_limit_that_is_waited_for() -> None:
         optimize(make_task(), model=model, max_metric_calls=80, progress=seen.append)
         model.close()
     assert {name for progress in seen for name in progress.rate_limits} == {"openai/m"}
+
+
+def test_journal_survives_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
+    """The half line is dropped, what follows is readable again."""
+    path = tmp_path / "journal.jsonl"
+    with JsonlStore(path) as store:
+        store.put("a", 1)
+    with path.open("ab") as file:
+        file.write(b'{"key": "b", "val')
+    with JsonlStore(path) as store:
+        assert store.get("a") == 1
+        assert store.get("b") is None
+        store.put("b", 2)
+    with JsonlStore(path) as store:
+        assert (store.get("a"), store.get("b")) == (1, 2)
+
+
+def test_unwritable_and_damaged_directories_are_refused(tmp_path: Path) -> None:
+    """With the path and what to do."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StateError, match="choose"):
+        optimize(
+            make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path / "file" / "run"
+        )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("[1]")
+    with pytest.raises(StateError, match=r"run.json: expected a JSON object"):
+        optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path / "run")
+
+
+def test_prompts_hold_training_texts_only() -> None:
+    """No validation or test row leaks into the best prompt."""
+    result = optimize(make_task(), model=client(), max_metric_calls=150, minibatch_size=4)
+    assert "train " in result.best_prompt.prompt
+    assert "validation " not in result.best_prompt.prompt
+    assert "test " not in result.best_prompt.prompt
+
+
+def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
+    """GEPA evaluates a parent again for every proposal; only new questions count."""
+    fake = client(lambda _: ("Rent", 0.9))
+    result = optimize(make_task(), model=fake, max_metric_calls=100, minibatch_size=4)
+    searched = [r for r in fake.requests if not r.messages[1]["content"].startswith("test")]
+    questions = {(r.messages[0]["content"], r.messages[1]["content"]) for r in searched}
+    assert len(searched) == len(questions) == result.metric_calls == result.completions
+
+
+def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    """Nothing is written beside somebody's files."""
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(StateError, match="other files"):
+        optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_too_small_a_budget_is_refused_with_the_floor() -> None:
+    """Two validation passes and two minibatches."""
+    with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 26, got 25"):
+        optimize(make_task(), model=client(), max_metric_calls=25, minibatch_size=4)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cli._app import app
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, StateError
 from calibrant.core._settings import CalibrationSettings
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
@@ -104,3 +104,19 @@ def test_the_command_line_corrects_and_uses_the_correction(
     refused = run(app, [*asked, "--prompt", str(other)])
     assert refused.exit_code == 2
     assert "prompt" in refused.stderr
+
+
+def test_a_correction_of_another_prompt_is_refused(tmp_path: Path) -> None:
+    """A prior belongs to the prompt it was measured under."""
+    out = tmp_path / "run"
+    optimize(
+        make_task(),
+        model=FakeClient(LABELS, biased),
+        max_metric_calls=80,
+        minibatch_size=3,
+        prior_correction="batch",
+        out=out,
+    )
+    other = Classifier(model=FakeClient(LABELS, biased), labels=LABELS, field="category", prompt="Hm?")
+    with pytest.raises(StateError, match="prompt"):
+        LabelPriorCorrection.load(out / "label_prior.json", fingerprint=other.fingerprint())

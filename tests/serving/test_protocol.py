@@ -415,3 +415,26 @@ def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
         (one,) = running.server.server_state.connections
         accepted = one.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_headers_without_end_are_refused(serve: Any, bundle: Bundle) -> None:
+    """Before they fill the memory."""
+    running = serve(app(bundle, Held(held=False)))
+    with connected(running) as line:
+        with contextlib.suppress(ConnectionError):
+            line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
+            for _ in range(1_000):
+                line.sendall(b"x" * 65536)
+        assert rest(line).startswith(b"HTTP/1.1 400")
+
+
+def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
+    """One after the other."""
+    running = serve(
+        app(bundle, Held(held=False), most_texts=1),
+    )
+    with connected(running) as line:
+        line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        found = rest(line)
+    assert found.index(b"results") < found.index(b'"ok"')
+    assert found.count(b"HTTP/1.1 200") == 2

@@ -104,7 +104,7 @@ def test_what_outlasts_the_end_is_given_up() -> None:
     for thread in threads:
         thread.join(30)
     assert model.given_up.is_set()
-    assert found == [500]
+    assert found == [503]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -307,3 +309,61 @@ def test_one_application_answers_in_several_event_loops(serve: Any) -> None:
     judged = app(Judge(lambda _: "correct"))
     for running in (serve(judged), serve(judged)):
         assert [running.ask(QUESTION).status for _ in range(2)] == [200, 200]
+
+
+def test_work_ends_when_the_one_who_asked_has_gone(serve: Any) -> None:
+    """Clients that gave up ask again: what they left behind is not computed."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def hang(_: str) -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "correct"
+
+    running = serve(app(Judge(hang), k=1))
+    body = json.dumps(QUESTION).encode()
+    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+        line.sendall(
+            f"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        assert begun.wait(SECONDS)
+    assert ended.wait(SECONDS)
+
+
+def test_half_a_body_stops_nobody_else(serve: Any) -> None:
+    """A client that goes away in the middle is forgotten."""
+    running = serve(app(Judge(lambda _: "correct")))
+    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+        line.sendall(b'POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"question')
+        assert running.ask(QUESTION).status == 200
+    assert running.ask(QUESTION).status == 200
+
+
+def test_requests_are_answered_side_by_side(serve: Any) -> None:
+    """Six calls, of three requests, are under way before any is answered."""
+    met = asyncio.Event()
+    under_way: list[str] = []
+
+    async def meet(prompt: str) -> str:
+        under_way.append(prompt)
+        if len(under_way) == 6:
+            met.set()
+        await met.wait()
+        return "correct"
+
+    running = serve(app(Judge(meet), k=2))
+    with ThreadPoolExecutor(3) as pool:
+        replies = list(pool.map(running.ask, [{**QUESTION, "answer": name} for name in "abc"]))
+    assert [reply.json["confidence"] for reply in replies] == [1.0] * 3
+    assert len({*under_way}) == 3
+
+
+def test_an_announced_length_is_refused_before_it_comes(serve: Any) -> None:
+    """Nothing of it is waited for."""
+    running = serve(app(Judge(lambda _: "correct")))
+    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+        line.sendall(b"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 413 ")

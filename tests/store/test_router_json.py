@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,15 @@ def test_what_is_no_file_is_not_read(path: Path) -> None:
     """A pipe would make the reader wait for ever."""
     os.mkfifo(path)
     assert open_router_state(path).update("ema", count) == {"n": 1}
+
+
+def test_several_take_it_over_once(path: Path) -> None:
+    """Each update counts once, though all begin at the same moment."""
+    write(path)
+    states = [open_router_state(path, busy_timeout=60) for _ in range(8)]
+    threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert states[0].read("ema") == {"n": 9}

@@ -295,3 +295,30 @@ print(len(warned))
 """
     )
     assert output == "2\n"
+
+
+def test_two_clusters_share_a_place(place: str) -> None:
+    """With other providers each: scopes of their own are apart; in one scope, only what both know is kept for both."""
+    run(
+        """
+def work(scope, *providers):
+    shared = SharedRouter(
+        Counting(*providers), open_router_state(sys.argv[1], scope=scope, busy_timeout=60), flush_seconds=0.001
+    )
+    for _ in range(10):
+        for provider in providers:
+            record(shared, provider, 10)
+        shared.flush()
+    shared.close()
+in_children(
+    [lambda scope=scope: work(scope, *scope) for scope in ("ab", "bcd")  for _ in range(3)]
+    + [lambda providers=providers: work("shared", *providers) for providers in ("ab", "bc") for _ in range(3)]
+)
+""",
+        place,
+    )
+    assert stored(place, scope="ab") == {"a": 300, "b": 300}
+    assert stored(place, scope="bcd") == {"b": 300, "c": 300, "d": 300}
+    both = stored(place, scope="shared")
+    assert both["b"] == 600
+    assert set(both) in ({"a", "b"}, {"b", "c"})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -435,3 +437,36 @@ print(state.update("ema", lambda record: {"n": record["n"] + 1}))
         check=True,
     )
     assert done.stdout == "refused True\n" * 3 + "{'n': 2}\n"
+
+
+def test_files_are_made_for_the_owner(place: str, open_state: Open) -> None:
+    """And their folder, whatever the mask of the process."""
+    if "://" in place:
+        pytest.skip("a server has no files of ours")
+    before = os.umask(0)
+    try:
+        open_state(place).update("ema", count)
+        plant(place, "ema", "7")
+        open_state(place).update("ema", count)
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in Path(place).parent.iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_newer_schema_is_refused(place: str, open_state: Open) -> None:
+    """And left as it is."""
+    state = open_state(place)
+    state.update("ema", count)
+    state.close()
+    with engine(place).connect() as connection:
+        connection.execute(sa.text("UPDATE calibrant_versions SET version = 2"))
+    state = open_state(place)
+    for use in (
+        lambda: state.update("ema", count),
+        lambda: state.read("ema"),
+        state.strategies,
+        state.reset,
+    ):
+        with pytest.raises(StateError, match="got 2: install the newer"):
+            use()  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -296,3 +297,15 @@ def test_the_timeout_has_a_range(path: Path) -> None:
     with pytest.raises(ConfigurationError, match="busy_timeout"):
         ScoreStore(path, busy_timeout=4000.0)
     assert not path.exists()
+
+
+def test_a_writer_waits_for_a_lock_that_is_given_back(path: Path) -> None:
+    """Short locks of other programs are no errors."""
+    store = ScoreStore(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.1, other.execute, ["ROLLBACK"])
+        timer.start()
+        store.add(SCOPE, scores(1.0))
+        timer.join()
+    assert values(store) == [1.0]

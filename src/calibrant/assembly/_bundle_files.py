@@ -306,17 +306,26 @@ def _read_listed_file(place: Path, entry: _FileEntry) -> str:
 def _content(place: Path, *, most: int) -> bytes:
     """Read a regular file of at most `most` bytes; symbolic links are refused."""
     try:
-        # Looked at before it is opened: opening a named pipe would block until another process writes to it.
-        about = place.lstat()
-        if not stat.S_ISREG(about.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(about.st_mode) else "something else"
-            raise _damage(place, f"expected a regular file, got {kind}")
-        if about.st_size > most:
-            raise _damage(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
-        with place.open("rb") as file:
+        _check_file(place, place.lstat(), most)
+        with open(place, "rb", opener=_open_descriptor) as file:
+            # Once more: the name may lead to another file by now.
+            _check_file(place, os.fstat(file.fileno()), most)
             return file.read(most + 1)
     except OSError as error:
         raise _damage(place, f"cannot be read ({error.strerror or error})") from error
+
+
+def _check_file(place: Path, about: os.stat_result, most: int) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(about.st_mode) else "something else"
+        raise _damage(place, f"expected a regular file, got {kind}")
+    if about.st_size > most:
+        raise _damage(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
+
+
+def _open_descriptor(path: str, flags: int) -> int:
+    # O_NONBLOCK: opening a named pipe would block until another process writes to it.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _utf8_text(data: bytes, place: Path) -> str:

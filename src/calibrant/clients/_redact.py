@@ -126,7 +126,8 @@ def public_address(address: str) -> str:
     if split is None:
         return redact(address)
     query = urlencode([pair for pair in split[1] if _is_harmless_parameter(*pair)])
-    return _place(split[0]) + (f"?{query}" if query else "")
+    # Once more as a whole: a harmless parameter may hold a key all the same.
+    return redact(_place(split[0]) + (f"?{query}" if query else ""))
 
 
 def hidden_in_address(address: str) -> list[str]:

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from calibrant.metrics._bootstrap import bootstrap_interval
     from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
     from calibrant.metrics._classification import classification_summary
-    from calibrant.metrics._distributions import multiclass_brier_score
+    from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
     from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
     from calibrant.metrics._paired import holm, paired_comparison
-    from calibrant.metrics._selective import aurc, auroc, auroc_interval, selective_accuracy
+    from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -19,10 +19,10 @@ else:
             "._bootstrap": "bootstrap_interval",
             "._calibration_error": "brier_score expected_calibration_error log_loss",
             "._classification": "classification_summary",
-            "._distributions": "multiclass_brier_score",
+            "._distributions": "multiclass_brier_score multiclass_log_loss",
             "._intervals": "mean_interval paired_mean_interval wilson_interval",
             "._paired": "holm paired_comparison",
-            "._selective": "aurc auroc auroc_interval selective_accuracy",
+            "._selective": "aurc auroc auroc_interval excess_aurc selective_accuracy",
         },
     )
 
@@ -33,11 +33,13 @@ __all__ = [
     "bootstrap_interval",
     "brier_score",
     "classification_summary",
+    "excess_aurc",
     "expected_calibration_error",
     "holm",
     "log_loss",
     "mean_interval",
     "multiclass_brier_score",
+    "multiclass_log_loss",
     "paired_comparison",
     "paired_mean_interval",
     "selective_accuracy",

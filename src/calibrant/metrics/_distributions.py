@@ -9,6 +9,7 @@ from calibrant.core._errors import ConfigurationError
 
 # Probabilities computed as exp of a sum may leave [0, 1], and their sum 1, by this much.
 _ROUNDING = 1e-6
+_CLIP = 1e-6
 
 
 def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> float:
@@ -47,6 +48,31 @@ def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> floa
     gap = p.copy()
     gap[np.arange(len(p)), truth] -= 1.0
     return float(0.5 * (gap**2).sum(axis=1).mean())
+
+
+def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
+    """Return the mean negative logarithm of the probability of the answer.
+
+    ``mean_i -log(p_i,answer)``, the probability clipped to [1e-6, 1 - 1e-6]: one confident mistake
+    costs 13.8 nats, not infinity.
+
+    Parameters
+    ----------
+    probabilities, answers
+        As in `multiclass_brier_score`.
+
+    Returns
+    -------
+    float
+        In nats, in [1e-6, 13.82], less is better.
+
+    Raises
+    ------
+    ConfigurationError
+        As `multiclass_brier_score`.
+    """
+    p, truth = _check(probabilities, answers)
+    return float(-np.log(np.clip(p[np.arange(len(p)), truth], _CLIP, 1.0 - _CLIP)).mean())
 
 
 def _check(probabilities: ArrayLike, answers: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

@@ -156,6 +156,36 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
 
 
+def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """Return the area under the risk-coverage curve above that of a perfect ranking.
+
+    `aurc` minus the mean over k = 1..n of ``max(0, k - (n - m)) / k``, m the number of errors:
+    the part that remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
+    it compares rankings of classifiers of different accuracy.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1]; up to 1e-6 outside is clipped.
+    correct : array-like of 0/1, shape (n,)
+        Whether each row is right.
+
+    Returns
+    -------
+    float
+        In [0, 1), 0 is best. All rows right, or all wrong, give 0, too.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, values out of range, or different lengths.
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    k = np.arange(1, len(y) + 1)
+    perfect = np.mean(np.maximum(0.0, k - y.sum()) / k)
+    return max(0.0, aurc(p, y) - float(perfect))
+
+
 def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: float) -> float:
     """Return the accuracy on the most confident rows.
 

@@ -100,7 +100,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T
     Raises
     ------
     HTTPException
-        499 (never delivered) if the client disconnects.
+        499 (never delivered) if the client disconnects; 503 if the service gives the request up at its end.
     """
     working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:
@@ -108,6 +108,10 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T
         if working.done():
             return working.result()
         raise _disconnect()
+    except asyncio.CancelledError:
+        if request.app.state.stopping.is_set():  # the time to finish is over
+            raise HTTPException(503, "The service is being stopped: ask again later.", _CLOSE) from None
+        raise
     finally:
         working.cancel()
         gone.cancel()

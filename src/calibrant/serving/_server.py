@@ -22,6 +22,7 @@ from calibrant.serving._settings import ConnectionLimits
 
 _BACKLOG: Final = 2048  # the kernel's own limit, often 4,096, bounds it
 _SECONDS_TO_FINISH: Final = 5
+_SECONDS_TO_REFUSE: Final = 1.0
 _CROWD: Final = (
     1.5  # times as many connections as are served are taken, so that the rest can be refused politely
 )
@@ -141,6 +142,8 @@ class AppServer(uvicorn.Server):
         self._listening.close()
         await self._wait(self._limits.seconds_to_speak)  # a client that has just connected is about to send
         await super().shutdown(sockets=sockets)
+        if given_up := list(self.server_state.tasks):  # they are cancelled, and have to tell their clients
+            await asyncio.wait(given_up, timeout=_SECONDS_TO_REFUSE)
 
     async def _accept(self) -> None:
         """Accept connections below the limit; others wait in the kernel's backlog."""

@@ -8,13 +8,16 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import AvgLogprob, Hybrid, Margin
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, Token
+from calibrant.heads import fit_head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient
 
@@ -291,3 +294,71 @@ def test_order_of_alternatives_does_not_matter(rows: Any, rng: random.Random) ->
         assert 0.0 <= found.confidence <= 1.0
         assert found == assess(chosen, answered(*shuffled))
         assert chosen.to_confidence(found.native) == found.confidence
+
+
+def test_the_most_probable_alternatives_are_compared_wherever_they_are_listed() -> None:
+    """Lists that are not sorted, or lack the emitted token, give the same gap."""
+    listed = ((b"a", -5.0), (b"b", -0.5), (b"c", -3.5))
+    for top in (listed, listed[::-1], (listed[1], listed[0], listed[2])):
+        found = assess(Margin(token_filter="all"), answered(Token(b"a", -5.0, top)))
+        assert found.native == pytest.approx(3.0)
+    unlisted = Token(b"a", -2.5, ((b"b", -0.5),))
+    assert assess(Margin(token_filter="all"), answered(unlisted)).native == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.5, math.inf])
+def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
+    """Whether of the token itself or of an alternative."""
+    for method in METHODS:
+        for one in (token(bad, -1.0), token(-1.0, bad)):
+            assert "<= 0" in refused(method(token_filter="all"), answered(one))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prior_correction": LabelPriorCorrection().fit([[math.log(0.99), math.log(0.01)]] * 50)},
+        {"head": fit_head(np.log([[0.95, 0.05], [0.9, 0.1]] * 30), [0, 1] * 30, labels=LABELS)},
+    ],
+    ids=["prior", "head"],
+)
+def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict[str, Any]) -> None:
+    """The label-prior correction, or a head, answers something the model did not write."""
+    corrected = classifier(**changes)
+    prediction = corrected.classify("meow")
+    assert prediction.label == "dog"
+    found = Answered(question="meow", prediction=prediction, classifier=corrected)
+    for method in METHODS:
+        assert "label-prior correction" in refused(method(), found)
+        assert assess(method(), replace(found, prediction=CLASSIFIER.classify("meow"))).confidence > 0
+
+
+@given(st.lists(LOGPROBS, min_size=1, max_size=6), st.integers(0, 5), st.floats(0.0, 30.0))
+def test_a_more_probable_token_never_lowers_the_confidence(
+    logprobs: list[float], at: int, more: float
+) -> None:
+    """The others staying as they are."""
+    raised = list(logprobs)
+    raised[at % len(raised)] = min(0.0, raised[at % len(raised)] + more)
+    method = AvgLogprob(token_filter="all")
+    before, after = (
+        assess(method, answered(*(token(one, -9.0) for one in row))) for row in (logprobs, raised)
+    )
+    assert after.confidence >= before.confidence - 1e-12
+
+
+@given(st.floats(-9.0, 0.0), st.floats(0.0, 20.0), st.floats(0.0, 5.0))
+def test_a_wider_gap_never_lowers_the_confidence(best: float, gap: float, more: float) -> None:
+    """Wherever the best alternative lies."""
+    method = Margin(token_filter="all")
+    near, far = (assess(method, answered(token(best, best - width))) for width in (gap, gap + more))
+    assert far.confidence >= near.confidence - 1e-12
+
+
+@given(TOKENS, st.floats(0.0, 1.0))
+def test_hybrid_lies_between_its_parts(rows: Any, weight: float) -> None:
+    """It is their weighted mean."""
+    given_ = answered(*[token(logprob, *others) for logprob, others in rows])
+    parts = [assess(method(token_filter="all"), given_).confidence for method in (AvgLogprob, Margin)]
+    found = assess(Hybrid(logprob_weight=weight, margin_weight=1.0 - weight, token_filter="all"), given_)
+    assert found.confidence == pytest.approx(weight * parts[0] + (1.0 - weight) * parts[1], abs=1e-12)

@@ -72,3 +72,22 @@ def test_the_next_server_answers_after_any_fault(
     assert found.attempts == 2 == sum(bad.counts.values()) + sum(good.counts.values())
     assert found.usage.prompt_tokens == sum(step.usage.prompt_tokens for step in found.steps) > 0
     assert Cascade([second, first], method=told(), threshold=0.99).classify("t").label == "dog"
+
+
+def test_retries_of_a_server_are_counted(serve: Any, told: Any) -> None:
+    """Two faults and an answer are three calls."""
+    server, classifier = serve("small", answers={"t": ("cat", 0.9)}, faults=["500", "503"])
+
+    async def at_once(_seconds: float) -> None:
+        pass
+
+    patient = Classifier(
+        model=classifier.client,
+        labels=LABELS,
+        field="category",
+        options=classifier.options,
+        space="masked",
+        retry=RetryPolicy(attempts=4, sleep=at_once),
+    )
+    found = Cascade([patient], method=told()).classify("t")
+    assert (found.label, found.attempts, server.counts["t"]) == ("cat", 3, 3)

@@ -708,3 +708,19 @@ def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment
     collect(rescue)
     assert outcomes(rescue) == ["ok"] * len(ROWS)
     assert len(server.batches) == batches
+
+
+@pytest.mark.usefixtures("server")
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    """What is in it stays."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StateError, match=r"got notes\.txt"):
+        submit(tmp_path)
+    assert [found.name for found in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
+    """A provider does not tell them."""
+    assert server.batches == {}
+    with pytest.raises(ConfigurationError, match="tells what it made of a text"):
+        classifier().head = swapping("features")

@@ -125,3 +125,12 @@ def test_bad_input_exits_with_2(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert server.calls == []
+
+
+def test_a_refused_key_exits_with_1(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
+    """Naming the remedy, not the key."""
+    server.faults["upload"] = [401]
+    done = run("submit", write_task(extra=MODEL), "--out", tmp_path / "job")
+    assert done.exit_code == 1
+    assert "Check the API key" in done.stderr
+    assert "sk-planted" not in done.stderr

@@ -13,6 +13,7 @@ from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._filters import TokenFilter, chosen_tokens, kept_tokens
 from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.logprobs._fields import UnparsedError, field_value
 
 _SCALE: Final = 3.0  # nats
 # Servers write -9999 for a token that was ruled out; less would overflow a mean.
@@ -84,8 +85,33 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
             "(scoring='decode'), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
             "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
         )
+    if classifier.prior_correction is not None or classifier.head is not None:
+        _refuse_corrected(answered)
     kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
-    return chosen_tokens(kept, prediction.tokens)
+    chosen = chosen_tokens(kept, prediction.tokens)
+    for token in chosen:
+        # Reading an answer drops these; tokens that were made elsewhere may still hold them.
+        if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
+            raise LogprobsUnavailableError(
+                f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
+                "alternatives: the answer's evidence cannot be used."
+            )
+    return chosen
+
+
+def _refuse_corrected(answered: Answered) -> None:
+    """Refuse an answer whose label was changed after it was written: its tokens speak of another one."""
+    prediction, classifier = answered.prediction, answered.classifier
+    try:
+        written = field_value(prediction.text, classifier.field)
+    except UnparsedError:
+        return
+    label = classifier.labels.canonical(written) if isinstance(written, str) else None
+    if label is not None and label != prediction.label:
+        raise LogprobsUnavailableError(
+            f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "
+            "or the head replaced: use label_probability, or leave it out."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
