@@ -132,7 +132,7 @@ def export(
     ConfigurationError
         `out` is taken, or the task cannot be used.
     DataError
-        There is no run.
+        There is no run, or no calibration where `calibration` says.
     StateError
         The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
     """
@@ -140,6 +140,8 @@ def export(
     refuse_taken(out)
     place = Path(run)
     calibrated = place if calibration is None else Path(calibration)
+    if calibration is not None and not any(calibrated.glob("calibrat*.json")):
+        raise DataError("expected calibration.json of `calibrant calibrate`, got none.", path=calibrated)
     try:
         found = _read_run(place, task, model, calibrated)
         found = found if texts else _without_texts(found)
