@@ -399,6 +399,13 @@ def test_another_model_may_be_asked_with_a_warning(
         calibrant.load(tmp_path / "bundle", model=raw)
 
 
+def test_a_calibration_that_is_not_there_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """A misspelt directory would otherwise make a bundle that accepts nothing by it."""
+    with pytest.raises(DataError, match=r"elsewhere: expected calibration\.json of `calibrant calibrate`"):
+        export(evaluated, tmp_path / "bundle", calibration=tmp_path / "elsewhere")
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
     """A certified threshold is about confidence as given; what that is worth stands beside it."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)

@@ -240,7 +240,7 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
         (("plan", "SMALL", "OUT/none", *COSTS, "--out", "OUT"), "no such file"),
         (
             ("plan", "SMALL", "LARGE", *COSTS, "--certify-on", "none", "--out", "OUT"),
-            "certify_on to be one of",
+            "certify_on to be one of all, half, got 'none': choose one of them.",
         ),
         (
             ("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"),

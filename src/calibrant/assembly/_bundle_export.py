@@ -132,7 +132,7 @@ def export(
     ConfigurationError
         `out` is taken, or the task cannot be used.
     DataError
-        The directory holds no run.
+        `run` holds no run, or `calibration` no calibration.
     StateError
         The run is unfinished or damaged, its parts do not belong together, or the folder cannot be written.
 
@@ -156,6 +156,8 @@ def export(
     refuse_taken(out)
     place = Path(run)
     calibrated = place if calibration is None else Path(calibration)
+    if calibration is not None and not any(calibrated.glob("calibrat*.json")):
+        raise DataError("expected calibration.json of `calibrant calibrate`, got none.", path=calibrated)
     try:
         found = _read_run(place, task, model, calibrated)
         found = found if texts else _without_texts(found)

@@ -228,7 +228,9 @@ def _check_settings(
         ("method", method, _METHODS),
     ):
         if value not in allowed:
-            raise ConfigurationError(f"Expected {name} to be one of {', '.join(allowed)}, got {value!r}.")
+            raise ConfigurationError(
+                f"Expected {name} to be one of {', '.join(allowed)}, got {value!r}: choose one of them."
+            )
 
 
 def _plan(  # noqa: PLR0913  (parts of a plan)
