@@ -177,6 +177,7 @@ class Bundle:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
     >>> from calibrant.assembly import export
     >>> from calibrant.testing import FakeClient, fake_model
@@ -315,6 +316,7 @@ def read_bundle(path: str | Path) -> Bundle:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
     >>> from calibrant.assembly import export, read_bundle
     >>> from calibrant.testing import FakeClient, fake_model

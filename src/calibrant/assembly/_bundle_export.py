@@ -139,6 +139,7 @@ def export(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
     >>> from calibrant.assembly import export
     >>> from calibrant.testing import FakeClient, fake_model

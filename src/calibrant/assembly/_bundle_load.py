@@ -75,6 +75,7 @@ def load(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task, load
     >>> from calibrant.assembly import export
     >>> from calibrant.testing import FakeClient, fake_model

@@ -40,6 +40,7 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     --------
     >>> from calibrant import Task
     >>> from calibrant.cascade import CascadeSettings
+    >>> from calibrant.assembly import cascade_settings
     >>> models = [{"name": "fake/small", "cost": 1}, {"name": "fake/large", "cost": 10}]
     >>> cascade = CascadeSettings(confidence_method="label_probability", threshold=0.8, models=models)
     >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"cascade": cascade})
@@ -80,6 +81,7 @@ def routing_settings(task: Task) -> RoutingSettings | None:
     --------
     >>> from calibrant import Task
     >>> from calibrant.routing import RoutingSettings
+    >>> from calibrant.assembly import routing_settings
     >>> providers = [{"name": "openai/gpt-4.1-mini"}, {"name": "local/smollm2-135m"}]
     >>> routing = RoutingSettings(routing="ema", providers=providers)
     >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"routing": routing})

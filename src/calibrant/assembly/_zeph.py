@@ -94,6 +94,8 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.assembly import read_zeph
     >>> path = Path(tempfile.mkdtemp()) / "zeph.toml"
     >>> provider = '{name = "fast", type = "claude", model = "claude-haiku-4-5"}'
     >>> _ = path.write_text(f'llm = {{routing = "ema", router_ema_alpha = 0.2, providers = [{provider}]}}')

@@ -153,9 +153,11 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     It needs Ray (extra ``ray``), and here a bundle:
 
     >>> from functools import partial
+    >>> from pathlib import Path
     >>> from calibrant import load
     >>> from calibrant.core import DataSource, LabelSet
     >>> from calibrant.distributed import Cluster, evaluate
+    >>> from calibrant.evaluation import Dataset
     >>> rows = Dataset(source=DataSource(path=Path("rows.jsonl")), labels=LabelSet(["cat", "dog"]))
     >>> opening, cluster = partial(load, "bundle"), Cluster(workers=4)
     >>> evaluate(rows, opening=opening, out="run", cluster=cluster).metrics.rows  # doctest: +SKIP

@@ -69,8 +69,10 @@ def open_cache(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import Classifier
     >>> from calibrant.testing import FakeClient
+    >>> from calibrant.evaluation import open_cache
     >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
     >>> with open_cache(Path(tempfile.mkdtemp()) / "predictions.sqlite") as cache:
     ...     classifier = Classifier(model=fake, labels=["cat", "dog"], field="category", journal=cache)

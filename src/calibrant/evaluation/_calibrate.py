@@ -231,6 +231,7 @@ def calibrate_predictions(
     >>> from calibrant import BatchEvaluator, Classifier, Example
     >>> from calibrant.evaluation import load_predictions
     >>> from calibrant.testing import FakeClient
+    >>> from calibrant.evaluation import calibrate_predictions
     >>> classifier = Classifier(
     ...     model=FakeClient(["cat", "dog"], {"text": ("cat", 0.9)}), labels=["cat", "dog"], field="category"
     ... )

@@ -148,6 +148,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
     >>> from calibrant import BatchEvaluator, Classifier, Example
     >>> from calibrant.evaluation import load_predictions
     >>> from calibrant.testing import FakeClient
+    >>> from calibrant.evaluation import compare_predictions
     >>> rows, runs = [Example(input="purrs", answer="cat"), Example(input="barks", answer="dog")], []
     >>> for answer in ("cat", "dog"):
     ...     fake, out = FakeClient(["cat", "dog"], {"purrs": "cat", "barks": answer}), tempfile.mkdtemp()

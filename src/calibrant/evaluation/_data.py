@@ -39,6 +39,7 @@ class Dataset:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from calibrant.core import DataSource, LabelSet
+    >>> from calibrant.evaluation import Dataset
     >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
     >>> _ = path.write_text('{"input": "purrs", "answer": "CAT"}')
     >>> rows = Dataset(source=DataSource(path=path), labels=LabelSet(["cat", "dog"]))

@@ -110,6 +110,7 @@ def learn_head(
     >>> import tempfile
     >>> from calibrant import BatchEvaluator, Classifier, Example
     >>> from calibrant.testing import FakeClient
+    >>> from calibrant.evaluation import learn_head
     >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("cat", 0.6)})
     >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
     >>> rows = [Example(input=f"{a} {n}", answer=b) for n in range(20) for a, b in (("purrs", "cat"), ("barks", "dog"))]

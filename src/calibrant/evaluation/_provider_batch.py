@@ -91,7 +91,9 @@ def submit_batch(
     --------
     It needs a provider and its key:
 
+    >>> from pathlib import Path
     >>> from calibrant import Classifier, Example
+    >>> from calibrant.evaluation import submit_batch
     >>> classifier = Classifier(model="openai/gpt-4.1-mini", labels=["cat", "dog"], field="category")  # doctest: +SKIP
     >>> report = submit_batch(classifier, [Example(input="purrs", answer="")], out=Path("job"))  # doctest: +SKIP
     >>> report.rows, report.submitted  # doctest: +SKIP
@@ -148,7 +150,9 @@ def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy |
     A directory that holds no job is refused; `submit_batch` makes one:
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant.evaluation import batch_status
+    >>> from calibrant.core import StateError
     >>> try:
     ...     batch_status(Path(tempfile.mkdtemp()))
     ... except StateError as error:
@@ -205,7 +209,9 @@ def collect_batch(
     --------
     After `submit_batch`, with looks for an hour at most:
 
+    >>> from pathlib import Path
     >>> from calibrant.evaluation import Polling
+    >>> from calibrant.evaluation import collect_batch
     >>> report = collect_batch(Path("job"), wait=Polling(timeout_seconds=3600))  # doctest: +SKIP
     >>> report.outcomes, report.predictions  # doctest: +SKIP
     ({'ok': 1}, PosixPath('job/predictions.jsonl'))
@@ -256,7 +262,9 @@ def retry_batch(
     --------
     After a `collect_batch` whose report counts an error:
 
+    >>> from pathlib import Path
     >>> from calibrant.evaluation import collect_batch
+    >>> from calibrant.evaluation import retry_batch
     >>> collect_batch(Path("job")).outcomes  # doctest: +SKIP
     {'ok': 98, 'error': 2}
     >>> retry_batch(Path("job")).submitted  # doctest: +SKIP

@@ -39,6 +39,8 @@ def load_predictions(path: str | Path) -> SavedPredictions:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.evaluation import load_predictions
     >>> path = Path(tempfile.mkdtemp()) / "mine.jsonl"
     >>> _ = path.write_text('{"input": "purrs", "label": "cat", "answer": "dog", "confidence": 0.9}')
     >>> saved = load_predictions(path)

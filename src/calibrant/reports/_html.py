@@ -61,8 +61,10 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example
     >>> from calibrant.testing import FakeClient
+    >>> from calibrant.reports import write_report
     >>> fake = FakeClient(["cat", "dog"], {"barks": ("cat", 0.9)})
     >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
     >>> out = Path(tempfile.mkdtemp())

@@ -57,6 +57,8 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     >>> import contextlib
     >>> import tempfile
     >>> import litellm
+    >>> import json
+    >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
     >>> from calibrant.assembly import export
     >>> from calibrant.serving import BundleProvider
