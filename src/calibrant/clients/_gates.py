@@ -122,7 +122,7 @@ def _open_file_limit() -> int | None:
 
 @functools.cache
 def _free_sockets(limit: int) -> int:
-    """Return the number of sockets under a limit; cached, so that open sockets are not counted as other files."""
+    """Return the number of sockets under a file limit; cached, as open sockets would distort a later count."""
     try:
         others = len(os.listdir("/dev/fd"))  # noqa: PTH208 (names only)
     except OSError:

@@ -116,7 +116,7 @@ class LiteLLMClient:
         return hide(text, self._secrets)
 
     def close(self) -> None:
-        """Nothing to free: litellm keeps its connections for the process."""
+        """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -234,7 +234,7 @@ class LiteLLMEmbedder:
         raise litellm_failure(failure, provider=self.name, options=self._options) from None
 
     def close(self) -> None:
-        """Nothing to free: litellm keeps its connections for the process."""
+        """Do nothing: litellm keeps its connections for the process."""
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:

@@ -403,7 +403,7 @@ class _EngineRow:
 
 @dataclass
 class _GeneratedAnswer:
-    """Answer under generation: its bytes, its tokens behind the prompt, their records, and the finish reason."""
+    """Answer in generation: bytes, tokens after the prompt, token records and finish reason."""
 
     data: bytes
     tokens: tuple[int, ...]

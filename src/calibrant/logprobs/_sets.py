@@ -203,7 +203,7 @@ def extract_set(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrayPlace:
-    """Probabilities of the next label and of the end at one place of an array, where all labels were scored.
+    """Exact probabilities of the next label and of the array's end, at one position.
 
     Attributes
     ----------

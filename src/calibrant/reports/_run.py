@@ -170,7 +170,7 @@ def read_run(directory: Path) -> Run:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """Return a versioned file; empty where there is none."""
+    """Return the record in a versioned file; empty for a missing file."""
     if not path.exists():
         return {}
     found = _json(path)
