@@ -262,14 +262,15 @@ _LONGEST_REASON: Final = 2000
 class Outcome(StrEnum):
     """Outcome of a row.
 
-    ``ok``
-        A legal label.
-    ``error``
-        The server's fault: transport, status, broken body. Says nothing about the prompt.
-    ``refusal``
-        The model declined to answer.
-    ``unparsed``
-        The model's fault: cut off by length, not JSON, or a label outside the label set.
+    - ``ok``: a legal label.
+    - ``error``: the server's fault (transport, status, broken body); says nothing about the prompt.
+    - ``refusal``: the model declined to answer.
+    - ``unparsed``: the model's fault (cut off by length, not JSON, or a label outside the label set).
+
+    Examples
+    --------
+    >>> Prediction(label="Food").outcome is Outcome.OK
+    True
     """
 
     OK = "ok"
@@ -281,14 +282,10 @@ class Outcome(StrEnum):
 class Verdict(StrEnum):
     """Fate of one model's answer in a cascade.
 
-    ``accepted``
-        Sure enough: the cascade's answer.
-    ``escalated``
-        Not sure enough: the next model was asked, where there was one and the limits allowed it.
-    ``no_evidence``
-        It came without what its confidence is read from, so nothing says how sure it is.
-    ``failed``
-        The call returned no answer; see the step's outcome and reason.
+    - ``accepted``: Sure enough: the cascade's answer.
+    - ``escalated``: Not sure enough: the next model was asked, where there was one and the limits allowed it.
+    - ``no_evidence``: It came without what its confidence is read from, so nothing says how sure it is.
+    - ``failed``: The call returned no answer; see the step's outcome and reason.
     """
 
     ACCEPTED = "accepted"
@@ -307,6 +304,12 @@ class Usage:
         Token counts reported by the provider; 0 if missing.
     cost : float or None
         US dollars; None where no price is known.
+
+    Examples
+    --------
+    >>> from calibrant.core import Usage
+    >>> Usage(prompt_tokens=80, cost=0.01) + Usage(completion_tokens=5)
+    Usage(prompt_tokens=80, completion_tokens=5, cost=0.01)
     """
 
     prompt_tokens: int = 0

@@ -70,6 +70,12 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
     ------
     ConfigurationError
         As `multiclass_brier_score`.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import multiclass_log_loss
+    >>> round(multiclass_log_loss([[0.5, 0.5], [0.9, 0.1]], [0, 0]), 4)  # (0.6931 + 0.1054) / 2
+    0.3993
     """
     p, truth = _check(probabilities, answers)
     return float(-np.log(np.clip(p[np.arange(len(p)), truth], _CLIP, 1.0 - _CLIP)).mean())

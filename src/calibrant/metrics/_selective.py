@@ -179,6 +179,14 @@ def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     ------
     ConfigurationError
         No rows, NaN, values out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import aurc, excess_aurc
+    >>> round(aurc([0.9, 0.8, 0.3], [1, 0, 1]), 4)  # risks 0, 1/2 and 1/3
+    0.2778
+    >>> round(excess_aurc([0.9, 0.8, 0.3], [1, 0, 1]), 4)  # less 0, 0 and 1/3 of the perfect ranking
+    0.1667
     """
     p, y = check_confidence_correct(confidence, correct)
     k = np.arange(1, len(y) + 1)
