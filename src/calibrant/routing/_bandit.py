@@ -23,6 +23,8 @@ _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
 # Length of an embedding, and size of the constant: together a context has length 1.
 _PART: Final = math.sqrt(0.5)
+# Magnitudes whose squares neither overflow nor lose digits; others take the slower way.
+_PLAIN: Final = (1e-100, 1e100)
 
 
 class BanditRouter(TallyRouter[BanditTally]):
@@ -234,11 +236,18 @@ class BanditRouter(TallyRouter[BanditTally]):
                 f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
                 "choose a larger model of embeddings or a smaller dim."
             )
-        used = vector[: self._dim]
+        context = np.empty(self._dim + 1)
+        used, context[-1] = vector[: self._dim], _PART
+        if _PLAIN[0] < np.abs(used).max() < _PLAIN[1]:
+            context[:-1] = used * (_PART / math.sqrt(float(used @ used)))
+            return context
         if not np.isfinite(used).all():
             raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
         direction = unit_vector(used)
-        return None if direction is None else np.append(_PART * direction, _PART)
+        if direction is None:
+            return None
+        context[:-1] = _PART * direction
+        return context
 
     def _reward(self, arm: int, observation: Observation) -> float | None:
         if not observation.success:
