@@ -94,7 +94,7 @@ def collect(
     interval: float = 10.0,
     task: Path | None = None,
 ) -> None:
-    """Fetch the answers and write predictions.jsonl; exit with 1 while batches are unfinished.
+    """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
 
     Parameters
     ----------
