@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import calibrant
 from calibrant.cascade import CascadeSettings
 from calibrant.cli._app import app
 from calibrant.clients._weights import local_models
@@ -208,6 +210,15 @@ def test_paths_into_the_repository_exist() -> None:
         text = page.read_text(encoding="utf-8")
         for path in re.findall(r"\b(?:examples|benchmarks|notebooks)/[\w./-]+\w", text):
             assert (ROOT / path).exists(), f"{name_of(page)}: {path}"
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    """A public name that no page, notebook or example shows should be private."""
+    files = [ROOT / "README.md", *PAGES, *ROOT.glob("notebooks/*"), *ROOT.glob("examples/**/*.py")]
+    shown = {word for path in files if path.is_file() for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    packages = [f"calibrant.{found.name}" for found in pkgutil.iter_modules(calibrant.__path__) if found.ispkg]
+    names = {name for package in packages for name in importlib.import_module(package).__all__}
+    assert names - shown == set()
 
 
 def test_figures_name_the_command_behind_them() -> None:

@@ -159,7 +159,7 @@ class Classifier(ModelPredictor):
             labels=self.labels,
             field=field,
             answer_field=answer_field or field,
-            space=LogprobSpace(space) if space is not None else client.space,
+            space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
         )
         self._response_format = response_format or enum_schema(self.labels, field)
