@@ -216,7 +216,9 @@ def test_every_public_name_is_on_a_page() -> None:
     """A public name that no page, notebook or example shows should be private."""
     files = [ROOT / "README.md", *PAGES, *ROOT.glob("notebooks/*"), *ROOT.glob("examples/**/*.py")]
     shown = {word for path in files if path.is_file() for word in re.findall(r"\w+", path.read_text("utf-8"))}
-    packages = [f"calibrant.{found.name}" for found in pkgutil.iter_modules(calibrant.__path__) if found.ispkg]
+    packages = [
+        f"calibrant.{found.name}" for found in pkgutil.iter_modules(calibrant.__path__) if found.ispkg
+    ]
     names = {name for package in packages for name in importlib.import_module(package).__all__}
     assert names - shown == set()
 
