@@ -15,7 +15,7 @@ import pytest
 from calibrant.core import Prediction
 from calibrant.store import PredictionCache, _database
 from calibrant.store._database import in_use
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),

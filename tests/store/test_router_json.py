@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import StateError
-from calibrant.core._router_state import RouterState
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState, open_router_state
 
 SCOPES = {"default": {"ema": {"n": 1}, "thompson": {"text": "\u00e9", "n": 0.1}}, "other": {"ema": {"n": 5}}}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 
 NOBODY = 65534
 
@@ -23,7 +23,7 @@ import sqlalchemy.dialects.sqlite
 from calibrant.core import StateError
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 
 class Counting:
     strategy = "thompson"

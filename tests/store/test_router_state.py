@@ -18,8 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.core._router_state import RouterState
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState, open_router_state
 
 Open = Callable[..., RouterState]
 
@@ -416,7 +415,7 @@ def test_a_limit_on_files_loses_nothing(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from calibrant.core import StateError
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 state = open_router_state(sys.argv[1])
 state.update("ema", lambda _: {"n": 1})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

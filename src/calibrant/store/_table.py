@@ -64,6 +64,7 @@ class PredictionTable(Database):
 
     def __init__(self, location: Location, *, busy_timeout: float, recreate: bool = True) -> None:
         super().__init__(location, busy_timeout=busy_timeout, recreate=recreate)
+        self.open()
         self._mark = {"sqlite": "?", "postgresql": "%s"}.get(self._engine.dialect.name)
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
