@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core._answers import unknown_answer
+from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
