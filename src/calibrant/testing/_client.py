@@ -102,9 +102,7 @@ class FakeClient:
         self.requests: list[CompletionRequest] = []
         self.max_in_flight = 0
         self.closed = False
-        self._answers, self._default = answers, default
-        self._takes_prompt = callable(answers) and len(inspect.signature(answers).parameters) > 1
-        self._turns: Counter[str] = Counter()
+        self._rule = Rule(answers, default)
         self._failures = dict(failures or {})
         self._latency = latency
         self._style: dict[str, Any] = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
@@ -160,8 +158,35 @@ class FakeClient:
         """Return the rule's answer to this call; raise the failure planned for it."""
         if number in self._failures:
             raise self._failures[number]
-        text = _last(request, "user")
-        answer: object = self._ruled_answer(text, _last(request, "system"))
+        return self._rule(_last(request, "user"), _last(request, "system"))
+
+
+def _last(request: CompletionRequest, role: str) -> str:
+    return next((m["content"] for m in reversed(request.messages) if m.get("role") == role), "")
+
+
+class Rule:
+    """Maps a text to the fake model's answer; thread-safe.
+
+    Parameters
+    ----------
+    answers : mapping or callable
+        As in `FakeClient`.
+    default : Answer, optional
+        For texts a mapping does not know.
+    """
+
+    def __init__(
+        self, answers: Mapping[str, Answer] | Callable[..., Answer], default: Answer | None = None
+    ) -> None:
+        self._answers, self._default = answers, default
+        self._takes_prompt = callable(answers) and len(inspect.signature(answers).parameters) > 1
+        self._lock = threading.Lock()
+        self._turns: Counter[str] = Counter()
+
+    def __call__(self, text: str, prompt: str) -> object:
+        """Return the answer to this call; raise it if it is an exception."""
+        answer: object = self._look_up(text, prompt)
         if isinstance(answer, list):
             with self._lock:
                 turn = self._turns[text]
@@ -171,19 +196,18 @@ class FakeClient:
             raise answer
         return answer
 
-    def _ruled_answer(self, text: str, prompt: str) -> Answer:
+    def _look_up(self, text: str, prompt: str) -> Answer | None:
         if not isinstance(self._answers, Mapping):
             return self._answers(text, prompt) if self._takes_prompt else self._answers(text)
-        key = text if text in self._answers else next((key for key in self._answers if key in text), None)
-        answer = self._default if key is None else self._answers[key]
-        if answer is None:
+        if text in self._answers:
+            return self._answers[text]
+        for key in self._answers:
+            if key in text:
+                return self._answers[key]
+        if self._default is None:
             msg = f"The fake model knows no answer to {text!r}: add one, or a default."
             raise ConfigurationError(msg)
-        return answer
-
-
-def _last(request: CompletionRequest, role: str) -> str:
-    return next((m["content"] for m in reversed(request.messages) if m.get("role") == role), "")
+        return self._default
 
 
 def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[str, float]]:
