@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ _OPTIONS: dict[str, frozenset[str]] = {
     "wrong_model": frozenset({"model"}),
     "huge_body": frozenset({"size"}),
 }
+_RANGES = {"seconds": (0, 1e6), "status": (200, 600), "size": (1, math.inf)}
 _STATUS = re.compile("[45][0-9][0-9]")
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "rate_limit": {"seconds": 1.0},
@@ -117,7 +119,10 @@ class Fault:
                 options = ", ".join(sorted(taken)) or "no options"
                 msg = f"{name} does not apply to the fault {self.kind!r}, which takes {options}."
                 raise ConfigurationError(msg)
-        self._check_ranges()
+        for name, (least, end) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < end:
+                raise ConfigurationError(f"{name} must be in [{least:g}, {end:g}), got {value}.")
         for name, value in _DEFAULTS.get(self.kind, {}).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -139,17 +144,6 @@ class Fault:
         except ValueError:
             msg = f"Expected a number of seconds behind the colon, got {text!r}."
             raise ConfigurationError(msg) from None
-
-    def _check_ranges(self) -> None:
-        if self.seconds is not None and not 0 <= self.seconds < 1e6:
-            msg = f"seconds must be in [0, 1e6), got {self.seconds}."
-            raise ConfigurationError(msg)
-        if self.status is not None and not 200 <= self.status < 600:
-            msg = f"status must be in [200, 600), got {self.status}."
-            raise ConfigurationError(msg)
-        if self.size is not None and self.size < 1:
-            msg = f"size must be at least 1 byte, got {self.size}."
-            raise ConfigurationError(msg)
 
 
 FaultScript = (

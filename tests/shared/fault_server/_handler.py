@@ -9,7 +9,6 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
@@ -21,7 +20,7 @@ from fault_server._faults import Fault
 from fault_server._limits import RateLimit
 from fault_server._records import RecordedRequest, Records
 
-__all__ = ["Behaviour", "Handler"]
+__all__ = ["Handler"]
 
 _PIECES = 50  # of a slow drip
 _PADDING = b" " * 65536
@@ -52,24 +51,27 @@ Script = Callable[[int, dict[str, Any]], Fault | None]
 Headers = Mapping[str, str] | Callable[[int], Mapping[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Behaviour:
-    """How a server behaves; the fields are the options of `FaultServer`."""
-
-    latency: float
-    api_key: str | None
-    models: tuple[str, ...] | None
-    max_concurrency: int | None
-    headers: Headers
-
-
 class Handler:
-    """Answers requests; runs on the server's event loop alone."""
+    """Answers requests; runs on the server's event loop alone. The options are those of `FaultServer`."""
 
     def __init__(
-        self, behaviour: Behaviour, *, book: AnswerBook, script: Script, limit: RateLimit, records: Records
+        self,
+        *,
+        book: AnswerBook,
+        script: Script,
+        limit: RateLimit,
+        records: Records,
+        latency: float,
+        api_key: str | None,
+        models: tuple[str, ...] | None,
+        max_concurrency: int | None,
+        headers: Headers,
     ) -> None:
-        self._is = behaviour
+        self._latency = latency
+        self._key = api_key
+        self._models = models
+        self._max_concurrency = max_concurrency
+        self._more_headers = headers
         self._book = book
         self._script = script
         self._limit = limit
@@ -90,7 +92,7 @@ class Handler:
         if request.method == "GET" and path == "/health":
             return _json(200, b'{"status": "ok"}')
         if request.method == "GET" and path == "/stats":
-            return _json(200, json.dumps(self._records.stats()).encode())
+            return _json(200, json.dumps(self._records.stats).encode())
         if request.method == "GET" and path == "/v1/models":
             return self._list_models(request)
         return _json(404, error_body(f"Unknown request: {request.method} {path}."))
@@ -98,7 +100,7 @@ class Handler:
     def _list_models(self, request: web.BaseRequest) -> web.Response:
         if not self._knows_key(request):
             return self._refuse(401)
-        data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._is.models or ("fake",)]
+        data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._models or ("fake",)]
         return _json(200, json.dumps({"object": "list", "data": data}).encode())
 
     async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -110,9 +112,9 @@ class Handler:
             asked = read_request(raw)
         except DataError as error:
             return self._refuse(400, str(error))
-        if self._is.models is not None and asked.model not in self._is.models:
+        if self._models is not None and asked.model not in self._models:
             return self._refuse(404, f"The model `{asked.model}` does not exist.")
-        most = self._is.max_concurrency
+        most = self._max_concurrency
         if most is not None and self._records.in_flight >= most:
             return self._refuse(429, "Too many requests at once.", {"Retry-After": "1"})
         wait = self._limit.take(asked.prompt_tokens, arrived)
@@ -134,9 +136,18 @@ class Handler:
                 outcome = self._book.outcome(asked)
         except Exception as error:  # noqa: BLE001 (whatever the user's functions raise)
             failed = f"The test's own rule, script or headers failed: {error!r}"
-        self._record(request, asked, arrived, fault)
-        if self._is.latency:
-            await asyncio.sleep(self._is.latency)
+        self._records.note(
+            RecordedRequest(
+                number=number,
+                text=asked.text,
+                body=asked.body,
+                headers=self._without_key(request),
+                arrived=arrived,
+                fault=fault,
+            )
+        )
+        if self._latency:
+            await asyncio.sleep(self._latency)
         if failed is not None:
             return _json(400, error_body(failed, kind="test_error"))
         if fault is None:
@@ -150,28 +161,12 @@ class Handler:
         return _json(200, self._book.broken(fault, asked, outcome), extra)
 
     def _headers(self, number: int, now: float) -> dict[str, str]:
-        more = self._is.headers
+        more = self._more_headers
         return self._limit.headers(now) | dict(more(number) if callable(more) else more)
-
-    def _record(
-        self, request: web.BaseRequest, asked: ChatRequest, arrived: float, fault: Fault | None
-    ) -> None:
-        if self._records.keeps:
-            self._records.keep(
-                RecordedRequest(
-                    number=self._records.total,
-                    text=asked.text,
-                    body=asked.body,
-                    headers=self._without_key(request),
-                    arrived=arrived,
-                    fault=fault,
-                )
-            )
-        self._records.count(asked.text, fault)
 
     def _without_key(self, request: web.BaseRequest) -> dict[str, str]:
         lowered = {name.lower(): value for name, value in request.headers.items()}
-        key = self._is.api_key
+        key = self._key
         return {
             name: value
             for name, value in lowered.items()
@@ -179,8 +174,7 @@ class Handler:
         }
 
     def _knows_key(self, request: web.BaseRequest) -> bool:
-        key = self._is.api_key
-        return key is None or request.headers.get("Authorization") == f"Bearer {key}"
+        return self._key is None or request.headers.get("Authorization") == f"Bearer {self._key}"
 
     def _refuse(
         self, status: int, message: str | None = None, headers: Mapping[str, str] | None = None
