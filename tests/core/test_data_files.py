@@ -39,19 +39,14 @@ def lines_of(path: Path) -> list[int]:
 # --- every kind ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.ndjson", "rows.csv"])
-@pytest.mark.parametrize("content", [b"", b"\n\n", BOM])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("rows.jsonl", b""), ("rows.ndjson", b"\n\n"), ("rows.csv", BOM), ("rows.csv", b"input,answer\n")],
+)
 def test_an_empty_file_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
     """Nothing, blank lines or a byte order mark alone hold no row."""
     path = write(tmp_path, name, content)
     with pytest.raises(DataError, match=rf"{name}: expected at least one row, got an empty file"):
-        list(read_rows(path))
-
-
-def test_a_csv_with_only_a_header_is_empty(tmp_path: Path) -> None:
-    """The header is no row."""
-    path = write(tmp_path, "rows.csv", "input,answer\n")
-    with pytest.raises(DataError, match="expected at least one row"):
         list(read_rows(path))
 
 
@@ -77,23 +72,17 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "good", "bad"),
+    ("name", "before", "bad"),
     [
-        ("rows.jsonl", b'{"input": "x", "answer": "y"}\n', b'{"input": "caf\xe9", "answer": "y"}\n'),
-        ("rows.csv", b"x,y\n", b"caf\xe9,y\n"),
+        ("rows.jsonl", b'{"input": "x", "answer": "y"}\n' * 2, b'{"input": "caf\xe9", "answer": "y"}\n'),
+        ("rows.csv", b"x,y\n" * 2, b"caf\xe9,y\n"),
+        ("rows.csv", BOM, b"x,y\nx,y\nab\xe9d,y\n"),
     ],
 )
-def test_bytes_that_are_not_utf8_are_located(tmp_path: Path, name: str, good: bytes, bad: bytes) -> None:
+def test_bytes_that_are_not_utf8_are_located(tmp_path: Path, name: str, before: bytes, bad: bytes) -> None:
     """File, line, the byte and the remedy stand in the message."""
-    path = write(tmp_path, name, good * 2 + bad)
+    path = write(tmp_path, name, before + bad)
     with pytest.raises(DataError, match=rf"{name}:3: expected UTF-8 text, got the byte 0xe9: save the file"):
-        list(read_rows(path))
-
-
-def test_the_byte_named_is_the_right_one_behind_a_byte_order_mark(tmp_path: Path) -> None:
-    """The mark is cut off before positions are counted."""
-    path = write(tmp_path, "rows.csv", BOM + b"ab\xe9d,answer\n")
-    with pytest.raises(DataError, match=r"rows\.csv:1: .* the byte 0xe9"):
         list(read_rows(path))
 
 
@@ -139,7 +128,6 @@ def test_rows_of_a_run_may_be_longer_than_rows_of_a_user(tmp_path: Path) -> None
             "rows.csv:1",
             "each column once, got 'answer' 2 times",
         ),
-        ("rows.csv", "input,input,answer\na,b,dog\n", "rows.csv:1", "each column once, got 'input' 2 times"),
         (
             "rows.jsonl",
             '{"input": "a", "answer": "cat"}\n{"input": "b", "answer": "cat", "answer": "dog"}\n',
@@ -183,14 +171,10 @@ def test_a_huge_csv_record_of_short_lines_is_refused_where_it_starts(tmp_path: P
         list(read_rows(path))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-def test_a_long_row_below_the_limit_is_read(tmp_path: Path, name: str) -> None:
+def test_a_long_row_below_the_limit_is_read(tmp_path: Path) -> None:
     """The csv module's own limit of 131,072 characters a field does not apply."""
     text = "x" * 900_000
-    content = (
-        json.dumps({"input": text, "answer": "y"}) if name.endswith("jsonl") else f"input,answer\n{text},y\n"
-    )
-    (row,) = read_rows(write(tmp_path, name, content))
+    (row,) = read_rows(write(tmp_path, "rows.csv", f"input,answer\n{text},y\n"))
     assert row.values == {"input": text, "answer": "y"}
 
 
@@ -224,8 +208,6 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     "broken",
     [
         ('{"input": "a"'),
-        ("input: a"),
-        ('{"input": "a"} {"input": "b"}'),
         ("[" * 100_000),
         ('{"input": ' + "1" * 5000 + "}"),
     ],
@@ -237,13 +219,10 @@ def test_broken_json_names_the_line(tmp_path: Path, broken: str) -> None:
         list(read_rows(path))
 
 
-@pytest.mark.parametrize(("value", "kind"), [('["a", "b"]', "list"), ('"a"', "str"), ("null", "NoneType")])
-def test_json_that_is_no_object_is_refused(tmp_path: Path, value: str, kind: str) -> None:
+def test_json_that_is_no_object_is_refused(tmp_path: Path) -> None:
     """The message shows the shape of a row."""
-    path = write(tmp_path, "rows.jsonl", value)
-    with pytest.raises(
-        DataError, match=rf'rows\.jsonl:1: expected a JSON object, got {kind}: write {{"input"'
-    ):
+    path = write(tmp_path, "rows.jsonl", '["a", "b"]')
+    with pytest.raises(DataError, match=r'rows\.jsonl:1: expected a JSON object, got list: write {"input"'):
         list(read_rows(path))
 
 
@@ -279,9 +258,7 @@ def test_csv_texts_keep_separators_quotes_and_commas(tmp_path: Path) -> None:
     assert [row.line for row in rows] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("record", "got"), [("a", 1), ("a,cat,more", 3), ('"c\nd"', 1), ('"c\nd",cat,"e\nf"', 3)]
-)
+@pytest.mark.parametrize(("record", "got"), [("a", 1), ('"c\nd",cat,"e\nf"', 3)])
 def test_a_csv_row_with_another_number_of_columns_is_refused_where_it_starts(
     tmp_path: Path, record: str, got: int
 ) -> None:
@@ -317,12 +294,6 @@ def test_parquet_rows_are_numbered_across_batches(tmp_path: Path) -> None:
     assert [row.line for row in read_rows(path)] == list(range(1, 2001))
 
 
-def test_parquet_damage_is_a_data_error(tmp_path: Path) -> None:
-    """A file without Parquet's mark is refused."""
-    with pytest.raises(DataError, match=r"rows\.parquet: not a readable Parquet file \("):
-        list(read_rows(write(tmp_path, "rows.parquet", b"no")))
-
-
 def test_parquet_damage_behind_the_first_rows_is_a_data_error(tmp_path: Path) -> None:
     """Rows before it are read; no error of the library comes through."""
     path = tmp_path / "rows.parquet"
@@ -344,16 +315,6 @@ def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"input": ["a", "x" * 2_000_000]}), path)
     with pytest.raises(DataError, match=r"rows\.parquet:2: expected a row of at most"):
         list(read_rows(path))
-
-
-def test_parquet_examples_are_read(tmp_path: Path) -> None:
-    """Columns of texts are examples."""
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pa.table({"input": ["meow", "woof"], "answer": ["cat", "dog"]}), path)
-    assert read_examples(path) == [
-        (Example(input="meow", answer="cat"), 1),
-        (Example(input="woof", answer="dog"), 2),
-    ]
 
 
 # --- examples -----------------------------------------------------------------------------------
@@ -446,10 +407,6 @@ def test_a_text_file_meets_the_same_errors(tmp_path: Path, content: bytes, messa
     """Empty, not UTF-8, too long."""
     with pytest.raises(DataError, match=message):
         read_texts(write(tmp_path, "texts.txt", content))
-
-
-def test_a_missing_text_file_is_named(tmp_path: Path) -> None:
-    """As any other."""
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         read_texts(tmp_path / "none.txt")
 

@@ -34,12 +34,6 @@ def test_what_is_no_label_set_is_refused_by_name(labels: Any, message: str) -> N
         LabelSet(labels)
 
 
-def test_a_label_set_error_is_a_value_error_too() -> None:
-    """Code that knows nothing of calibrant can catch it."""
-    with pytest.raises(ValueError, match="at least two"):
-        LabelSet(["cat"])
-
-
 def test_canonical_ignores_case_and_surrounding_space() -> None:
     """Whatever the model's spelling, the task's own comes back; None where there is no such label."""
     labels = LabelSet(["Gas & Oil", "ÉTÉ"])

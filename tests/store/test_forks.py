@@ -15,7 +15,7 @@ import pytest
 from calibrant.core import Prediction
 from calibrant.store import PredictionCache, _database
 from calibrant.store._database import in_use
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -43,7 +43,7 @@ def forked(work: Any) -> int:
 
 def test_no_connection_is_carried_into_a_child(url: str) -> None:
     """Whatever the table; both sides go on with the object that was opened before."""
-    cache, state = PredictionCache(url, busy_timeout=30), open_router_state(url, busy_timeout=30)
+    cache, state = PredictionCache(url, busy_timeout=30), RouterState(url, busy_timeout=30)
     cache.put("key", Prediction(label="x"))
     cache.flush()
     state.update("ema", lambda _: {"n": 1})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,7 @@ from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, Outcome, Prediction, StateError, Usage
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
-Rows = Callable[..., dict[str, Prediction]]
-
-
-def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
-    for key, prediction in predictions.items():
-        cache.put(key, prediction)
-    cache.flush()
+from stores import Open, Rows, fill
 
 
 def stored(url: str, statement: str) -> list[Any]:

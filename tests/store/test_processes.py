@@ -7,15 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
 
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
+from stores import Open
 
 HEAD = """
 import os, sys, time

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import StateError
-from calibrant.store._router_state import RouterState, open_router_state
+from calibrant.store._router_state import RouterState
 
 SCOPES = {"default": {"ema": {"n": 1}, "thompson": {"text": "\u00e9", "n": 0.1}}, "other": {"ema": {"n": 5}}}
 
@@ -49,9 +49,9 @@ def uses(state: RouterState) -> list[Callable[[], object]]:
 def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is done first, in every scope; with one warning that names both files."""
     content = write(path)
-    state, other = open_router_state(path), open_router_state(path, scope="other")
+    state, other = RouterState(path), RouterState(path, scope="other")
     assert state.location == f"{path}.sqlite"
-    assert open_router_state(path, scope="new").read("ema") is None
+    assert RouterState(path, scope="new").read("ema") is None
     uses(other)[first]()
     assert state.strategies() == ["ema", "thompson"]
     assert [state.read(name) for name in ("ema", "thompson")] == [{"n": 1}, {"text": "\u00e9", "n": 0.1}]
@@ -65,18 +65,18 @@ def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pyte
 def test_the_file_is_read_once(path: Path) -> None:
     """What it holds later is not looked at, and what was forgotten does not come back."""
     write(path)
-    assert open_router_state(path).update("ema", count) == {"n": 2}
+    assert RouterState(path).update("ema", count) == {"n": 2}
     write(path, {"default": {"ema": {"n": 70}}})
-    assert open_router_state(path).read("ema") == {"n": 2}
-    assert open_router_state(path).reset() == ["ema", "thompson"]
-    assert open_router_state(path).read("ema") is None
+    assert RouterState(path).read("ema") == {"n": 2}
+    assert RouterState(path).reset() == ["ema", "thompson"]
+    assert RouterState(path).read("ema") is None
     path.unlink()
-    assert open_router_state(path).update("ema", count) == {"n": 1}
+    assert RouterState(path).update("ema", count) == {"n": 1}
 
 
 def test_reading_without_json_file_makes_nothing(path: Path) -> None:
     """An update makes the database alone."""
-    state = open_router_state(path)
+    state = RouterState(path)
     assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
     assert list(path.parent.iterdir()) == []
     state.update("ema", count)
@@ -100,7 +100,7 @@ def test_reading_without_json_file_makes_nothing(path: Path) -> None:
 def test_a_damaged_file_is_an_error(path: Path, content: bytes) -> None:
     """Each time it is used, until it is gone; nothing is made of it."""
     path.write_bytes(content)
-    state = open_router_state(path)
+    state = RouterState(path)
     for use in uses(state):
         with pytest.raises(StateError, match=r"router\.json: .*damaged.*delete it"):
             use()
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_an_error(path: Path, content: bytes) -> None:
 def test_foreign_json_files_are_left_alone(path: Path, content: bytes) -> None:
     """A slip in its name must not cost anybody a file."""
     path.write_bytes(content)
-    for use in uses(open_router_state(path)):
+    for use in uses(RouterState(path)):
         with pytest.raises(StateError, match=r"expected a router state, got .*left as it is"):
             use()
     assert path.read_bytes() == content
@@ -122,7 +122,7 @@ def test_foreign_json_files_are_left_alone(path: Path, content: bytes) -> None:
 def test_a_newer_file_is_left_alone(path: Path) -> None:
     """Who wrote it may still need it."""
     content = write(path, version=2)
-    for use in uses(open_router_state(path)):
+    for use in uses(RouterState(path)):
         with pytest.raises(StateError, match="got 2: install the newer"):
             use()
     assert path.read_bytes() == content
@@ -131,7 +131,7 @@ def test_a_newer_file_is_left_alone(path: Path) -> None:
 def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is taken over as it is, and set aside with the next update."""
     write(path, {"default": {"ema": 7, "thompson": {"n": 1}}})
-    state = open_router_state(path)
+    state = RouterState(path)
     assert state.read("thompson") == {"n": 1}
     with pytest.raises(StateError, match="expected an object"):
         state.read("ema")
@@ -144,13 +144,13 @@ def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptu
 def test_what_is_no_file_is_not_read(path: Path) -> None:
     """A pipe would make the reader wait for ever."""
     os.mkfifo(path)
-    assert open_router_state(path).update("ema", count) == {"n": 1}
+    assert RouterState(path).update("ema", count) == {"n": 1}
 
 
 def test_several_take_it_over_once(path: Path) -> None:
     """Each update counts once, though all begin at the same moment."""
     write(path)
-    states = [open_router_state(path, busy_timeout=60) for _ in range(8)]
+    states = [RouterState(path, busy_timeout=60) for _ in range(8)]
     threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]
     for thread in threads:
         thread.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 
 NOBODY = 65534
 
@@ -23,7 +23,7 @@ import sqlalchemy.dialects.sqlite
 from calibrant.core import StateError
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 
 class Counting:
     strategy = "thompson"
@@ -87,7 +87,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def stored(place: str, **options: Any) -> dict[str, int]:
     """Return the counts by provider."""
-    state = open_router_state(place, **options)
+    state = RouterState(place, **options)
     record = state.read("thompson")
     state.close()
     assert record is not None
@@ -99,7 +99,7 @@ def test_eight_processes_lose_nothing(place: str) -> None:
     run(
         """
 def work(number):
-    shared = SharedRouter(Counting("a", "b"), open_router_state(sys.argv[1], busy_timeout=60), flush_seconds=0.001)
+    shared = SharedRouter(Counting("a", "b"), RouterState(sys.argv[1], busy_timeout=60), flush_seconds=0.001)
     for _ in range(20):
         record(shared, "a", 30)
         record(shared, "b", 20)
@@ -118,10 +118,10 @@ def step(record):
     n = 0 if record is None else record["n"] + 1
     return {"n": n, "copies": [n] * 5000}
 def work(pipe):
-    state = open_router_state(place, busy_timeout=60)
+    state = RouterState(place, busy_timeout=60)
     while True:
         os.write(pipe, state.update("bandit", step)["n"].to_bytes(8, "big"))
-state = open_router_state(place, busy_timeout=60)
+state = RouterState(place, busy_timeout=60)
 highest, progress, rng, longest = -1, 0, random.Random(5), 0.0
 for number in range(kills):
     began, told = time.monotonic(), b""
@@ -159,7 +159,7 @@ def damage_after_kills(place: str, kills: int) -> list[object]:
     """Kill writers; return what is damaged, set aside or left behind afterwards."""
     # Up to half a second a kill where the first updates are slow, and a connection to the database.
     assert run(KILLS, place, str(kills), timeout=80 + 2 * kills) == "sound\n"
-    state = open_router_state(place)
+    state = RouterState(place)
     assert state.update("bandit", lambda record: record or {}) == state.read("bandit")
     state.close()
     if place.endswith(".db"):
@@ -227,14 +227,14 @@ def test_requests_go_on_where_the_disk_is_full(tmp_path: Path) -> None:
             GOES_ON
             + """
 folder, place = sys.argv[1:]
-open_router_state(place).update("other", lambda _: {"large": "x" * 1000})
+RouterState(place).update("other", lambda _: {"large": "x" * 1000})
 with open(folder + "/filler", "wb", buffering=0) as filler:
     try:
         while True:
             filler.write(b"x" * 1024)
     except OSError:
         pass
-shared = SharedRouter(Counting("a"), open_router_state(place), flush_seconds=0.001)
+shared = SharedRouter(Counting("a"), RouterState(place), flush_seconds=0.001)
 go_on(shared)
 os.unlink(folder + "/filler")
 shared.flush()
@@ -266,7 +266,7 @@ if os.getuid() == 0:  # may write anywhere
     os.setgid({NOBODY})
     import calibrant.core._files, calibrant.store._router_state  # nobody may not read them
     os.setuid({NOBODY})
-shared = SharedRouter(Counting("a"), open_router_state(sys.argv[1]), flush_seconds=0.001)
+shared = SharedRouter(Counting("a"), RouterState(sys.argv[1]), flush_seconds=0.001)
 go_on(shared)
 shared.close()
 print(len(warned), warned[-1])
@@ -286,7 +286,7 @@ def test_requests_go_on_where_the_server_is_away() -> None:
         GOES_ON
         + """
 shared = SharedRouter(
-    Counting("a"), open_router_state("postgresql://bob:hunter2@127.0.0.1:1/db"), flush_seconds=0.001
+    Counting("a"), RouterState("postgresql://bob:hunter2@127.0.0.1:1/db"), flush_seconds=0.001
 )
 go_on(shared)
 assert "hunter2" not in warned[0]
@@ -303,7 +303,7 @@ def test_two_clusters_share_a_place(place: str) -> None:
         """
 def work(scope, *providers):
     shared = SharedRouter(
-        Counting(*providers), open_router_state(sys.argv[1], scope=scope, busy_timeout=60), flush_seconds=0.001
+        Counting(*providers), RouterState(sys.argv[1], scope=scope, busy_timeout=60), flush_seconds=0.001
     )
     for _ in range(10):
         for provider in providers:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from calibrant.core import CalibrantError, ConfigurationError, Prediction, StateError
+from calibrant.core import CalibrantError, ConfigurationError, StateError
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
-Rows = Callable[..., dict[str, Prediction]]
+from stores import Open, Rows, fill
 
 SECRETS = ("hunter2-9f3", "s3cr3t-option", "bob-the-user")
-
-
-def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
-    for key, prediction in predictions.items():
-        cache.put(key, prediction)
-    cache.flush()
 
 
 @pytest.mark.parametrize(
