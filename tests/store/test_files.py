@@ -285,14 +285,3 @@ def test_an_older_version_is_recreated(
         fill(cache, rows(7))
     assert "of an older version and are dropped" in caplog.text
     assert open_cache(path).get_many(list(rows(7))) == rows(7)
-
-
-def test_other_tables_of_the_file_stay(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A database may hold more than predictions."""
-    path.parent.mkdir()
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE mine (x)")
-        connection.execute("INSERT INTO mine VALUES (5)")
-    fill(open_cache(path), rows(5))
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT x FROM mine").fetchall() == [(5,)]

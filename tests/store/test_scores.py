@@ -292,13 +292,6 @@ def test_unportable_names_are_refused(bad: object) -> None:
         Scope(account_id="a", evaluator_id="b", profile_name=bad)  # type: ignore[arg-type]
 
 
-def test_the_timeout_has_a_range(path: Path) -> None:
-    """Nothing is made before it is checked."""
-    with pytest.raises(ConfigurationError, match="busy_timeout"):
-        ScoreStore(path, busy_timeout=4000.0)
-    assert not path.exists()
-
-
 def test_a_writer_waits_for_a_lock_that_is_given_back(path: Path) -> None:
     """Short locks of other programs are no errors."""
     store = ScoreStore(path)
