@@ -7,13 +7,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 
 from calibrant.store import PredictionCache
+from processes import processes
 from stores import Open
 
 HEAD = """
@@ -27,21 +27,9 @@ def put(numbers):
 """
 
 
-@contextlib.contextmanager
-def running(code: str, path: Path) -> Iterator[Popen[str]]:
-    """Run `code` in another interpreter; kill it in the end if it still runs."""
-    process = Popen([sys.executable, "-c", HEAD + code, str(path)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def wait_for(process: Popen[str], word: str) -> None:
-    """Wait until the process says `word`."""
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"{word}\n"
+def program(code: str, path: Path) -> list[str]:
+    """Return the command that runs `code` in another interpreter."""
+    return [sys.executable, "-c", HEAD + code, str(path)]
 
 
 def texts(cache: PredictionCache, count: int) -> list[str]:
@@ -68,15 +56,13 @@ for start in range(first, first + 2000, 100):
     cache.flush()
 cache.close()
 """
-    with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(running(code, path)) for _ in range(3)]
-        for process in processes:
-            wait_for(process, "open")
-        for number, process in enumerate(processes):
+    with processes() as begin:
+        started = [begin(*program(code, path), stdin=PIPE)[0] for _ in range(3)]
+        for number, process in enumerate(started):
             assert process.stdin is not None
             process.stdin.write(f"go\n{1000 * number}\n")
             process.stdin.flush()
-        assert [process.wait(60) for process in processes] == [0, 0, 0]
+        assert [process.wait(60) for process in started] == [0, 0, 0]
     assert texts(open_cache(path), 4000) == [str(number) for number in range(4000)]
     assert_sound(path)
 
@@ -90,8 +76,9 @@ print("flushed", flush=True)
 put(range(1000, 100_000_000))
 """
     for _ in range(3):
-        with running(code, path) as process:
-            wait_for(process, "flushed")
+        with processes() as begin:
+            process, line = begin(*program(code, path))
+            assert line == "flushed\n"
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.1)
             process.send_signal(signal.SIGKILL)
@@ -110,16 +97,14 @@ time.sleep(0.5)
 print("put", flush=True)
 sys.stdin.readline()
 """
-    with running(code, path) as process:
-        wait_for(process, "put")
-        process.kill()
-        process.wait(10)
+    with processes() as begin:
+        assert begin(*program(code, path), stdin=PIPE)[1] == "put\n"
     assert texts(open_cache(path), 500) == [str(number) for number in range(500)]
 
 
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), 2)"])
 def test_a_process_that_ends_saves_what_it_put(path: Path, open_cache: Open, end: str) -> None:
     """Without closing, by an exception or by Ctrl-C."""
-    with running(f"put(range(3000))\n{end}", path) as process:
-        process.wait(30)
+    with processes() as begin:
+        begin(*program(f"put(range(3000))\n{end}", path))[0].wait(30)
     assert texts(open_cache(path), 3000) == [str(number) for number in range(3000)]

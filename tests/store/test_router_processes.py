@@ -72,19 +72,6 @@ def run(code: str, *arguments: str, timeout: float = 110, **options: Any) -> str
     return done.stdout
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.slow),
-    ]
-)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return a place of each kind, where nothing is yet."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgresql"))
-    return str(tmp_path / "state" / "router.db")
-
-
 def stored(place: str, **options: Any) -> dict[str, int]:
     """Return the counts by provider."""
     state = RouterState(place, **options)
@@ -172,14 +159,6 @@ def damage_after_kills(place: str, kills: int) -> list[object]:
 def test_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
     """What was committed is there, whole, and no lock is held for ever."""
     assert damage_after_kills(place, 12) == []
-    assert caplog.records == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_many_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    """At two hundred different moments."""
-    assert damage_after_kills(place, 200) == []
     assert caplog.records == []
 
 

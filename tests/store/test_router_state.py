@@ -19,16 +19,6 @@ from calibrant.store._router_state import RouterState
 
 Open = Callable[..., RouterState]
 
-PLACES = ["sqlite", "postgresql"]
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return a place of each kind, where nothing is yet."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgresql"))
-    return str(tmp_path / "state" / "router.db")
-
 
 @pytest.fixture
 def open_state() -> Iterator[Open]:

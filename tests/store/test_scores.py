@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from calibrant.core import ConfigurationError, StateError
 from calibrant.store import PredictionCache
 from calibrant.store._score_store import ScoreStore
 from calibrant.store._scores import Scope, Score
+from processes import processes
 
 SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 
@@ -122,7 +123,7 @@ RECORD = """
 import sys
 from calibrant.store._scores import Scope, Score
 from calibrant.store._score_store import ScoreStore
-url, who = sys.stdin.readline().strip(), int(sys.argv[1])
+url, who = sys.argv[1], int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 store = ScoreStore(url)
@@ -135,24 +136,13 @@ for number in range(40):
 
 def test_processes_record_at_once(url: str) -> None:
     """Into a database that is empty when they start; nothing is lost, and a shared run is there once."""
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for who in range(4):
-            process = Popen([sys.executable, "-c", RECORD, str(who)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
-            processes.append(process)
-        for process in processes:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{url}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
+    with processes() as begin:
+        started = [begin(sys.executable, "-c", RECORD, url, str(who), stdin=PIPE)[0] for who in range(4)]
+        for process in started:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+        assert [process.wait(60) for process in started] == [0, 0, 0, 0]
     found = values(ScoreStore(url), limit=10_000)
     assert found.count(-1.0) == 5
     for who in range(4):  # each one's in the order in which it recorded them
