@@ -207,19 +207,16 @@ def _break(fault: Fault, response: dict[str, Any]) -> None:
             _cut_off(response, choice)
         case "no_logprobs":
             choice["logprobs"] = None
-        case "partial_logprobs":
-            _first_half(choice)
         case "nan_logprobs":
             _change_logprobs(choice, lambda _: math.nan)
         case "positive_logprobs":
             _change_logprobs(choice, lambda value: 0.5 + abs(value))
-        case "wrong_model":
-            response["model"] = fault.model
 
 
 def _cut_off(response: dict[str, Any], choice: dict[str, Any]) -> None:
     """Cut an answer off inside the label, as a limit on tokens does."""
-    kept = _first_half(choice)
+    kept = _tokens(choice)
+    del kept[max(1, len(kept) // 2) :]  # with one token per label that ends before it
     text = choice["message"]["content"] or ""
     pieces = b"".join(bytes(token.get("bytes") or token["token"].encode()) for token in kept)
     choice["message"]["content"] = pieces.decode(errors="ignore") if kept else text[: len(text) // 2]
@@ -232,13 +229,6 @@ def _cut_off(response: dict[str, Any], choice: dict[str, Any]) -> None:
 
 def _tokens(choice: dict[str, Any]) -> list[dict[str, Any]]:
     return (choice.get("logprobs") or {}).get("content") or []
-
-
-def _first_half(choice: dict[str, Any]) -> list[dict[str, Any]]:
-    """Leave the first half of the tokens, at least one; with one token per label that ends before it."""
-    tokens = _tokens(choice)
-    del tokens[max(1, len(tokens) // 2) :]
-    return tokens
 
 
 def _change_logprobs(choice: dict[str, Any], change: Callable[[float], float]) -> None:

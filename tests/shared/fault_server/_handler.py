@@ -9,7 +9,6 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from email.utils import formatdate
 from typing import Any
 
 from aiohttp import web
@@ -23,7 +22,6 @@ from fault_server._records import RecordedRequest, Records
 __all__ = ["Handler"]
 
 _PIECES = 50  # of a slow drip
-_PADDING = b" " * 65536
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 seconds: closing sends RST instead of FIN
 _KEY_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"}
 _PAGE = (
@@ -81,7 +79,6 @@ class Handler:
             "reset_after_headers": _reset_after_headers,
             "hang": _hang,
             "slow_drip": _slow_drip,
-            "huge_body": _huge_body,
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -208,13 +205,8 @@ def _failure(fault: Fault, status: int, headers: dict[str, str]) -> web.Response
         message = fault.message or _CONTEXT_TOO_LONG
         return _json(status, error_body(message, code="context_length_exceeded"), headers)
     if fault.kind == "rate_limit" and fault.seconds is not None:
-        named = _as_date(fault.seconds) if fault.as_date else f"{fault.seconds:g}"
-        headers = headers | {"Retry-After": named}
+        headers = headers | {"Retry-After": f"{fault.seconds:g}"}
     return _error(status, fault.message, headers)
-
-
-def _as_date(seconds: float) -> str:
-    return formatdate(math.ceil(time.time() + seconds), usegmt=True)
 
 
 def _retry_after(wait: float) -> dict[str, str]:
@@ -256,19 +248,6 @@ async def _slow_drip(request: web.BaseRequest, fault: Fault, body: bytes) -> web
         await asyncio.sleep(pause)
         if not await _write(response, body[start : start + step]):
             break
-    return response
-
-
-async def _huge_body(request: web.BaseRequest, fault: Fault, body: bytes) -> web.StreamResponse:
-    opening, rest = b'{"padding": "', b'", ' + body[1:]
-    left = max(0, (fault.size or 0) - len(opening) - len(rest))
-    response = await _begun(request, len(opening) + left + len(rest))
-    going = await _write(response, opening)
-    while going and left:
-        going = await _write(response, _PADDING[:left])
-        left -= min(left, len(_PADDING))
-    if going:
-        await _write(response, rest)
     return response
 
 
