@@ -50,11 +50,9 @@ class Journal(Protocol):
 
     def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""
-        ...
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""
-        ...
 
 
 def prediction_to_record(prediction: Prediction) -> _Record:
