@@ -68,7 +68,7 @@ def error_of(path: Path) -> str:
         ('structure = "hierarchical"\nseparator = ">"\n', HierarchicalLabels(["cat", "dog>puppy"], ">")),
     ],
 )
-def test_labels_have_the_structure_the_file_names(tmp_path: Path, lines: str, labels: LabelSet) -> None:
+def test_labels_have_the_named_structure(tmp_path: Path, lines: str, labels: LabelSet) -> None:
     """Labels are flat unless the file names a structure; all other keys have defaults."""
     path = toml(tmp_path, f'name = "n"\nlabels = ["cat", "dog>puppy"]\nprompt = "p"\n{lines}')
     task = Task.from_file(str(path))
@@ -79,7 +79,7 @@ def test_labels_have_the_structure_the_file_names(tmp_path: Path, lines: str, la
     assert (task.scoring.strategy, task.scoring.high, task.scoring.low) == ("linear", 0.99, 0.9)
 
 
-def test_a_task_file_says_everything_about_a_task(write_task: WriteTask) -> None:
+def test_task_files_describe_whole_tasks(write_task: WriteTask) -> None:
     """Every key arrives where it belongs; data paths are relative to the file."""
     extra = """
 [model]
@@ -123,15 +123,15 @@ thresholds = "auto"
     }
 
 
-def test_a_task_file_gives_a_search_more_to_try(tmp_path: Path) -> None:
-    """Labels are spelled as in the label set."""
+def test_task_files_hold_prompts_and_descriptions(tmp_path: Path) -> None:
+    """Labels of descriptions are spelled as in the label set."""
     path = toml(tmp_path, HEAD + 'other_prompts = ["q", "r"]\n[label_descriptions]\nCAT = "It meows."\n')
     task = Task.from_file(path)
     assert (task.other_prompts, task.label_descriptions) == (("q", "r"), {"cat": "It meows."})
 
 
-def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
-    """By default there is none, and a search learns one."""
+def test_head_files_are_beside_the_task(write_task: WriteTask) -> None:
+    """The path of a head is relative to the task file; by default a search learns one."""
     assert Task.from_file(write_task()).head.model_dump() == {
         "file": None,
         "fit": "auto",
@@ -159,8 +159,8 @@ def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
         ),
     ],
 )
-def test_a_mistake_in_the_section_of_a_head_is_named(write_task: WriteTask, lines: str, said: str) -> None:
-    """With its line."""
+def test_head_mistakes_name_their_line(write_task: WriteTask, lines: str, said: str) -> None:
+    """Mistakes in the section of a head are errors with their line."""
     path = write_task(extra=f"[head]\n{lines}\n")
     first = path.read_text().splitlines().index("[head]")
     number, _, message = said.removeprefix(":").partition(":")
@@ -169,7 +169,7 @@ def test_a_mistake_in_the_section_of_a_head_is_named(write_task: WriteTask, line
 
 @pytest.mark.parametrize("value", ["validation", "val", "dev"])
 def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
-    """The split column tells them apart, under any of the usual names of validation."""
+    """The split column tells splits apart, under any of the usual names of validation."""
     columns = 'input_column = "text"\nanswer_column = "label"\nsplit_column = "part"\n'
     path = toml(tmp_path, f'{HEAD}[data]\nfile = "all.csv"\n{columns}', all_csv=TABLE.format(value=value))
     task = Task.from_file(path)
@@ -179,8 +179,8 @@ def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
     assert [example.input for example, _ in task.sources["validation"].examples()] == ["meow meow"]
 
 
-def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> None:
-    """So that a new test set can be tried without touching the data."""
+def test_own_files_win_over_common_ones(tmp_path: Path) -> None:
+    """A split with a file of its own is not read from the common file."""
     path = toml(
         tmp_path,
         HEAD + '[data]\nfile = "all.csv"\ntest = "new.csv"\n',
@@ -192,21 +192,21 @@ def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> Non
     assert rows == [["a"], [], ["c"]]
 
 
-def test_a_key_of_earlier_versions_may_stay_where_it_asks_for_nothing(tmp_path: Path) -> None:
-    """Their records hold it, too."""
+def test_former_keys_may_stay_unset(tmp_path: Path) -> None:
+    """A key of earlier versions that is switched off is ignored, as their records hold it."""
     path = toml(tmp_path, HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
     assert Task.from_file(path).model == ModelSettings(name="x")
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_fine(write_task: WriteTask) -> None:
-    """Editors on Windows write both."""
+def test_windows_files_are_read(write_task: WriteTask) -> None:
+    """A byte order mark and Windows line ends are accepted."""
     plain = write_task()
     toml = b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n")
     assert Task.from_file(write_task(toml=toml)).name == "animals"
 
 
 def test_the_example_task_is_valid() -> None:
-    """The one a new user starts with: 8 labels, three splits, no row in two of them."""
+    """The example has 8 labels and three splits that share no row."""
     task = Task.from_file(Path(__file__).parents[2] / "examples" / "transactions" / "task.toml")
     assert len(task.labels) == 8
     inputs = [row.input for row in (*task.train, *task.validation, *task.test)]
@@ -328,8 +328,8 @@ ROOT_KEYS = (
         ),
     ],
 )
-def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
-    """Tomllib keeps no positions, so they are found again in the text."""
+def test_wrong_keys_name_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    """Every wrong key is an error with its line and a remedy."""
     assert message in error_of(toml(tmp_path, text)).split("\n")
 
 
@@ -343,8 +343,8 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, text: str, messa
         ("log", LogScoring),
     ],
 )
-def test_parameters_of_a_strategy_are_those_it_takes(tmp_path: Path, name: str, strategy: Any) -> None:
-    """The names are repeated in core, which must not import the strategies."""
+def test_strategies_take_their_own_parameters(tmp_path: Path, name: str, strategy: Any) -> None:
+    """The names in core, which must not import the strategies, equal those of the strategies."""
     parameters = {field.name: field.default for field in dataclasses.fields(strategy)}
     lines = "".join(f"{key} = {value}\n" for key, value in parameters.items())
     path = toml(tmp_path, f'{HEAD}[scoring]\nstrategy = "{name}"\n[scoring.parameters]\n{lines}')
@@ -354,7 +354,7 @@ def test_parameters_of_a_strategy_are_those_it_takes(tmp_path: Path, name: str, 
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """One line each."""
+    """Each mistake has a line of the message."""
     path = toml(tmp_path, 'name = 5\nlabels = ["a", "b"]\nx = 1\n')
     assert [line.split(":")[1] for line in error_of(path).split("\n")] == ["1", "1", "3"]
 
@@ -364,18 +364,18 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     [(HEAD + "field = \n", 4), (HEAD + 'name = "twice"\n', 4), ('name = "open\n', 1), ("a = [\n1,\n", 3)],
 )
 def test_broken_toml_names_the_line(tmp_path: Path, text: str, line: int) -> None:
-    """Wherever the parser says it stopped."""
+    """The message names the line where the parser stopped."""
     assert error_of(toml(tmp_path, text)).startswith(f"task.toml:{line}: not valid TOML: ")
 
 
-def test_toml_nested_too_deeply_is_refused(write_task: WriteTask) -> None:
-    """Instead of a trace from inside the parser."""
+def test_deeply_nested_toml_is_an_error(write_task: WriteTask) -> None:
+    """TOML with hundreds of nested arrays raises ConfigurationError."""
     path = write_task(extra=f"x = {'[' * 5000}{']' * 5000}\n")
     assert "expected tables and arrays a few levels deep" in error_of(path)
 
 
-def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
-    """A directory is no task file either."""
+def test_missing_task_files_are_explained(tmp_path: Path) -> None:
+    """A missing file and a directory raise ConfigurationError."""
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(
             ConfigurationError, match="no such task file: expected a TOML file with name, labels"
@@ -384,8 +384,8 @@ def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_a_task_file_that_is_not_utf8_names_the_line(tmp_path: Path, mark: bytes) -> None:
-    """With the byte and the remedy."""
+def test_task_files_must_be_utf8(tmp_path: Path, mark: bytes) -> None:
+    """The message names line, byte and remedy."""
     path = tmp_path / "task.toml"
     path.write_bytes(mark + b'name = "n"\nprompt = "caf\xe9"\n')
     assert error_of(path) == "task.toml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
@@ -406,7 +406,7 @@ def test_a_task_file_that_is_not_utf8_names_the_line(tmp_path: Path, mark: bytes
         ("", " expected at least one row, got an empty file."),
     ],
 )
-def test_rows_that_do_not_fit_name_file_and_line(tmp_path: Path, rows: str, message: str) -> None:
+def test_wrong_rows_name_file_and_line(tmp_path: Path, rows: str, message: str) -> None:
     """A wrong answer, a wrong or missing split, and an empty file are errors with their place."""
     path = toml(tmp_path, HEAD + '[data]\nfile = "all.jsonl"\n', all_jsonl=rows)
     assert error_of(path).startswith(f"all.jsonl:{message}")
@@ -422,9 +422,7 @@ def warnings_of(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().replace(f"{path.parent}/", "") for record in caplog.records]
 
 
-def test_a_train_row_that_is_a_test_row_is_warned_of(
-    write_task: WriteTask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shared_rows_are_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
     """Every pair of splits is compared; case and surrounding space do not count."""
     row = '{"input": " TRAIN 0 Meow", "answer": "cat"}\n'
     assert warnings_of(write_task(validation=row, test=row), caplog) == [
@@ -433,13 +431,13 @@ def test_a_train_row_that_is_a_test_row_is_warned_of(
     ]
 
 
-def test_separate_splits_are_not_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
-    """Silence is the normal case, and repeated rows within a split are the user's business."""
+def test_separate_splits_raise_no_warning(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
+    """Repeated rows within one split raise no warning."""
     assert warnings_of(write_task(train=CAT * 2), caplog) == []
 
 
-def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None:
-    """Of the others it is known where they are; they may be huge, or broken."""
+def test_only_wanted_splits_are_read(write_task: WriteTask) -> None:
+    """Splits that are not wanted are not read, but their sources are kept."""
     task = Task.from_file(write_task(train="not JSON\n"), splits=("test",))
     assert (len(task.train), len(task.validation), len(task.test)) == (0, 0, 4)
     assert [example.input for example, _ in task.sources["validation"].examples()] == [
@@ -447,8 +445,8 @@ def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None
     ]
 
 
-def test_a_data_file_that_is_not_there_is_named(write_task: WriteTask) -> None:
-    """The path is relative to the task file."""
+def test_missing_data_files_are_named(write_task: WriteTask) -> None:
+    """The message says that paths are relative to the task file."""
     path = write_task()
     (path.parent / "test.jsonl").unlink()
     assert (

@@ -50,7 +50,7 @@ def as_distribution(probabilities: NDArray[np.float64]) -> LabelDistribution:
 def test_scores_stay_in_the_unit_interval(
     scorer: LinearBlendScoring, is_correct: bool, logprob: float | None
 ) -> None:
-    """Whatever the parameters."""
+    """Scores stay in [0, 1] for all parameters."""
     score = scorer.score(is_correct, logprob)
     assert type(score) is float
     assert 0.0 <= score <= 1.0
@@ -69,7 +69,7 @@ def test_more_confidence_never_scores_less(scorer: LinearBlendScoring, one: floa
 def test_proper_scores_stay_in_the_unit_interval(
     scorer: BrierScoring, probabilities: NDArray[np.float64], data: st.DataObject
 ) -> None:
-    """Right or wrong."""
+    """Proper scores stay in [0, 1] for every answer."""
     index = data.draw(st.integers(0, len(probabilities) - 1))
     score = scorer.score(False, None, distribution=as_distribution(probabilities), answer=f"label {index}")
     assert 0.0 <= score <= 1.0
@@ -80,7 +80,7 @@ def test_proper_scores_stay_in_the_unit_interval(
 def test_no_report_beats_the_true_distribution(
     scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]
 ) -> None:
-    """Expected score is maximal at the truth; the log score up to its documented cut-off."""
+    """The expected score is maximal at the truth; the log score up to its documented cut-off."""
     slack = 1e-12
     if isinstance(scorer, LogScoring):
         slack += 3 * scorer.min_probability / abs(math.log(scorer.min_probability))
@@ -88,8 +88,8 @@ def test_no_report_beats_the_true_distribution(
 
 
 @pytest.mark.parametrize("scorer", [BrierScoring(), LogScoring()])
-def test_the_best_report_on_a_grid_is_the_true_distribution(scorer: BrierScoring) -> None:
-    """Brute force over every distribution on three labels in steps of 1/20."""
+def test_the_best_report_is_the_truth(scorer: BrierScoring) -> None:
+    """Every distribution on three labels in steps of 1/20 is compared."""
     steps = [
         np.array([a, b, 20 - a - b]) / 20 for a, b in itertools.product(range(21), repeat=2) if a + b <= 20
     ]

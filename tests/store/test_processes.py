@@ -46,7 +46,7 @@ def assert_sound(path: Path) -> None:
 
 
 def test_processes_write_at_once(path: Path, open_cache: Open) -> None:
-    """Into a file that is not there when they start, some rows twice."""
+    """Several processes write into a file that is missing when they start, some rows twice."""
     code = """
 print("open", flush=True)
 sys.stdin.readline()
@@ -67,8 +67,8 @@ cache.close()
     assert_sound(path)
 
 
-def test_a_kill_loses_nothing_that_was_flushed(path: Path, open_cache: Open) -> None:
-    """Nor damages the file, in the middle of writing as fast as it can."""
+def test_kills_lose_no_flushed_rows(path: Path, open_cache: Open) -> None:
+    """A kill in the middle of writing loses no flushed row and does not damage the file."""
     code = """
 put(range(1000))
 cache.flush()
@@ -89,8 +89,8 @@ put(range(1000, 100_000_000))
         cache.close()
 
 
-def test_a_kill_loses_only_the_last_moment(path: Path, open_cache: Open) -> None:
-    """What was put half a second ago is saved, though nobody flushed."""
+def test_kills_lose_only_the_last_moment(path: Path, open_cache: Open) -> None:
+    """Rows of half a second ago are saved without a flush."""
     code = """
 put(range(500))
 time.sleep(0.5)
@@ -103,8 +103,8 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), 2)"])
-def test_a_process_that_ends_saves_what_it_put(path: Path, open_cache: Open, end: str) -> None:
-    """Without closing, by an exception or by Ctrl-C."""
+def test_ending_processes_save_their_rows(path: Path, open_cache: Open, end: str) -> None:
+    """A process saves its rows when it ends without closing, by an exception or by Ctrl-C."""
     with processes() as begin:
         begin(*program(f"put(range(3000))\n{end}", path))[0].wait(30)
     assert texts(open_cache(path), 3000) == [str(number) for number in range(3000)]

@@ -48,7 +48,7 @@ def uses(state: RouterState) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("first", range(5))
 def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is done first, in every scope; with one warning that names both files."""
+    """Any first use imports all scopes and logs one warning with both files."""
     content = write(path)
     state, other = RouterState(path), RouterState(path, scope="other")
     assert state.location == f"{path}.sqlite"
@@ -64,7 +64,7 @@ def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pyte
 
 
 def test_the_file_is_read_once(path: Path) -> None:
-    """What it holds later is not looked at, and what was forgotten does not come back."""
+    """Later content of the file is ignored, and deleted records do not come back."""
     write(path)
     assert RouterState(path).update("ema", count) == {"n": 2}
     write(path, {"default": {"ema": {"n": 70}}})
@@ -76,7 +76,7 @@ def test_the_file_is_read_once(path: Path) -> None:
 
 
 def test_reading_without_json_file_makes_nothing(path: Path) -> None:
-    """An update makes the database alone."""
+    """Only an update makes the database."""
     state = RouterState(path)
     assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
     assert list(path.parent.iterdir()) == []
@@ -101,7 +101,7 @@ def test_reading_without_json_file_makes_nothing(path: Path) -> None:
     ],
 )
 def test_unusable_files_are_left_alone(path: Path, content: bytes, message: str) -> None:
-    """Each time it is used, until it is gone; nothing is made of it."""
+    """Every use raises StateError until the file is gone, and nothing is made of it."""
     path.write_bytes(content)
     state = RouterState(path)
     for use in uses(state):
@@ -112,8 +112,8 @@ def test_unusable_files_are_left_alone(path: Path, content: bytes, message: str)
     assert state.update("ema", count) == {"n": 1}
 
 
-def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is taken over as it is, and set aside with the next update."""
+def test_damaged_records_spare_the_others(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged record is imported as it is, and set aside with the next update."""
     write(path, {"default": {"ema": 7, "thompson": {"n": 1}}})
     state = RouterState(path)
     assert state.read("thompson") == {"n": 1}
@@ -125,14 +125,14 @@ def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_not_read(path: Path) -> None:
-    """A pipe would make the reader wait for ever."""
+def test_pipes_are_not_read(path: Path) -> None:
+    """A pipe is not read, as that would wait for ever."""
     os.mkfifo(path)
     assert RouterState(path).update("ema", count) == {"n": 1}
 
 
-def test_several_take_it_over_once(path: Path) -> None:
-    """Each update counts once, though all begin at the same moment."""
+def test_several_imports_happen_once(path: Path) -> None:
+    """Each update counts once though all begin at the same moment."""
     write(path)
     states = [RouterState(path, busy_timeout=60) for _ in range(8)]
     threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]

@@ -82,7 +82,7 @@ def stored(place: str, **options: Any) -> dict[str, int]:
 
 
 def test_eight_processes_lose_nothing(place: str) -> None:
-    """A thousand outcomes each, into a place that is not there when they start."""
+    """Every outcome is counted in a place that is missing when the processes start."""
     run(
         """
 def work(number):
@@ -157,7 +157,7 @@ def damage_after_kills(place: str, kills: int) -> list[object]:
 
 
 def test_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What was committed is there, whole, and no lock is held for ever."""
+    """Committed records are whole, and no lock is held for ever."""
     assert damage_after_kills(place, 12) == []
     assert caplog.records == []
 
@@ -190,8 +190,8 @@ def go_on(shared):
 """
 
 
-def test_requests_go_on_where_the_disk_is_full(tmp_path: Path) -> None:
-    """With one warning; when there is room again, nothing is lost."""
+def test_full_disks_do_not_stop_requests(tmp_path: Path) -> None:
+    """One warning is logged, and nothing is lost once there is room again."""
     folder = tmp_path / "disk"
     folder.mkdir()
     made = shutil.which("mount") and subprocess.run(  # noqa: S603
@@ -231,8 +231,8 @@ print("fine")
 
 
 @pytest.mark.parametrize("kind", ["folder of others", pytest.param("inside a file", marks=pytest.mark.slow)])
-def test_requests_go_on_where_nothing_can_be_written(kind: str) -> None:
-    """With one warning, and one at the end that says what is lost."""
+def test_unwritable_places_do_not_stop_requests(kind: str) -> None:
+    """One warning is logged at first, and one at the end counts the lost observations."""
     folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
     try:
         (folder / "file").touch()
@@ -259,8 +259,8 @@ print(len(warned), warned[-1])
         shutil.rmtree(folder)
 
 
-def test_requests_go_on_where_the_server_is_away() -> None:
-    """With one warning that shows no password."""
+def test_missing_servers_do_not_stop_requests() -> None:
+    """One warning is logged, without the password."""
     output = run(
         GOES_ON
         + """
@@ -276,8 +276,8 @@ print(len(warned))
     assert output == "2\n"
 
 
-def test_two_clusters_share_a_place(place: str) -> None:
-    """With other providers each: scopes of their own are apart; in one scope, only what both know is kept for both."""
+def test_clusters_share_a_place(place: str) -> None:
+    """Scopes are isolated; within one scope only shared providers are kept for all."""
     run(
         """
 def work(scope, *providers):

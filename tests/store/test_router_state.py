@@ -65,7 +65,7 @@ def set_aside(place: str) -> list[str]:
 
 
 def test_updates_replace_records(place: str, open_state: Open) -> None:
-    """Others, opened before or afterwards, see what was stored."""
+    """States that were opened before and afterwards read the new record."""
     state, other = open_state(place), open_state(place)
     assert state.location in repr(state)
     assert "://" in state.location or state.location == place
@@ -80,15 +80,15 @@ def test_updates_replace_records(place: str, open_state: Open) -> None:
 
 
 def test_reading_makes_nothing(place: str, open_state: Open) -> None:
-    """Neither a file nor a folder."""
+    """Reading and resetting make neither a file nor a folder."""
     state = open_state(place)
     assert (state.read("ema"), state.strategies(), state.reset(), state.reset("ema")) == (None, [], [], [])
     if "://" not in place:
         assert not Path(place).parent.exists()
 
 
-def test_records_are_forgotten_one_by_one_or_all(place: str, open_state: Open) -> None:
-    """Saying whose were there."""
+def test_reset_deletes_one_or_all_records(place: str, open_state: Open) -> None:
+    """A reset returns the deleted names and leaves other scopes alone."""
     state, other = (open_state(place, scope=name) for name in ("one", "the other \u00e9"))
     for strategy in ("thompson", "ema", "bandit"):
         state.update(strategy, count)
@@ -102,8 +102,8 @@ def test_records_are_forgotten_one_by_one_or_all(place: str, open_state: Open) -
     assert state.update("ema", count)["n"] == 1
 
 
-def test_a_change_that_fails_changes_nothing(place: str, open_state: Open) -> None:
-    """Whatever it raises; the next one finds no lock."""
+def test_failed_changes_keep_the_record(place: str, open_state: Open) -> None:
+    """A change that raises keeps the record and leaves no lock."""
     state = open_state(place, busy_timeout=0.1)
     state.update("ema", count)
 
@@ -118,8 +118,8 @@ def test_a_change_that_fails_changes_nothing(place: str, open_state: Open) -> No
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1}])
-def test_what_is_no_json_is_not_stored(place: str, value: Any, open_state: Open) -> None:
-    """Nor a number that is not finite."""
+def test_non_json_updates_are_errors(place: str, value: Any, open_state: Open) -> None:
+    """Values that are no JSON, and numbers that are not finite, raise StateError."""
     state = open_state(place)
     state.update("ema", count)
     with pytest.raises(StateError, match="expected JSON values with finite numbers"):
@@ -139,10 +139,10 @@ def test_what_is_no_json_is_not_stored(place: str, value: Any, open_state: Open)
         ("[1]", "expected an object"),
     ],
 )
-def test_non_json_records_are_set_aside(
+def test_unreadable_records_are_set_aside(
     place: str, text: str, reason: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
-    """Infinite numbers, however written, included."""
+    """A damaged record raises StateError when read, and the next update sets it aside with one warning."""
     if "postgresql" in place:
         text = text.replace("\x00", "\x01")  # the server takes no others
     state = open_state(place)
@@ -162,7 +162,7 @@ def test_non_json_records_are_set_aside(
 
 @pytest.mark.parametrize("value", ["CAST(x'fffe7b' AS TEXT)", "x'ff'", "12"])
 def test_non_text_records_are_set_aside(tmp_path: Path, value: str, open_state: Open) -> None:
-    """SQLite stores any value in any column."""
+    """SQLite stores any value in any column; values that are no text are set aside."""
     state = open_state(tmp_path / "router.db")
     state.update("ema", count)
     with engine(str(tmp_path / "router.db")).connect() as connection:
@@ -172,10 +172,10 @@ def test_non_text_records_are_set_aside(tmp_path: Path, value: str, open_state: 
     assert state.update("ema", count) == {"version": 1, "n": 1}
 
 
-def test_a_refused_record_is_set_aside(
+def test_refused_records_are_set_aside(
     place: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
-    """By whoever changes it, with the reason; each one is kept."""
+    """A record that the change refuses is kept in another table, and the reason is logged."""
     state = open_state(place)
 
     def picky(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -192,8 +192,8 @@ def test_a_refused_record_is_set_aside(
     assert len(set(set_aside(place))) == 3
 
 
-def test_a_change_that_refuses_everything_is_an_error(place: str, open_state: Open) -> None:
-    """And the old record stands."""
+def test_changes_may_refuse_everything(place: str, open_state: Open) -> None:
+    """The error of the change is raised, and the old record stays."""
     state = open_state(place)
     state.update("ema", count)
 
@@ -206,7 +206,7 @@ def test_a_change_that_refuses_everything_is_an_error(place: str, open_state: Op
 
 
 def test_threads_share_a_state(place: str, open_state: Open) -> None:
-    """And lose nothing."""
+    """Updates of several threads are all counted."""
     state = open_state(place, busy_timeout=60)
 
     def work() -> None:
@@ -242,8 +242,8 @@ def changing(open_state: Open, place: str) -> Any:
         thread.join()
 
 
-def test_who_waits_too_long_is_told(place: str, open_state: Open) -> None:
-    """Nothing is written; reading needs no lock."""
+def test_long_waits_are_errors(place: str, open_state: Open) -> None:
+    """An update that waits too long raises StateError, and reading needs no lock."""
     state = open_state(place, busy_timeout=0.05)
     state.update("ema", count)
     with changing(open_state, place):
@@ -253,8 +253,8 @@ def test_who_waits_too_long_is_told(place: str, open_state: Open) -> None:
     assert state.update("ema", count)["n"] == 3
 
 
-def test_on_a_server_others_need_not_wait(postgresql: str, open_state: Open) -> None:
-    """A lock keeps one record only; also where it is not there yet."""
+def test_server_locks_hold_one_record(postgresql: str, open_state: Open) -> None:
+    """A lock on a server blocks one record only, also one that is missing yet."""
     with changing(open_state, postgresql):
         assert open_state(postgresql, busy_timeout=0.2).update("bandit", count)["n"] == 1
         other = open_state(postgresql, scope="other", busy_timeout=0.2)
@@ -263,8 +263,8 @@ def test_on_a_server_others_need_not_wait(postgresql: str, open_state: Open) -> 
             open_state(postgresql, busy_timeout=0.05).update("ema", count)
 
 
-def test_a_reset_waits_for_an_update(place: str, open_state: Open) -> None:
-    """So that the update does not bring the old record back."""
+def test_resets_wait_for_updates(place: str, open_state: Open) -> None:
+    """A reset waits, so that the update does not bring the old record back."""
     state = open_state(place, busy_timeout=10)
     state.update("ema", count)
     done: list[list[str]] = []
@@ -279,7 +279,7 @@ def test_a_reset_waits_for_an_update(place: str, open_state: Open) -> None:
 
 
 def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
-    """Whenever it is used, not when it is opened: it may come back."""
+    """Every use raises StateError without user and password; opening does not."""
     state = open_state("postgresql://bob:hunter2%40@127.0.0.1:1/db")
     for use in (
         lambda: state.update("ema", count),
@@ -295,7 +295,7 @@ def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
 
 
 def test_impossible_paths_are_errors(tmp_path: Path, open_state: Open) -> None:
-    """Each time it is used."""
+    """Every use of an impossible path raises StateError."""
     (tmp_path / "file").touch()
     state = open_state(tmp_path / "file" / "router.db")
     for _ in range(2):
@@ -318,26 +318,26 @@ def test_impossible_paths_are_errors(tmp_path: Path, open_state: Open) -> None:
         ("router.json", {"busy_timeout": float("nan")}),
     ],
 )
-def test_bad_settings_are_refused_at_once(
+def test_bad_settings_are_errors(
     place: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is made."""
+    """A wrong place or option raises ConfigurationError before anything is made."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"Expected|expected"):
         RouterState(place, **options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_strategy_needs_a_name(place: str, open_state: Open) -> None:
-    """That every database can hold."""
+def test_strategies_need_portable_names(place: str, open_state: Open) -> None:
+    """A name that some database cannot hold raises ConfigurationError."""
     state = open_state(place)
     for name in ("", "x" * 65, "a\nb"):
         with pytest.raises(ConfigurationError, match="Expected a strategy of 1 to 64"):
             state.update(name, count)
 
 
-def test_a_limit_on_files_loses_nothing(tmp_path: Path) -> None:
-    """A write that ends in the middle, wherever no file system can be mounted, too."""
+def test_interrupted_writes_lose_nothing(tmp_path: Path) -> None:
+    """A write that a limit on file sizes interrupts raises StateError and keeps the old record."""
     code = """
 import resource, signal, sys
 from calibrant.core import StateError

@@ -189,7 +189,7 @@ class FieldLabels(CompositeLabels):
         return next(field.labels for field in self.fields if field.name == part)
 
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
-        """Yield what is wrong with the fields of an answer."""
+        """Yield the mistakes in the fields of an answer."""
         if not isinstance(answer, dict):
             example = json.dumps({field.name: field.labels[0] for field in self.fields}, ensure_ascii=False)
             yield f"is no object of fields: write {example}, or give every field a column"
@@ -273,7 +273,7 @@ class MultiLabels(CompositeLabels):
         return _INCLUDED
 
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
-        """Yield what is wrong with a set of labels."""
+        """Yield the mistakes in a set of labels."""
         if not isinstance(answer, list):
             example = json.dumps(list(self.labels[:2]), ensure_ascii=False)
             yield f"is no list of labels: write {example}, and [] where there is none"
