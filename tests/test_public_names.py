@@ -15,85 +15,39 @@ from calibrant.cli._app import app
 from calibrant.core import CalibrantError
 
 PINNED = {
-    "calibrant": [
-        "BatchEvaluator",
-        "CalibrantError",
-        "Cascade",
-        "Classifier",
-        "ConfidenceAdapter",
-        "Example",
-        "Field",
-        "FieldLabels",
-        "HierarchicalLabels",
-        "LabelDistribution",
-        "LabelSet",
-        "LinearBlendScoring",
-        "MultiLabels",
-        "OrdinalLabels",
-        "Prediction",
-        "SigmoidScoring",
-        "Task",
-        "ThresholdScoring",
-        "load",
-        "optimize",
-    ],
-    "calibrant.adapters": ["ConfidenceAdapter"],
-    "calibrant.calibration": [
-        "IsotonicCalibrator",
-        "LabelPriorCorrection",
-        "PlattCalibrator",
-        "TemperatureCalibrator",
-        "certify_threshold",
-        "suggest_thresholds",
-    ],
-    "calibrant.cascade": [
-        "AutoMixEntailment",
-        "AvgLogprob",
-        "Cascade",
-        "Hybrid",
-        "Margin",
-        "POMDPMetaVerifier",
-        "SelfConsistencyMetaVerifier",
-        "SelfVerify",
-        "ThresholdMetaVerifier",
-        "ibc",
-        "ibc_lift",
-        "plan_cascade",
-        "routing_frontier",
-    ],
-    "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
-    "calibrant.heads": ["Head", "TextBaseline", "fit_head"],
-    "calibrant.logprobs": ["extract_distribution"],
-    "calibrant.metrics": [
-        "aurc",
-        "auroc",
-        "bootstrap_interval",
-        "brier_score",
-        "classification_summary",
-        "expected_calibration_error",
-        "paired_comparison",
-        "selective_accuracy",
-        "wilson_interval",
-    ],
-    "calibrant.optimization": ["ExemplarProposer", "optimize"],
-    "calibrant.routing": [
-        "BanditRouter",
-        "CascadeRouter",
-        "CoherenceMonitor",
-        "EMARouter",
-        "Observation",
-        "QualityGate",
-        "ThompsonRouter",
-        "TriageRouter",
-    ],
-    "calibrant.scoring": [
-        "BrierScoring",
-        "LinearBlendScoring",
-        "LogScoring",
-        "ScoringStrategy",
-        "SigmoidScoring",
-        "ThresholdScoring",
-    ],
+    package: names.split()
+    for package, names in {
+        "calibrant": (
+            "BatchEvaluator CalibrantError Cascade Classifier ConfidenceAdapter Example Field "
+            "FieldLabels HierarchicalLabels LabelDistribution LabelSet LinearBlendScoring MultiLabels "
+            "OrdinalLabels Prediction SigmoidScoring Task ThresholdScoring load optimize"
+        ),
+        "calibrant.adapters": "ConfidenceAdapter",
+        "calibrant.calibration": (
+            "IsotonicCalibrator LabelPriorCorrection PlattCalibrator TemperatureCalibrator "
+            "certify_threshold suggest_thresholds"
+        ),
+        "calibrant.cascade": (
+            "AutoMixEntailment AvgLogprob Cascade Hybrid Margin POMDPMetaVerifier "
+            "SelfConsistencyMetaVerifier SelfVerify ThresholdMetaVerifier ibc ibc_lift plan_cascade "
+            "routing_frontier"
+        ),
+        "calibrant.evaluation": "BatchEvaluator EvaluationHistory",
+        "calibrant.heads": "Head TextBaseline fit_head",
+        "calibrant.logprobs": "extract_distribution",
+        "calibrant.metrics": (
+            "aurc auroc bootstrap_interval brier_score classification_summary "
+            "expected_calibration_error paired_comparison selective_accuracy wilson_interval"
+        ),
+        "calibrant.optimization": "ExemplarProposer optimize",
+        "calibrant.routing": (
+            "BanditRouter CascadeRouter CoherenceMonitor EMARouter Observation QualityGate "
+            "ThompsonRouter TriageRouter"
+        ),
+        "calibrant.scoring": (
+            "BrierScoring LinearBlendScoring LogScoring ScoringStrategy SigmoidScoring ThresholdScoring"
+        ),
+    }.items()
 }
 PACKAGES = [
     "calibrant",
