@@ -9,15 +9,17 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from calibrant.core import DataError
-from fault_server._answers import AnswerBook, ChatRequest, error_body, read_request
+from fault_server._answers import ChatRequest, error_body, read_request
 from fault_server._faults import Fault
-from fault_server._limits import RateLimit
-from fault_server._records import RecordedRequest, Records
+from fault_server._records import RecordedRequest
+
+if TYPE_CHECKING:
+    from fault_server._server import FaultServer
 
 __all__ = ["Handler"]
 
@@ -45,35 +47,12 @@ _ERRORS = {
 }
 _SERVER_ERROR = ("The server had an error while processing your request.", "server_error", None)
 
-Script = Callable[[int, dict[str, Any]], Fault | None]
-Headers = Mapping[str, str] | Callable[[int], Mapping[str, str]]
-
 
 class Handler:
-    """Answers requests; runs on the server's event loop alone. The options are those of `FaultServer`."""
+    """Answers requests as a server behaves; runs on the server's event loop alone."""
 
-    def __init__(
-        self,
-        *,
-        book: AnswerBook,
-        script: Script,
-        limit: RateLimit,
-        records: Records,
-        latency: float,
-        api_key: str | None,
-        models: tuple[str, ...] | None,
-        max_concurrency: int | None,
-        headers: Headers,
-    ) -> None:
-        self._latency = latency
-        self._key = api_key
-        self._models = models
-        self._max_concurrency = max_concurrency
-        self._more_headers = headers
-        self._book = book
-        self._script = script
-        self._limit = limit
-        self._records = records
+    def __init__(self, server: FaultServer) -> None:
+        self._server = server
         self._wire: dict[str, Callable[[web.BaseRequest, Fault, bytes], Awaitable[web.StreamResponse]]] = {
             "reset_before_headers": _reset_before_headers,
             "reset_after_headers": _reset_after_headers,
@@ -89,7 +68,7 @@ class Handler:
         if request.method == "GET" and path == "/health":
             return _json(200, b'{"status": "ok"}')
         if request.method == "GET" and path == "/stats":
-            return _json(200, json.dumps(self._records.stats).encode())
+            return _json(200, json.dumps(self._server.stats).encode())
         if request.method == "GET" and path == "/v1/models":
             return self._list_models(request)
         return _json(404, error_body(f"Unknown request: {request.method} {path}."))
@@ -97,7 +76,9 @@ class Handler:
     def _list_models(self, request: web.BaseRequest) -> web.Response:
         if not self._knows_key(request):
             return self._refuse(401)
-        data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._models or ("fake",)]
+        data = [
+            {"id": name, "object": "model", "owned_by": "fake"} for name in self._server.models or ("fake",)
+        ]
         return _json(200, json.dumps({"object": "list", "data": data}).encode())
 
     async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -109,31 +90,31 @@ class Handler:
             asked = read_request(raw)
         except DataError as error:
             return self._refuse(400, str(error))
-        if self._models is not None and asked.model not in self._models:
+        if self._server.models is not None and asked.model not in self._server.models:
             return self._refuse(404, f"The model `{asked.model}` does not exist.")
-        most = self._max_concurrency
-        if most is not None and self._records.in_flight >= most:
+        most = self._server.max_concurrency
+        if most is not None and self._server.in_flight >= most:
             return self._refuse(429, "Too many requests at once.", {"Retry-After": "1"})
-        wait = self._limit.take(asked.prompt_tokens, arrived)
+        wait = self._server.limit.take(asked.prompt_tokens, arrived)
         if wait > 0:
-            return self._refuse(429, headers=self._limit.headers(arrived) | _retry_after(wait))
-        with self._records.flight():
+            return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
+        with self._server.flight():
             return await self._admitted(request, asked, arrived)
 
     async def _admitted(
         self, request: web.BaseRequest, asked: ChatRequest, arrived: float
     ) -> web.StreamResponse:
-        number = self._records.total
+        number = self._server.total
         failed = None
         fault, outcome, extra = None, None, {}
         try:
             extra = self._headers(number, arrived)
-            fault = self._script(number, asked.body)
+            fault = self._server.script(number, asked.body)
             if fault is None or _status_of(fault) is None:
-                outcome = self._book.outcome(asked)
+                outcome = self._server.book.outcome(asked)
         except Exception as error:  # noqa: BLE001 (whatever the user's functions raise)
             failed = f"The test's own rule, script or headers failed: {error!r}"
-        self._records.note(
+        self._server.note(
             RecordedRequest(
                 number=number,
                 text=asked.text,
@@ -143,27 +124,27 @@ class Handler:
                 fault=fault,
             )
         )
-        if self._latency:
-            await asyncio.sleep(self._latency)
+        if self._server.latency:
+            await asyncio.sleep(self._server.latency)
         if failed is not None:
             return _json(400, error_body(failed, kind="test_error"))
         if fault is None:
-            return _json(200, self._book.healthy(asked, outcome), extra)
+            return _json(200, self._server.book.healthy(asked, outcome), extra)
         status = _status_of(fault)
         if status is not None:
             return _failure(fault, status, extra)
         wire = self._wire.get(fault.kind)
         if wire is not None:
-            return await wire(request, fault, self._book.healthy(asked, outcome))
-        return _json(200, self._book.broken(fault, asked, outcome), extra)
+            return await wire(request, fault, self._server.book.healthy(asked, outcome))
+        return _json(200, self._server.book.broken(fault, asked, outcome), extra)
 
     def _headers(self, number: int, now: float) -> dict[str, str]:
-        more = self._more_headers
-        return self._limit.headers(now) | dict(more(number) if callable(more) else more)
+        more = self._server.headers
+        return self._server.limit.headers(now) | dict(more(number) if callable(more) else more)
 
     def _without_key(self, request: web.BaseRequest) -> dict[str, str]:
         lowered = {name.lower(): value for name, value in request.headers.items()}
-        key = self._key
+        key = self._server.api_key
         return {
             name: value
             for name, value in lowered.items()
@@ -171,12 +152,15 @@ class Handler:
         }
 
     def _knows_key(self, request: web.BaseRequest) -> bool:
-        return self._key is None or request.headers.get("Authorization") == f"Bearer {self._key}"
+        return (
+            self._server.api_key is None
+            or request.headers.get("Authorization") == f"Bearer {self._server.api_key}"
+        )
 
     def _refuse(
         self, status: int, message: str | None = None, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        self._records.refuse(status)
+        self._server.refuse(status)
         return _error(status, message, headers)
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.testing._client import Answer, Rule
@@ -130,21 +130,16 @@ class FaultServer(Records):
         _check(latency=latency, max_concurrency=max_concurrency, keep_requests=keep_requests, port=port)
         super().__init__(keep_requests)
         self.port = port
-        self._behaviour: dict[str, Any] = {
-            "book": AnswerBook(
-                labels,
-                Rule(_said_or_drawn(labels) if answers is None else answers, default),
-                {"field": field, "tokens": tokens, "illegal_mass": illegal_mass},
-            ),
-            "script": script_of(faults, seed),
-            "limit": RateLimit(requests=requests_per_second, tokens=tokens_per_second),
-            "records": self,
-            "latency": latency,
-            "api_key": api_key,
-            "models": None if models is None else tuple(models),
-            "max_concurrency": max_concurrency,
-            "headers": headers or {},
-        }
+        self.latency = latency
+        self.api_key = api_key
+        self.models = models
+        self.max_concurrency = max_concurrency
+        self.headers = headers or {}
+        rule = Rule(_said_or_drawn(labels) if answers is None else answers, default)
+        style = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
+        self.book = AnswerBook(labels, rule, style)
+        self.script = script_of(faults, seed)
+        self.limit = RateLimit(requests=requests_per_second, tokens=tokens_per_second)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -218,9 +213,8 @@ class FaultServer(Records):
 
         from fault_server._handler import Handler  # noqa: PLC0415 (imports aiohttp)
 
-        handler = Handler(**self._behaviour)
         # A request whose client has gone ends at once.
-        server = web.Server(handler, handler_cancellation=True, access_log=None)
+        server = web.Server(Handler(self), handler_cancellation=True, access_log=None)
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port, backlog=_BACKLOG).start()
