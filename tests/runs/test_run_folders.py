@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
-from calibrant.runs._directory import RunDirectory
-from calibrant.runs._folder import (
+from calibrant.runs._directory import (
+    RunDirectory,
     check_manifest,
     locked_folder,
     make_folder,

@@ -13,7 +13,7 @@ from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place, write_atomically
 from calibrant.core._prediction import Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
-from calibrant.runs._folder import hold_lock
+from calibrant.runs._directory import hold_lock
 
 
 class JsonlStore:
