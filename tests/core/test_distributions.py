@@ -105,6 +105,8 @@ def test_distributions_are_immutable_values() -> None:
     assert one != distribution(LogprobSpace.RAW)
     assert one != replace(one, label_mass=0.7)
     assert one != replace(one, emitted="a")
+    assert one != replace(one, logprobs=np.log([0.5, 0.2, 0.2, 0.1]))
+    assert one != replace(one, measured=np.ones(4, dtype=bool))
     assert one != "distribution"
     with pytest.raises(ValueError, match="read-only"):
         one.logprobs[0] = 0.0

@@ -56,17 +56,10 @@ def test_metrics_ignore_the_order_of_rows(data: Rows, n_bins: int, coverage: flo
         value = metric(confidence=p, correct=y)
         assert -1e-12 <= value <= 1.0 + 1e-12
         assert value == pytest.approx(metric(confidence=p[::-1], correct=y[::-1]))
+    assert selective_accuracy(confidence=p, correct=y, coverage=1.0) == pytest.approx(y.mean())
     kept = selective_accuracy(confidence=p, correct=y, coverage=coverage)
     assert -1e-12 <= kept <= 1.0 + 1e-12
     assert kept == pytest.approx(selective_accuracy(confidence=p[::-1], correct=y[::-1], coverage=coverage))
-
-
-@unhurried
-@given(rows())
-def test_full_coverage_is_plain_accuracy(data: Rows) -> None:
-    """Selecting every row gives the accuracy."""
-    p, y = data
-    assert selective_accuracy(confidence=p, correct=y, coverage=1.0) == pytest.approx(y.mean())
 
 
 @unhurried

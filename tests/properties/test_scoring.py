@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -85,17 +83,6 @@ def test_no_report_beats_the_true_distribution(
     if isinstance(scorer, LogScoring):
         slack += 3 * scorer.min_probability / abs(math.log(scorer.min_probability))
     assert expected_score(scorer, truth, report) <= expected_score(scorer, truth, truth) + slack
-
-
-@pytest.mark.parametrize("scorer", [BrierScoring(), LogScoring()])
-def test_the_best_report_is_the_truth(scorer: BrierScoring) -> None:
-    """Every distribution on three labels in steps of 1/20 is compared."""
-    steps = [
-        np.array([a, b, 20 - a - b]) / 20 for a, b in itertools.product(range(21), repeat=2) if a + b <= 20
-    ]
-    for truth in (np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.05, 0.05]), np.array([0.25, 0.7, 0.05])):
-        best = max(steps, key=lambda report: expected_score(scorer, truth, report))
-        assert best == pytest.approx(truth)
 
 
 def expected_score(scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]) -> float:

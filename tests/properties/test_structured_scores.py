@@ -96,24 +96,11 @@ def test_tree_brier_is_the_mean_over_levels(shares: NDArray[np.float64], true: i
 
 
 @unhurried
-@given(LABEL_SETS, simplexes, simplexes)
-def test_brier_is_strictly_proper(
-    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
+@given(LABEL_SETS, simplexes, simplexes, st.sampled_from([BrierScoring(), LogScoring(1e-4)]))
+def test_proper_scores_are_strictly_proper(
+    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64], strategy: ScoringStrategy
 ) -> None:
-    """The truth wins by at least the squared error of the distribution over the number of questions."""
-    gain = expected(labels, true, true, BrierScoring()) - expected(labels, other, true, BrierScoring())
-    assert gain >= -1e-12
-    if np.abs(true - other).max() > 1e-3:
-        assert gain > 0.0
-
-
-@unhurried
-@given(LABEL_SETS, simplexes, simplexes)
-def test_the_log_score_is_proper(
-    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
-) -> None:
-    """The truth wins where probabilities are above the cut-off."""
-    strategy = LogScoring(1e-4)
+    """The true distribution has the highest expected score; no probability is below the cut-off of the log score."""
     gain = expected(labels, true, true, strategy) - expected(labels, other, true, strategy)
     assert gain >= -1e-12
     if np.abs(true - other).max() > 1e-3:
