@@ -202,14 +202,7 @@ def test_byte_order_marks_are_skipped(tmp_path: Path) -> None:
     assert [dict(row.values) for row in read_rows(table)] == [{"input": "a", "answer": "b"}]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        ('{"input": "a"'),
-        ("[" * 100_000),
-        ('{"input": ' + "1" * 5000 + "}"),
-    ],
-)
+@pytest.mark.parametrize("broken", [('{"input": "a"'), ("[" * 100_000), ('{"input": ' + "1" * 5000 + "}")])
 def test_broken_json_names_the_line(tmp_path: Path, broken: str) -> None:
     """Every error of the JSON parser becomes a DataError with the line."""
     path = write(tmp_path, "rows.jsonl", '{"input": "a"}\n' + broken + "\n")

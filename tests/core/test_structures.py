@@ -29,7 +29,7 @@ from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(
-    ["Bills", "Bills/Gas", "Food/Out/Bar", "Food/Out/Café", "Food/In", "bills / Water"],
+    ["Bills", "Bills/Gas", "Food/Out/Bar", "Food/Out/Café", "Food/In", "bills / Water"]
 )
 
 names = st.lists(
@@ -230,10 +230,7 @@ def test_wrong_trees_are_errors(labels: list[str], separator: str, message: str)
 
 # --- both ---------------------------------------------------------------------------------------
 
-STRUCTURED = [
-    (STARS, "4 stars", "2 stars"),
-    (MONEY, "Food/Out/Bar", "Food/In"),
-]
+STRUCTURED = [(STARS, "4 stars", "2 stars"), (MONEY, "Food/Out/Bar", "Food/In")]
 
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)

@@ -20,13 +20,7 @@ from calibrant.core import (
     Task,
 )
 from calibrant.core._settings import ModelSettings
-from calibrant.scoring import (
-    BrierScoring,
-    LinearBlendScoring,
-    LogScoring,
-    SigmoidScoring,
-    ThresholdScoring,
-)
+from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, SigmoidScoring, ThresholdScoring
 
 WriteTask = Callable[..., Path]
 
@@ -132,11 +126,7 @@ def test_task_files_hold_prompts_and_descriptions(tmp_path: Path) -> None:
 
 def test_head_files_are_beside_the_task(write_task: WriteTask) -> None:
     """The path of a head is relative to the task file; by default a search learns one."""
-    assert Task.from_file(write_task()).head.model_dump() == {
-        "file": None,
-        "fit": "auto",
-        "embeddings": None,
-    }
+    assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto", "embeddings": None}
     path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\nembeddings = "model2vec:a/b"\n')
     assert Task.from_file(path).head.model_dump() == {
         "file": path.parent / "heads/one.json",

@@ -99,9 +99,7 @@ def models(
             position = draw(st.integers(int(tokens[0] == b'"'), len(tokens) - 1))
             bad = (b'"' if not position else b"") + b"~" + tokens[position][-1:]
             spellings.setdefault((*tokens[:position], bad), None)
-    weights = draw(
-        st.lists(st.floats(1e-3, 1.0), min_size=len(spellings), max_size=len(spellings)),
-    )
+    weights = draw(st.lists(st.floats(1e-3, 1.0), min_size=len(spellings), max_size=len(spellings)))
     total = sum(weights)
     return (
         labels,

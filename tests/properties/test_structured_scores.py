@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.adapters._rows import ConfidenceGrader
-from calibrant.core import (
-    HierarchicalLabels,
-    LabelSet,
-    OrdinalLabels,
-    Outcome,
-    Prediction,
-)
+from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, Outcome, Prediction
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,

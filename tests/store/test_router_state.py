@@ -281,12 +281,7 @@ def test_resets_wait_for_updates(place: str, open_state: Open) -> None:
 def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
     """Every use raises StateError without user and password; opening does not."""
     state = open_state("postgresql://bob:hunter2%40@127.0.0.1:1/db")
-    for use in (
-        lambda: state.update("ema", count),
-        lambda: state.read("ema"),
-        state.strategies,
-        state.reset,
-    ):
+    for use in (lambda: state.update("ema", count), lambda: state.read("ema"), state.strategies, state.reset):
         with pytest.raises(StateError) as caught:
             use()  # type: ignore[no-untyped-call]
         assert "hunter2" not in str(caught.value)

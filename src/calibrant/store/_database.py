@@ -108,12 +108,7 @@ class Database:
     pool: ClassVar[type[Pool] | None] = None
 
     def __init__(
-        self,
-        location: Location,
-        *,
-        busy_timeout: float,
-        create: bool = True,
-        recreate: bool = True,
+        self, location: Location, *, busy_timeout: float, create: bool = True, recreate: bool = True
     ) -> None:
         if not 0 <= busy_timeout <= 3600:
             raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
