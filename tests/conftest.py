@@ -24,7 +24,6 @@ hypothesis.settings.load_profile("calibrant")
 
 # Skips that say something about the case itself, not about what this machine lacks.
 EXPECTED_SKIPS = (
-    "a server has no files of ours",
     "a coroutine cannot raise StopIteration",
     "no file system can be mounted here",
     "no IPv6 here",

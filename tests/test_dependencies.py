@@ -12,8 +12,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 @pytest.mark.parametrize("name", ["gepa", "xllamacpp"])
-def test_what_breaks_between_versions_has_an_upper_bound(name: str) -> None:
-    """Their next version may call us, or be called, in another way."""
+def test_fragile_dependencies_have_upper_bounds(name: str) -> None:
+    """Libraries whose next version may call us in another way have an upper bound."""
     declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["local"]]
     (found,) = [one for one in declared if re.match(r"[\w-]+", one)[0] == name]  # type: ignore[index]
     assert re.search(r">=[\d.]+,<\d", found)

@@ -32,7 +32,7 @@ def texts(name: str) -> Iterator[ast.Constant]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_print_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every example of the module, in a folder of its own."""
+    """Every example of the module runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     names = vars(importlib.import_module(name))
     runner, parser = doctest.DocTestRunner(), doctest.DocTestParser()

@@ -11,8 +11,8 @@ from calibrant.inference import Classifier, open_client
 from calibrant.testing import FakeClient, fake_model
 
 
-def test_a_name_opens_the_fake_until_the_block_ends(animals: FakeClient) -> None:
-    """In a classifier, too, which leaves closing it to nobody else."""
+def test_names_open_fakes_inside_the_block(animals: FakeClient) -> None:
+    """A classifier opens the fake by its name and closes it; the name ends with the block."""
     with fake_model("fake/animals", animals) as name:
         assert open_client(name) is animals
         with pytest.raises(ConfigurationError, match="there are: fake/animals"):
@@ -22,8 +22,8 @@ def test_a_name_opens_the_fake_until_the_block_ends(animals: FakeClient) -> None
         open_client("fake/animals")
 
 
-def test_a_function_is_told_how_the_model_is_opened(animals: FakeClient) -> None:
-    """Name and settings, at every opening."""
+def test_functions_receive_the_opening_settings(animals: FakeClient) -> None:
+    """The function gets name and settings at every opening."""
     opened: list[tuple[str, dict[str, Any]]] = []
 
     def open_it(name: str, **settings: Any) -> FakeClient:
@@ -37,7 +37,7 @@ def test_a_function_is_told_how_the_model_is_opened(animals: FakeClient) -> None
 
 
 def test_blocks_nest(animals: FakeClient) -> None:
-    """The inner one counts, and gives the name back."""
+    """The inner block counts, and gives the name back."""
     inner = FakeClient(["cat", "dog"], {}, default="dog")
     with fake_model("fake/animals", animals):
         with fake_model("fake/animals", inner):
@@ -45,14 +45,14 @@ def test_blocks_nest(animals: FakeClient) -> None:
         assert open_client("fake/animals") is animals
 
 
-def test_a_real_name_is_replaced(animals: FakeClient) -> None:
-    """So that a task file can be tested as it stands; afterwards the name is what it was."""
+def test_real_names_are_replaced(animals: FakeClient) -> None:
+    """A task file can be tested with the name of a real model, which works again afterwards."""
     with fake_model("openai/gpt-4.1-mini", animals):
         assert open_client("openai/gpt-4.1-mini") is animals
     assert open_client("openai/gpt-4.1-mini", options={"api_key": "k"}) is not animals
 
 
-def test_a_fake_needs_a_name(animals: FakeClient) -> None:
-    """An empty one would never be opened."""
+def test_fakes_need_names(animals: FakeClient) -> None:
+    """An empty name raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="such as fake/model"), fake_model(" ", animals):
         pass

@@ -60,7 +60,7 @@ def read(check: ModuleType, tmp_path: Path) -> Read:
     ],
 )
 def test_questions_are_riddles(check: ModuleType, line: str) -> None:
-    """Alone, or behind a verb."""
+    """A question is found at the beginning and behind a verb."""
     assert check.house.is_riddle(line)
 
 
@@ -73,25 +73,25 @@ def test_questions_are_riddles(check: ModuleType, line: str) -> None:
         "Rows whose label is known.",
     ],
 )
-def test_sentences_are_none(check: ModuleType, line: str) -> None:
-    """A predicate, a moment and a relative clause are plain English."""
+def test_plain_sentences_are_no_riddles(check: ModuleType, line: str) -> None:
+    """A predicate, a moment and a relative clause pass."""
     assert not check.house.is_riddle(line)
 
 
 def test_code_lines_leave_words_out(read: Read, check: ModuleType) -> None:
-    """Docstrings, comments and blank lines are none; every line of another text is one."""
+    """Docstrings, comments and blank lines do not count; every line of another text does."""
     source = '"""Title.\n\nMore.\n"""\n\n# why\nTEXT = """a\nb\n"""\n\n\ndef f():  # here\n    """Do it."""\n'
     assert check.house.code_lines(read(source)) == 4
 
 
-def test_parameters_do_not_make_a_function_long(read: Read, check: ModuleType) -> None:
-    """The body counts: 40 lines pass, 41 do not."""
+def test_parameters_do_not_count(read: Read, check: ModuleType) -> None:
+    """Only the body counts: 40 lines pass, 41 do not."""
     parameters = ",\n    ".join(f"p{n}" for n in range(60))
     passing = f"def wide(\n    {parameters},\n):\n" + "    pass\n" * 40
     assert [place.name for place in check.house.long_functions(read(passing + LONG))] == ["house.room.long"]
 
 
-def test_a_new_break_fails(read: Read, check: ModuleType) -> None:
+def test_new_breaks_fail(read: Read, check: ModuleType) -> None:
     """Each rule names the place."""
     none = dict.fromkeys(check.RULES, ())
     for source in (LONG, "\n" * 501, '"""What it is."""\n'):
@@ -99,8 +99,8 @@ def test_a_new_break_fails(read: Read, check: ModuleType) -> None:
         assert "room.py:1  house.room" in message
 
 
-def test_a_debt_excuses_until_it_is_paid(read: Read, check: ModuleType) -> None:
-    """Then it fails where it still stands on the list; shrinking deletes it, and no other."""
+def test_paid_debts_fail(read: Read, check: ModuleType) -> None:
+    """A debt that is paid fails while it stands on the list; shrinking deletes it, and no other."""
     text = 'long_modules = []\nlong_functions = [\n    "house.room.long",\n]\nriddles = [\n    "house.room",\n]\n'
     debts = check.tomllib.loads(text)
     assert check.failures(read('"""What it is."""\n' + LONG), debts) == []
@@ -110,7 +110,7 @@ def test_a_debt_excuses_until_it_is_paid(read: Read, check: ModuleType) -> None:
     assert check.shrunk(text, modules) == text.replace('    "house.room",\n', "")
 
 
-def test_a_list_cannot_be_left_out(read: Read, check: ModuleType) -> None:
-    """Nor one be added that no rule reads."""
+def test_lists_match_the_rules(read: Read, check: ModuleType) -> None:
+    """A missing list and a list without a rule fail."""
     assert check.failures(read(""), dict.fromkeys([*check.RULES, "other"], ())) != []
     assert check.failures(read(""), {}) != []

@@ -32,8 +32,8 @@ def declared(package: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_type_checkers_see_what_is_imported(package: str) -> None:
-    """Every public name, from the module that it really comes from."""
+def test_type_checkers_see_the_same_names(package: str) -> None:
+    """Every public name comes from the module that type checkers see."""
     module, homes = importlib.import_module(package), declared(package)
     assert set(homes) == set(module.__all__)
     assert set(dir(module)) == set(homes)
@@ -42,22 +42,22 @@ def test_type_checkers_see_what_is_imported(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["calibrant.cascade", "calibrant.routing", "calibrant.inference"])
-def test_a_star_imports_everything(package: str) -> None:
-    """What ``__all__`` lists."""
+def test_star_imports_follow_all(package: str) -> None:
+    """A star import gives what ``__all__`` lists."""
     found: dict[str, Any] = {}
     exec(f"from {package} import *", found)  # noqa: S102 (the statement is what is tested)
     assert set(importlib.import_module(package).__all__) <= set(found)
 
 
 def test_objects_are_pickled_and_copied() -> None:
-    """They belong to the module that defines them."""
+    """Objects belong to the module that defines them."""
     for value in (Limits(concurrency=3), CascadeSettings(threshold=0.5)):
         assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301 (our own)
         assert copy.deepcopy(value) == value
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    """As in any other module."""
+def test_unknown_names_are_attribute_errors() -> None:
+    """An unknown name raises AttributeError."""
     module = importlib.import_module("calibrant.cascade")
     with pytest.raises(AttributeError, match=r"module 'calibrant\.cascade' has no attribute 'Cascad'"):
         getattr(module, "Cascad")  # noqa: B009 (mypy knows that it is not there)
@@ -71,24 +71,24 @@ FORMER = {
 }
 
 
-def test_former_names_are_found_for_one_version() -> None:
-    """With a warning that says where each is now."""
+def test_former_names_work_with_a_warning() -> None:
+    """The warning says where the name is now."""
     for (package, name), home in FORMER.items():
         with pytest.warns(DeprecationWarning, match=rf"{package}\.{name} is .*{home}"):
             found = getattr(importlib.import_module(package), name)
         assert found is getattr(importlib.import_module(home), name)
 
 
-def test_a_name_with_another_public_home_says_so() -> None:
-    """So that one line is all there is to change."""
+def test_moved_names_show_their_home() -> None:
+    """The warning shows the new public home of the name."""
     with pytest.warns(
         DeprecationWarning, match="calibrant.inference.Limits is calibrant.core.Limits now: import it"
     ):
         assert importlib.import_module("calibrant.inference").Limits is Limits
 
 
-def test_the_warning_names_the_line_that_used_it() -> None:
-    """Where it has to be changed."""
+def test_warnings_name_the_users_line() -> None:
+    """The warning names the line that used the former name."""
     with pytest.warns(DeprecationWarning, match="not public") as seen:
         _ = importlib.import_module("calibrant.core").read_json_object
     assert [Path(one.filename).name for one in seen] == ["test_lazy_names.py"]

@@ -70,12 +70,12 @@ def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
 
 
 def test_nothing_heavy_is_loaded() -> None:
-    """Neither a provider's library nor a solver nor a template engine, whichever package is used."""
+    """No provider's library, solver or template engine is loaded by imports and help."""
     assert heavy_after(STEPS) == {key: [] for key in STEPS}
 
 
 def test_the_check_can_fail() -> None:
-    """A package that is loaded is seen."""
+    """The check reports a heavy package that is loaded."""
     assert heavy_after({"jinja2": "import calibrant, jinja2"}) == {"jinja2": ["jinja2"]}
 
 
@@ -117,7 +117,7 @@ UNUSED = {
 
 
 def test_a_plain_evaluation_loads_what_it_uses(tmp_path: Path) -> None:
-    """At most so many modules, and no package that other tasks need."""
+    """An evaluation loads a limited number of modules, and no package that other tasks need."""
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "rows.csv").write_text("input,answer,split\nmeow,cat,test\nwoof,dog,test\n")
     done = subprocess.run(  # noqa: S603 (our own code)

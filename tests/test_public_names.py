@@ -15,85 +15,39 @@ from calibrant.cli._app import app
 from calibrant.core import CalibrantError
 
 PINNED = {
-    "calibrant": [
-        "BatchEvaluator",
-        "CalibrantError",
-        "Cascade",
-        "Classifier",
-        "ConfidenceAdapter",
-        "Example",
-        "Field",
-        "FieldLabels",
-        "HierarchicalLabels",
-        "LabelDistribution",
-        "LabelSet",
-        "LinearBlendScoring",
-        "MultiLabels",
-        "OrdinalLabels",
-        "Prediction",
-        "SigmoidScoring",
-        "Task",
-        "ThresholdScoring",
-        "load",
-        "optimize",
-    ],
-    "calibrant.adapters": ["ConfidenceAdapter"],
-    "calibrant.calibration": [
-        "IsotonicCalibrator",
-        "LabelPriorCorrection",
-        "PlattCalibrator",
-        "TemperatureCalibrator",
-        "certify_threshold",
-        "suggest_thresholds",
-    ],
-    "calibrant.cascade": [
-        "AutoMixEntailment",
-        "AvgLogprob",
-        "Cascade",
-        "Hybrid",
-        "Margin",
-        "POMDPMetaVerifier",
-        "SelfConsistencyMetaVerifier",
-        "SelfVerify",
-        "ThresholdMetaVerifier",
-        "ibc",
-        "ibc_lift",
-        "plan_cascade",
-        "routing_frontier",
-    ],
-    "calibrant.evaluation": ["BatchEvaluator", "EvaluationHistory"],
-    "calibrant.heads": ["Head", "TextBaseline", "fit_head"],
-    "calibrant.logprobs": ["extract_distribution"],
-    "calibrant.metrics": [
-        "aurc",
-        "auroc",
-        "bootstrap_interval",
-        "brier_score",
-        "classification_summary",
-        "expected_calibration_error",
-        "paired_comparison",
-        "selective_accuracy",
-        "wilson_interval",
-    ],
-    "calibrant.optimization": ["ExemplarProposer", "optimize"],
-    "calibrant.routing": [
-        "BanditRouter",
-        "CascadeRouter",
-        "CoherenceMonitor",
-        "EMARouter",
-        "Observation",
-        "QualityGate",
-        "ThompsonRouter",
-        "TriageRouter",
-    ],
-    "calibrant.scoring": [
-        "BrierScoring",
-        "LinearBlendScoring",
-        "LogScoring",
-        "ScoringStrategy",
-        "SigmoidScoring",
-        "ThresholdScoring",
-    ],
+    package: names.split()
+    for package, names in {
+        "calibrant": (
+            "BatchEvaluator CalibrantError Cascade Classifier ConfidenceAdapter Example Field "
+            "FieldLabels HierarchicalLabels LabelDistribution LabelSet LinearBlendScoring MultiLabels "
+            "OrdinalLabels Prediction SigmoidScoring Task ThresholdScoring load optimize"
+        ),
+        "calibrant.adapters": "ConfidenceAdapter",
+        "calibrant.calibration": (
+            "IsotonicCalibrator LabelPriorCorrection PlattCalibrator TemperatureCalibrator "
+            "certify_threshold suggest_thresholds"
+        ),
+        "calibrant.cascade": (
+            "AutoMixEntailment AvgLogprob Cascade Hybrid Margin POMDPMetaVerifier "
+            "SelfConsistencyMetaVerifier SelfVerify ThresholdMetaVerifier ibc ibc_lift plan_cascade "
+            "routing_frontier"
+        ),
+        "calibrant.evaluation": "BatchEvaluator EvaluationHistory",
+        "calibrant.heads": "Head TextBaseline fit_head",
+        "calibrant.logprobs": "extract_distribution",
+        "calibrant.metrics": (
+            "aurc auroc bootstrap_interval brier_score classification_summary "
+            "expected_calibration_error paired_comparison selective_accuracy wilson_interval"
+        ),
+        "calibrant.optimization": "ExemplarProposer optimize",
+        "calibrant.routing": (
+            "BanditRouter CascadeRouter CoherenceMonitor EMARouter Observation QualityGate "
+            "ThompsonRouter TriageRouter"
+        ),
+        "calibrant.scoring": (
+            "BrierScoring LinearBlendScoring LogScoring ScoringStrategy SigmoidScoring ThresholdScoring"
+        ),
+    }.items()
 }
 PACKAGES = [
     "calibrant",
@@ -184,36 +138,36 @@ def find(path: str) -> object:
     return found
 
 
-def test_the_version_is_that_of_the_installation() -> None:
-    """Written in pyproject.toml alone; the command prints the same."""
+def test_versions_agree() -> None:
+    """The version of pyproject.toml is that of the package and of the command."""
     assert calibrant.__version__ == metadata.version("calibrant")
     assert CliRunner().invoke(app, ["--version"]).output == f"calibrant {calibrant.__version__}\n"
 
 
 @pytest.mark.parametrize("package", PINNED)
 def test_pinned_names_are_public(package: str) -> None:
-    """Importable, and listed in ``__all__``."""
+    """Every pinned name is importable and listed in ``__all__``."""
     module = importlib.import_module(package)
     for name in PINNED[package]:
         assert getattr(module, name) is not None
         assert name in module.__all__
 
 
-def test_the_root_exports_exactly_the_pinned_names() -> None:
-    """Everything else lives one level down."""
+def test_the_root_exports_pinned_names_alone() -> None:
+    """The root package exports the pinned names and nothing else."""
     assert calibrant.__all__ == PINNED["calibrant"]
     assert dir(calibrant) == PINNED["calibrant"]
 
 
-def test_an_unknown_root_name_is_an_attribute_error() -> None:
-    """So that ``hasattr`` and tools work."""
+def test_unknown_root_names_are_errors() -> None:
+    """An unknown name raises AttributeError, so that ``hasattr`` and tools work."""
     assert not hasattr(calibrant, "Clasifier")
     with pytest.raises(ImportError):
         exec("from calibrant import Clasifier", {})  # noqa: S102 (what a user types)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_lists_its_names_in_order(package: str) -> None:
+def test_packages_list_their_names(package: str) -> None:
     """``__all__`` exists, is sorted as ruff sorts it, has no duplicates, and every name is there."""
     module = importlib.import_module(package)
     names = module.__all__
@@ -224,8 +178,8 @@ def test_every_package_lists_its_names_in_order(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_has_an_example(package: str) -> None:
-    """In its own docstring, not in that of a base class."""
+def test_public_names_have_examples(package: str) -> None:
+    """The example is in the name's own docstring, not in that of a base class."""
     module = importlib.import_module(package)
     names = [name for name in module.__all__ if f"{package}.{name}" not in WITHOUT_EXAMPLE]
     assert [name for name in names if ">>>" not in (getattr(module, name).__doc__ or "")] == []
@@ -233,7 +187,7 @@ def test_every_public_name_has_an_example(package: str) -> None:
 
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_pinned_parameters_keep_name_and_kind(path: str) -> None:
-    """Positional ones their order too; parameters of our own may stand between keyword-only ones."""
+    """Positional parameters keep their order too; others may stand between keyword-only ones."""
     parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
     positional, _, keyword = SIGNATURES[path].partition("*")
     found = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -244,19 +198,19 @@ def test_pinned_parameters_keep_name_and_kind(path: str) -> None:
 
 @pytest.mark.parametrize("path", DEFAULTS)
 def test_pinned_defaults_stay(path: str) -> None:
-    """A changed default changes everyone's numbers."""
+    """A changed default would change everyone's numbers."""
     parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
     assert {name: parameters[name].default for name in DEFAULTS[path]} == DEFAULTS[path]
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_pinned_attributes_stay(name: str) -> None:
-    """Read by every program that looks at a prediction."""
+    """Pinned attributes of results stay, as users' programs read them."""
     assert set(getattr(calibrant, name).__dataclass_fields__) >= ATTRIBUTES[name]
 
 
 def test_classification_has_asynchronous_twins() -> None:
-    """Each with the parameters of the other."""
+    """Each twin has the parameters of the other."""
     classifier = calibrant.Classifier
     for name in ("classify", "classify_many"):
         plain, twin = getattr(classifier, name), getattr(classifier, f"a{name}")
@@ -265,8 +219,8 @@ def test_classification_has_asynchronous_twins() -> None:
         assert not inspect.iscoroutinefunction(plain)
 
 
-def test_every_error_class_is_public() -> None:
-    """Whatever calibrant raises on purpose can be caught by a public name."""
+def test_error_classes_are_public() -> None:
+    """Every error that calibrant raises on purpose has a public name."""
     core = importlib.import_module("calibrant.core")
     seen = [CalibrantError]
     for error in seen:

@@ -19,8 +19,8 @@ CONSOLE = "\n".join(re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL))
 pytestmark = EMBEDDED
 
 
-def test_quick_start_runs_and_prints_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every Python block, in order, in one namespace."""
+def test_the_quick_start_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every Python block runs in order, in one namespace, and prints what it shows."""
     assert len(BLOCKS) >= 2
     namespace: dict[str, object] = {}
     for block in BLOCKS:
@@ -30,8 +30,8 @@ def test_quick_start_runs_and_prints_what_it_promises(capsys: pytest.CaptureFixt
     assert re.search(r"^On held-out rows log loss goes from 0\.\d+ to 0\.\d+", printed, re.MULTILINE)
 
 
-def test_commands_in_readme_exist() -> None:
-    """Each `calibrant` command of README is one the program knows."""
+def test_readme_commands_exist() -> None:
+    """Each `calibrant` command of README is one the program has."""
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     named = set(re.findall(r"^calibrant (\w+)", CONSOLE, re.MULTILINE))
     assert named

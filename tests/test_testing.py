@@ -47,7 +47,7 @@ class TestFakeResponse:
     @pytest.mark.parametrize("path", ["category", "classification.name", "results[].category"])
     @pytest.mark.parametrize("label", LABELS)
     def test_tokens_join_to_the_content(self, split: Any, path: Any, label: Any) -> None:
-        """However a label is split and wherever it stands."""
+        """The tokens join to the content, however a label is split and wherever it stands."""
         response = fake_response(label, LABELS, PROBABILITIES, field=path, tokens=split)
         joined = b"".join(bytes(token["bytes"]) for token in tokens_of(response))
         assert joined.decode() == text_of(response)
@@ -56,21 +56,21 @@ class TestFakeResponse:
     @pytest.mark.parametrize("split", ["label", "characters", "bytes", by_threes])
     @pytest.mark.parametrize("label", LABELS)
     def test_token_probabilities_multiply_to_the_labels(self, split: Any, label: Any) -> None:
-        """Along the trie the product is the label's probability."""
+        """The product of the tokens is the label's probability."""
         response = fake_response(label, LABELS, PROBABILITIES, tokens=split)
         joint = math.fsum(token["logprob"] for token in tokens_of(response))
         assert math.exp(joint) == pytest.approx(PROBABILITIES[LABELS.index(label)])
 
     @pytest.mark.parametrize("split", ["label", "characters", "bytes", by_threes])
-    def test_alternatives_sum_to_one_at_every_token(self, split: Any) -> None:
+    def test_alternatives_sum_to_one(self, split: Any) -> None:
         """Untruncated alternatives are a distribution."""
         response = fake_response("Bills", LABELS, PROBABILITIES, tokens=split, top_logprobs=20)
         for token in tokens_of(response):
             assert math.fsum(math.exp(a["logprob"]) for a in token["top_logprobs"]) == pytest.approx(1.0)
 
     @pytest.mark.parametrize("label", ["Bills", "Food"])
-    def test_the_reader_finds_the_distribution_that_was_put_in(self, label: Any) -> None:
-        """With whole labels every probability comes back."""
+    def test_the_reader_finds_the_given_distribution(self, label: Any) -> None:
+        """Every probability is read back with whole labels."""
         response = fake_response(label, LABELS, PROBABILITIES)
         found = extract_distribution(response, LABELS, "category")
         assert found.probabilities == pytest.approx(PROBABILITIES)
@@ -78,7 +78,7 @@ class TestFakeResponse:
         assert found.label_mass == pytest.approx(1.0)
 
     def test_shared_prefixes_part_where_their_tokens_part(self) -> None:
-        """Bills is Bills only once its quote is there."""
+        """Labels with a shared prefix part where their tokens part."""
         content = tokens_of(fake_response("Bills", LABELS, PROBABILITIES, tokens="characters"))
         shares = {a["token"]: math.exp(a["logprob"]) for a in content[1]["top_logprobs"]}
         assert shares == pytest.approx({"B": 0.7, "F": 0.2, "M": 0.1})
@@ -86,25 +86,21 @@ class TestFakeResponse:
         assert shares == pytest.approx({'"': 4 / 7, "/": 3 / 7})
 
     def test_alternatives_are_cut_and_sorted(self) -> None:
-        """Only the most probable, most probable first."""
+        """Only the most probable alternatives are listed, most probable first."""
         (_, value, _) = tokens_of(fake_response("Müll", LABELS, PROBABILITIES, top_logprobs=2))
         assert [a["token"] for a in value["top_logprobs"]] == ['Bills"', 'Bills/Gas"']
         assert math.exp(value["logprob"]) == pytest.approx(0.1)
 
-    def test_no_alternatives_wanted_means_no_logprobs(self) -> None:
-        """As a provider that was not asked."""
-        assert fake_response("Food", LABELS, top_logprobs=0)["choices"][0]["logprobs"] is None
-
-    def test_illegal_mass_is_reported_as_raw_engines_do(self) -> None:
-        """The labels share what is left."""
+    def test_illegal_mass_is_reported(self) -> None:
+        """The labels share what the illegal mass leaves."""
         response = fake_response("Food", LABELS, PROBABILITIES, illegal_mass=0.9)
         assert math.exp(tokens_of(response)[1]["logprob"]) == pytest.approx(0.02)
         found = extract_distribution(response, LABELS, "category", space="raw")
         assert found.label_mass == pytest.approx(0.1)
         assert found.probabilities == pytest.approx(PROBABILITIES, abs=1e-6)
 
-    def test_an_impossible_label_has_the_value_openai_reports(self) -> None:
-        """-9999, not minus infinity: JSON has none."""
+    def test_impossible_labels_have_openai_values(self) -> None:
+        """An impossible label has -9999, as JSON has no minus infinity."""
         response = fake_response("Rent", LABELS, PROBABILITIES)
         assert tokens_of(response)[1]["logprob"] == -9999.0
 
@@ -116,21 +112,21 @@ class TestFakeResponse:
     @pytest.mark.parametrize(
         "probabilities", [[0.5], [-0.1, 0.5, 0.3, 0.3], [0, 0, 0, 0], [float("nan"), 1, 0, 0]]
     )
-    def test_refuses_what_is_no_distribution(self, probabilities: Any) -> None:
-        """Wrong length, negative, all zero, not a number."""
+    def test_wrong_distributions_are_errors(self, probabilities: Any) -> None:
+        """A wrong length, negative values, zeros alone and NaN raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="probabilit"):
             fake_response("Food", LABELS, probabilities)
 
     @pytest.mark.parametrize("options", [{"illegal_mass": 1.0}, {"tokens": "words"}])
-    def test_refuses_parameters_out_of_range(self, options: Any) -> None:
-        """The parameter is named."""
+    def test_parameters_out_of_range_are_errors(self, options: Any) -> None:
+        """The message names the parameter."""
         with pytest.raises(ConfigurationError, match=next(iter(options))):
             fake_response("Food", LABELS, PROBABILITIES, **options)
 
 
 class TestFakeClient:
-    def test_satisfies_the_client_protocol(self) -> None:
-        """It can stand wherever a Client is asked for."""
+    def test_the_fake_is_a_client(self) -> None:
+        """The fake satisfies the Client protocol."""
         client = FakeClient(LABELS, {}, name="mine", space="raw")
         assert isinstance(client, Client)
         assert (client.name, client.space) == ("mine", LogprobSpace.RAW)
@@ -147,47 +143,47 @@ class TestFakeClient:
             (("Food", 0.1), "Food", 0.1),
         ],
     )
-    def test_answers_as_told(self, answer: Any, label: Any, probability: Any) -> None:
-        """A label, a label with its probability, or a distribution."""
+    def test_answers_follow_the_rule(self, answer: Any, label: Any, probability: Any) -> None:
+        """A rule gives a label, a label with its probability, or a distribution."""
         response = ask(FakeClient(LABELS, {"lunch": answer}), "lunch")
         assert json.loads(text_of(response)) == {"category": label}
         assert math.exp(tokens_of(response)[1]["logprob"]) == pytest.approx(probability)
 
     def test_the_rest_is_spread_evenly(self) -> None:
-        """(label, p) leaves (1 - p) / (L - 1) for each other label."""
+        """An answer (label, p) leaves (1 - p) / (L - 1) for each other label."""
         response = ask(FakeClient(LABELS, {"lunch": ("Food", 0.7)}), "lunch")
         found = extract_distribution(response, LABELS, "category")
         assert found.probabilities == pytest.approx([0.1, 0.1, 0.7, 0.1])
 
-    def test_a_mapping_prefers_the_whole_message(self) -> None:
-        """Then the first key it contains, then the default."""
+    def test_mappings_prefer_whole_messages(self) -> None:
+        """The whole message comes first, then the first key it contains, then the default."""
         client = FakeClient(LABELS, {"gas": "Bills/Gas", "gas station snack": "Food"}, default="Müll")
         found = [text_of(ask(client, text)) for text in ("gas station snack", "the gas bill", "else")]
         assert [json.loads(text)["category"] for text in found] == ["Food", "Bills/Gas", "Müll"]
 
-    def test_an_unknown_text_without_default_is_an_error(self) -> None:
-        """A test that asks something else should notice."""
+    def test_unknown_texts_are_errors(self) -> None:
+        """A text without an answer and a default raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="no answer to 'else'"):
             ask(FakeClient(LABELS, {"gas": "Bills"}), "else")
 
-    def test_a_rule_may_look_at_the_prompt(self) -> None:
-        """With a second parameter it receives the system prompt."""
+    def test_rules_may_read_the_prompt(self) -> None:
+        """A rule with a second parameter receives the system prompt."""
         client = FakeClient(LABELS, lambda _text, prompt: "Food" if "careful" in prompt else "Bills")
         messages = ({"role": "system", "content": "Be careful."}, {"role": "user", "content": "x"})
         assert "Food" in text_of(asyncio.run(client.complete(CompletionRequest(messages=messages))))
         assert "Bills" in text_of(ask(client, "x"))
         assert "Food" in text_of(ask(FakeClient(LABELS, lambda _text: "Food"), "x"))
 
-    def test_failures_strike_by_call_number(self) -> None:
-        """The second call fails, whatever it asks."""
+    def test_failures_follow_the_call_number(self) -> None:
+        """The second call fails, whatever its text."""
         client = FakeClient(LABELS, {}, default="Food", failures={1: ProviderError("down", provider="fake")})
         ask(client, "a")
         with pytest.raises(ProviderError, match="down"):
             ask(client, "b")
         ask(client, "c")
 
-    def test_a_list_answers_successive_calls_of_a_row(self) -> None:
-        """The last one stays; other rows are not affected."""
+    def test_lists_answer_successive_calls(self) -> None:
+        """The last answer stays, and other rows are not affected."""
         slow = ProviderTimeoutError("slow", provider="fake", retryable=True)
         client = FakeClient(LABELS, {"a": [slow, "Food", "Bills"], "b": "Müll"})
         with pytest.raises(ProviderTimeoutError):
@@ -195,19 +191,19 @@ class TestFakeClient:
         found = [text_of(ask(client, text)) for text in ("b", "a", "a", "a")]
         assert [json.loads(text)["category"] for text in found] == ["Müll", "Food", "Bills", "Bills"]
 
-    def test_a_ready_response_is_returned_as_it_is(self) -> None:
-        """For answers no model should give."""
+    def test_ready_responses_are_returned(self) -> None:
+        """A ready response is returned unchanged."""
         broken = {"choices": []}
         assert ask(FakeClient(LABELS, {"a": broken}), "a") is broken
 
-    def test_honours_the_wanted_alternatives(self) -> None:
-        """top_logprobs of the request, 0 included."""
+    def test_requests_choose_the_alternatives(self) -> None:
+        """The request says how many alternatives are reported, 0 included."""
         client = FakeClient(LABELS, {}, default=("Food", 0.7))
         assert len(tokens_of(ask(client, "a", top_logprobs=2))[1]["top_logprobs"]) == 2
         assert ask(client, "a", top_logprobs=0)["choices"][0]["logprobs"] is None
 
     def test_records_requests_and_concurrency(self) -> None:
-        """What was asked, and how many calls ran at the same time."""
+        """The fake records its requests and the most calls in flight."""
         client = FakeClient(LABELS, {}, default="Food", latency=0.02)
 
         async def three() -> Any:
@@ -218,7 +214,7 @@ class TestFakeClient:
         assert asyncio.run(three()) == client.requests
         assert client.max_in_flight == 3
 
-    def test_as_callable_is_the_same_model(self) -> None:
+    def test_functions_are_the_same_model(self) -> None:
         """Rule, failures and recording hold for the function too, from several threads."""
         client = FakeClient(LABELS, {}, default="Food", latency=0.02, failures={0: ValueError("first")})
         function = client.as_callable(top_logprobs=1)
@@ -235,16 +231,8 @@ class TestFakeClient:
         assert client.max_in_flight > 1
         assert client.requests[0].top_logprobs == 1
 
-    def test_answers_are_deterministic(self) -> None:
-        """Two runs give equal responses."""
-        first, second = (
-            [ask(FakeClient(LABELS, {}, default=("Food", 0.6), tokens="characters"), "a") for _ in range(2)]
-            for _ in range(2)
-        )
-        assert first == second
-
-    def test_refuses_an_answer_it_does_not_understand(self) -> None:
-        """The forms it knows are listed."""
+    def test_unknown_answers_are_errors(self) -> None:
+        """The message lists the forms of answers."""
         with pytest.raises(ConfigurationError, match="Expected a label"):
             ask(FakeClient(LABELS, lambda _text: 3), "a")
 
@@ -285,26 +273,26 @@ def walked(client: Any, labels: Any, *, opening: str = OPENING) -> Any:
 
 
 class TestFakeContinuingClient:
-    def test_satisfies_both_protocols_and_the_plain_fake_only_one(self) -> None:
-        """Whoever asks for next tokens must be able to tell the two apart."""
+    def test_only_continuing_fakes_continue(self) -> None:
+        """The plain fake does not satisfy the protocol of continuing clients."""
         assert isinstance(FakeContinuingClient(LABELS, {}), ContinuingClient)
         assert not isinstance(FakeClient(LABELS, {}), ContinuingClient)
 
-    def test_answers_whole_requests_as_the_plain_fake_does(self) -> None:
-        """The rule is the same, and so is every option."""
+    def test_whole_requests_are_answered_alike(self) -> None:
+        """Both fakes answer whole requests by the same rule and options."""
         options: dict[str, Any] = {"default": ("Food", 0.7), "tokens": "characters", "illegal_mass": 0.2}
         plain, continuing = FakeClient(LABELS, {}, **options), FakeContinuingClient(LABELS, {}, **options)
         assert ask(continuing, "lunch") == ask(plain, "lunch")
 
     def test_whole_labels_have_their_own_probabilities(self) -> None:
-        """One token a label, most probable first; what is impossible is not listed."""
+        """Each label is one token, most probable first, and impossible ones are not listed."""
         client = FakeContinuingClient(LABELS, {}, default={"Food": 1, "Bills": 3, "Bills/Gas": 0})
         found = next_tokens(client, OPENING)
         assert found == pytest.approx({'Bills"': 0.75, 'Food"': 0.25})
         assert list(found) == ['Bills"', 'Food"']
 
     def test_shared_prefixes_part_where_their_tokens_part(self) -> None:
-        """By hand: Bills has 0.4 of the 0.7 that its letters lead to."""
+        """Labels with a shared prefix part where their tokens part."""
         client = FakeContinuingClient(
             LABELS, {}, default=dict(zip(LABELS, PROBABILITIES, strict=True)), tokens="characters"
         )
@@ -314,8 +302,8 @@ class TestFakeContinuingClient:
 
     @pytest.mark.parametrize("split", ["label", "characters", by_threes])
     @pytest.mark.parametrize("path", ["category", "classification.name", "results[].category"])
-    def test_a_walk_gives_the_probabilities_back(self, split: Any, path: Any) -> None:
-        """However labels are split and wherever they stand."""
+    def test_walks_return_the_probabilities(self, split: Any, path: Any) -> None:
+        """A walk finds the probabilities, however labels are split and wherever they stand."""
         answer = dict(zip(LABELS, PROBABILITIES, strict=True))
         client = FakeContinuingClient(LABELS, {}, default=answer, tokens=split, field=path)
         opening = text_of(ask(client, "a")).partition("Bills")[0]
@@ -323,41 +311,41 @@ class TestFakeContinuingClient:
         assert found.probabilities == pytest.approx(PROBABILITIES)
         assert found.error_bound == pytest.approx(0.0, abs=1e-9)
 
-    def test_a_walk_gives_them_back_where_each_label_has_tokens_of_its_own(self) -> None:
-        """After "Bi" comes what the labels that wrote "Bi" as whole tokens go on with, and no other."""
+    def test_walks_follow_labels_own_tokens(self) -> None:
+        """Only labels that wrote the last token whole continue after it."""
         client = FakeContinuingClient(list(ODD), {}, default=ODD, tokens=ODD_TOKENS.__getitem__)
         assert next_tokens(client, OPENING) == pytest.approx({"Bi": 0.4, "Bill": 0.3, "B": 0.2, 'Food"': 0.1})
         assert next_tokens(client, OPENING + "Bi") == pytest.approx({'lls"': 2 / 3, 'son"': 1 / 3})
         assert next_tokens(client, OPENING + "Bill") == pytest.approx({'s/Gas"': 1.0})
         assert walked(client, list(ODD)).probabilities == pytest.approx(list(ODD.values()))
 
-    def test_a_beginning_inside_a_token_goes_on_inside_it(self) -> None:
-        """Where no label has whole tokens up to there, all that begin so share."""
+    def test_beginnings_continue_inside_tokens(self) -> None:
+        """Where no label has whole tokens up to there, all labels with that beginning share."""
         client = FakeContinuingClient(list(ODD), {}, default=ODD, tokens=ODD_TOKENS.__getitem__)
         assert next_tokens(client, OPENING + "Bil") == pytest.approx({'ls"': 4 / 7, "l": 3 / 7})
         assert next_tokens(client, OPENING + "Fo") == pytest.approx({'od"': 1.0})
 
-    def test_json_before_and_after_the_label_is_certain(self) -> None:
-        """From nothing to the token without bytes that ends an answer."""
+    def test_json_around_labels_is_certain(self) -> None:
+        """Every token before and after the label is certain."""
         client = FakeContinuingClient(LABELS, {}, default=("Food", 0.7))
         steps = ["", '{"cat', '{"category": "Food"', '{"category": "Food"}']
         found = [next_tokens(client, text) for text in steps]
         assert found == [{OPENING: 1.0}, {'egory": "': 1.0}, {"}": 1.0}, {"": 1.0}]
 
     @pytest.mark.parametrize("text", ["Well, ", OPENING + "Rent", '{"category": "Food"}!'])
-    def test_no_label_follows_what_no_answer_begins_with(self, text: Any) -> None:
-        """A real model would write something too."""
+    def test_unknown_beginnings_lead_to_no_label(self, text: Any) -> None:
+        """A beginning of no answer is followed by a token that leads to no label."""
         client = FakeContinuingClient(LABELS, {}, default="Food")
         assert next_tokens(client, text) == {"\u2205": 1.0}
 
-    def test_a_label_outside_the_set_may_be_what_the_model_wants(self) -> None:
-        """It leads the listing, and a walk finds nothing."""
+    def test_labels_outside_the_set_are_listed(self) -> None:
+        """A label outside the set leads the listing, and a walk finds no label."""
         client = FakeContinuingClient(LABELS, {}, default="Rent")
         assert next_tokens(client, OPENING) == {'Rent"': 1.0}
         assert walked(client, LABELS).emitted == ""
 
-    def test_illegal_mass_is_on_the_first_position(self) -> None:
-        """The labels share what is left; behind it they have everything."""
+    def test_illegal_mass_is_at_the_start(self) -> None:
+        """The illegal mass is at the first position of the label, and behind it labels have everything."""
         client = FakeContinuingClient(
             LABELS, {}, default={"Food": 3, "Bills": 1}, tokens="characters", illegal_mass=0.9
         )
@@ -366,18 +354,18 @@ class TestFakeContinuingClient:
         assert walked(client, LABELS).label_mass == pytest.approx(0.1)
 
     def test_labels_are_spelled_as_json(self) -> None:
-        """As exact scoring spells them."""
+        """Next tokens spell labels as JSON does."""
         client = FakeContinuingClient(['6" \\pipe', "rod"], {}, default='6" \\pipe')
         assert next_tokens(client, OPENING) == {'6\\" \\\\pipe"': 1.0}
 
     @pytest.mark.parametrize(("wanted", "listed"), [(0, 2), (1, 1), (3, 3)])
-    def test_lists_as_many_as_are_wanted(self, wanted: int, listed: int) -> None:
+    def test_requests_choose_the_list_length(self, wanted: int, listed: int) -> None:
         """Zero leaves the number to the client."""
         client = FakeContinuingClient(LABELS, {}, default=("Food", 0.7), listed=2)
         assert len(next_tokens(client, OPENING, top_logprobs=wanted)) == listed
 
-    def test_questions_are_counted_recorded_and_fail_like_calls(self) -> None:
-        """Whole answers and next tokens share the numbers."""
+    def test_next_token_calls_are_calls(self) -> None:
+        """Whole answers and next tokens share the numbers of calls."""
         down = ProviderError("down", provider="fake")
         client = FakeContinuingClient(LABELS, {}, default="Food", failures={1: down})
         ask(client, "a")
@@ -387,16 +375,16 @@ class TestFakeContinuingClient:
         assert client.beginnings == [OPENING, OPENING + "F"]
         assert [request.top_logprobs for request in client.requests] == [5, 0, 7]
 
-    def test_successive_answers_hold_for_questions_too(self) -> None:
-        """A row may fail first and be known later."""
+    def test_successive_answers_serve_next_tokens(self) -> None:
+        """A row may fail first and be answered later."""
         slow = ProviderTimeoutError("slow", provider="fake", retryable=True)
         client = FakeContinuingClient(LABELS, {"a": [slow, "Food", "Bills"]})
         with pytest.raises(ProviderTimeoutError):
             next_tokens(client, OPENING)
         assert [next(iter(next_tokens(client, OPENING))) for _ in range(2)] == ['Food"', 'Bills"']
 
-    def test_concurrent_questions_are_counted(self) -> None:
-        """They run side by side, for as long as latency says."""
+    def test_concurrent_next_token_calls_count(self) -> None:
+        """Calls for next tokens run side by side and are counted."""
         client = FakeContinuingClient(LABELS, {}, default="Food", latency=0.02)
         request = CompletionRequest(messages=({"role": "user", "content": "a"},))
 
@@ -408,8 +396,8 @@ class TestFakeContinuingClient:
         asyncio.run(three())
         assert (client.max_in_flight, client.open_rows) == (3, 0)
 
-    def test_a_row_that_has_ended_is_not_asked(self) -> None:
-        """Its place may be another row's by then; it ends however the context does."""
+    def test_ended_rows_raise_errors(self) -> None:
+        """A row raises ConfigurationError after its context, however that ended."""
         client = FakeContinuingClient(LABELS, {}, default="Food")
 
         async def late() -> None:
@@ -422,16 +410,16 @@ class TestFakeContinuingClient:
         with pytest.raises(ConfigurationError, match="after its context had ended"):
             asyncio.run(late())
 
-    def test_notes_and_refuses_labels(self) -> None:
-        """As an engine refuses special tokens."""
+    def test_labels_are_recorded_and_checked(self) -> None:
+        """Unscorable labels raise ConfigurationError, and every check is recorded."""
         client = FakeContinuingClient(LABELS, {}, unscorable=["Food"])
         asyncio.run(client.check_labels(["Bills", "Rent"]))
         with pytest.raises(ConfigurationError, match="'Food'"):
             asyncio.run(client.check_labels(LABELS))
         assert client.checked == [("Bills", "Rent"), tuple(LABELS)]
 
-    def test_refuses_what_cannot_be_continued(self) -> None:
-        """A ready response has no probabilities; a listing holds at least one token."""
+    def test_uncontinuable_answers_are_errors(self) -> None:
+        """A ready response, an empty listing and an illegal mass of 1 raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="ready response"):
             next_tokens(FakeContinuingClient(LABELS, {}, default={"choices": []}), OPENING)
         with pytest.raises(ConfigurationError, match="listed must be at least 1, got 0"):

@@ -34,7 +34,7 @@ def test_workflows_run_what_exists(path: Path) -> None:
 
 
 def test_every_supported_python_is_tested() -> None:
-    """Those of the classifiers in pyproject.toml, and one on macOS."""
+    """The versions are those of the classifiers in pyproject.toml, and one on macOS."""
     supported = re.findall(
         r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text()
     )
@@ -46,29 +46,29 @@ def test_every_supported_python_is_tested() -> None:
 
 
 def test_hooks_are_tools_of_the_environment() -> None:
-    """Nothing is fetched from elsewhere."""
+    """No hook is fetched from elsewhere."""
     repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [entry["repo"] for entry in repositories] == ["local"]
     assert all(hook["entry"].startswith(".venv/bin/") for entry in repositories for hook in entry["hooks"])
 
 
-def test_one_command_installs_the_hooks_of_every_stage() -> None:
-    """`pre-commit install` takes the stage pre-commit alone, unless it is told of others."""
+def test_one_command_installs_all_hooks() -> None:
+    """The configuration names every stage, as `pre-commit install` takes only one by default."""
     config = parsed(ROOT / ".pre-commit-config.yaml")
     hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
     stages = {stage for hook in hooks for stage in hook.get("stages", config["default_stages"])}
     assert stages == set(config["default_install_hook_types"])
 
 
-def test_the_nightly_run_has_a_database_for_slow_tests() -> None:
-    """Some of them are variants on PostgreSQL, which are skipped without one."""
+def test_the_nightly_run_has_a_database() -> None:
+    """Tests on PostgreSQL are skipped without a database."""
     recipe = re.search(r"^test-nightly:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     assert re.search(r"\.ci/postgres \$\(MAKE\).* test-slow\b", recipe[0])
 
 
 def test_constraints_are_plain_pins() -> None:
-    """One `name==version` a line, each name once; what the project depends on is among them."""
+    """Each line is one `name==version`, each name is there once, and every dependency is among them."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==\S+", line) for line in lines]
     assert all(pins)

@@ -35,7 +35,7 @@ from calibrant.routing import (
     ThompsonRouter,
 )
 from calibrant.routing._protocol import ProviderStanding
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 from fault_server import FaultServer
 
 litellm = pytest.importorskip("litellm")

@@ -23,7 +23,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 from command_line import command, json_of, refusal
 
 run = command("router")

@@ -10,8 +10,8 @@ import pytest
 from calibrant.core._files import atomic_bytes_writer, write_atomically
 
 
-def test_text_is_written_as_it_is(tmp_path: Path) -> None:
-    """UTF-8, line feeds untouched."""
+def test_text_is_written_unchanged(tmp_path: Path) -> None:
+    """Text is written in UTF-8, and line feeds stay as they are."""
     path = tmp_path / "result.json"
     write_atomically(path, "café\n\u2028\n")
     assert path.read_bytes() == "café\n\u2028\n".encode()
@@ -20,8 +20,8 @@ def test_text_is_written_as_it_is(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["result.json"]  # noqa: PTH208 (names only)
 
 
-def test_bytes_are_put_in_place_at_the_end(tmp_path: Path) -> None:
-    """A failure leaves the old file, and no temporary one."""
+def test_bytes_appear_at_the_end(tmp_path: Path) -> None:
+    """The file appears when the block ends; a failure keeps the old file and leaves no temporary one."""
     path = tmp_path / "rows.parquet"
     with atomic_bytes_writer(path) as file:
         file.write(b"\x00\xff")
@@ -38,7 +38,7 @@ def test_bytes_are_put_in_place_at_the_end(tmp_path: Path) -> None:
     [(0o022, {}, 0o644), (0o077, {}, 0o600), (0o002, {}, 0o664), (0o022, {"mode": 0o600}, 0o600)],
 )
 def test_permissions_follow_the_umask(tmp_path: Path, umask: int, mode: dict[str, int], given: int) -> None:
-    """Unless the caller asks for less, also where another file is replaced."""
+    """The umask takes away from the wanted mode, also where another file is replaced."""
     path = tmp_path / "result.json"
     path.touch(0o666)
     before = os.umask(umask)
@@ -49,8 +49,8 @@ def test_permissions_follow_the_umask(tmp_path: Path, umask: int, mode: dict[str
     assert path.stat().st_mode & 0o777 == given
 
 
-def test_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
-    """Half of a surrogate pair fails after the first bytes are out."""
+def test_unwritable_text_keeps_the_old_file(tmp_path: Path) -> None:
+    """Half of a surrogate pair fails after the first bytes are written, and the old file stays."""
     path = tmp_path / "result.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
@@ -60,10 +60,8 @@ def test_text_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failure_at_any_step_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """A full disk shows at the latest possible moment; no temporary file stays behind."""
+def test_failures_keep_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A full disk keeps the old file and leaves no temporary one, at whatever step it shows."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -77,10 +75,8 @@ def test_a_failure_at_any_step_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_kill_while_writing_leaves_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C is no Exception, and cleans up all the same."""
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C removes the temporary file although it is no Exception."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

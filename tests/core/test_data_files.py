@@ -39,25 +39,20 @@ def lines_of(path: Path) -> list[int]:
 # --- every kind ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.ndjson", "rows.csv"])
-@pytest.mark.parametrize("content", [b"", b"\n\n", BOM])
-def test_an_empty_file_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
-    """Nothing, blank lines or a byte order mark alone hold no row."""
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("rows.jsonl", b""), ("rows.ndjson", b"\n\n"), ("rows.csv", BOM), ("rows.csv", b"input,answer\n")],
+)
+def test_empty_files_are_errors(tmp_path: Path, name: str, content: bytes) -> None:
+    """Blank lines, a byte order mark or a header alone hold no row."""
     path = write(tmp_path, name, content)
     with pytest.raises(DataError, match=rf"{name}: expected at least one row, got an empty file"):
         list(read_rows(path))
 
 
-def test_a_csv_with_only_a_header_is_empty(tmp_path: Path) -> None:
-    """The header is no row."""
-    path = write(tmp_path, "rows.csv", "input,answer\n")
-    with pytest.raises(DataError, match="expected at least one row"):
-        list(read_rows(path))
-
-
 @pytest.mark.parametrize(("name", "got"), [("rows.xlsx", "'.xlsx'"), ("rows", "'no ending'")])
-def test_an_unknown_ending_names_the_known_ones(tmp_path: Path, name: str, got: str) -> None:
-    """The user sees what would have been read."""
+def test_unknown_endings_list_the_known_ones(tmp_path: Path, name: str, got: str) -> None:
+    """The message lists the endings that can be read."""
     path = write(tmp_path, name, "x")
     with pytest.raises(
         DataError, match=rf"ending in \.jsonl, \.ndjson, \.csv, \.parquet, got {got}"
@@ -67,8 +62,8 @@ def test_an_unknown_ending_names_the_known_ones(tmp_path: Path, name: str, got: 
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.parquet"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    """So is a directory, which is no file either."""
+def test_missing_files_are_named(tmp_path: Path, name: str) -> None:
+    """A missing file and a directory raise DataError with their name."""
     with pytest.raises(DataError, match=rf"{name}: no such file: check the path"):
         list(read_rows(tmp_path / name))
     (tmp_path / name).mkdir()
@@ -77,23 +72,17 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "good", "bad"),
+    ("name", "before", "bad"),
     [
-        ("rows.jsonl", b'{"input": "x", "answer": "y"}\n', b'{"input": "caf\xe9", "answer": "y"}\n'),
-        ("rows.csv", b"x,y\n", b"caf\xe9,y\n"),
+        ("rows.jsonl", b'{"input": "x", "answer": "y"}\n' * 2, b'{"input": "caf\xe9", "answer": "y"}\n'),
+        ("rows.csv", b"x,y\n" * 2, b"caf\xe9,y\n"),
+        ("rows.csv", BOM, b"x,y\nx,y\nab\xe9d,y\n"),
     ],
 )
-def test_bytes_that_are_not_utf8_are_located(tmp_path: Path, name: str, good: bytes, bad: bytes) -> None:
-    """File, line, the byte and the remedy stand in the message."""
-    path = write(tmp_path, name, good * 2 + bad)
+def test_bytes_outside_utf8_are_located(tmp_path: Path, name: str, before: bytes, bad: bytes) -> None:
+    """The message names file, line and byte, also behind a byte order mark, and the remedy."""
+    path = write(tmp_path, name, before + bad)
     with pytest.raises(DataError, match=rf"{name}:3: expected UTF-8 text, got the byte 0xe9: save the file"):
-        list(read_rows(path))
-
-
-def test_the_byte_named_is_the_right_one_behind_a_byte_order_mark(tmp_path: Path) -> None:
-    """The mark is cut off before positions are counted."""
-    path = write(tmp_path, "rows.csv", BOM + b"ab\xe9d,answer\n")
-    with pytest.raises(DataError, match=r"rows\.csv:1: .* the byte 0xe9"):
         list(read_rows(path))
 
 
@@ -104,10 +93,8 @@ def test_the_byte_named_is_the_right_one_behind_a_byte_order_mark(tmp_path: Path
         ("rows.csv", b'input,answer\n"', b'",b\n'),
     ],
 )
-def test_a_huge_row_is_refused_without_being_read(
-    tmp_path: Path, name: str, before: bytes, after: bytes
-) -> None:
-    """10 MB in one row: named by line, and memory stays near the limit of 1 MB."""
+def test_huge_rows_are_not_read(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
+    """A row of 10 MB raises DataError with its line, and memory stays near the limit of 1 MB."""
     path = write(tmp_path, name, before + b"x" * 10_000_000 + after)
     tracemalloc.start()
     try:
@@ -121,8 +108,8 @@ def test_a_huge_row_is_refused_without_being_read(
     assert peak < 5_000_000
 
 
-def test_rows_of_a_run_may_be_longer_than_rows_of_a_user(tmp_path: Path) -> None:
-    """What was accepted as a text comes back with all that was written beside it."""
+def test_run_rows_may_be_longer(tmp_path: Path) -> None:
+    """Rows that calibrant wrote may be longer than rows of users."""
     path = write(tmp_path, "rows.jsonl", json.dumps({"input": "\x01" * 900_000}))
     with pytest.raises(DataError, match="at most 1,000,000 bytes"):
         list(read_rows(path))
@@ -139,7 +126,6 @@ def test_rows_of_a_run_may_be_longer_than_rows_of_a_user(tmp_path: Path) -> None
             "rows.csv:1",
             "each column once, got 'answer' 2 times",
         ),
-        ("rows.csv", "input,input,answer\na,b,dog\n", "rows.csv:1", "each column once, got 'input' 2 times"),
         (
             "rows.jsonl",
             '{"input": "a", "answer": "cat"}\n{"input": "b", "answer": "cat", "answer": "dog"}\n',
@@ -154,104 +140,88 @@ def test_rows_of_a_run_may_be_longer_than_rows_of_a_user(tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_is_there_twice_is_refused(
+def test_repeated_columns_and_keys_are_errors(
     tmp_path: Path, name: str, content: str, place: str, what: str
 ) -> None:
-    """Nobody knows which of the two counts."""
+    """A column or key that is there twice raises DataError with its place."""
     with pytest.raises(DataError, match=f"{place}: .*{what}"):
         list(read_rows(write(tmp_path, name, content)))
 
 
-def test_a_field_twice_in_the_text_of_an_answer_is_refused(tmp_path: Path) -> None:
-    """The same in a cell that holds JSON."""
+def test_repeated_fields_in_cells_are_errors(tmp_path: Path) -> None:
+    """A field that is twice in the JSON of a cell raises DataError."""
     cell = '"{""a"": ""x"", ""a"": ""y""}"'
     path = write(tmp_path, "rows.csv", f"input,answer\nmeow,{cell}\n")
     with pytest.raises(DataError, match=r"rows\.csv:2: 'answer': .*the key 'a' is there twice"):
         read_examples(path, columns=Columns(fields=(("a", "a"),)))
 
 
-def test_columns_without_a_name_may_repeat(tmp_path: Path) -> None:
-    """Spreadsheets leave empty columns behind, which nothing reads."""
+def test_nameless_columns_may_repeat(tmp_path: Path) -> None:
+    """Spreadsheets leave empty columns behind, which are ignored."""
     path = write(tmp_path, "rows.csv", "input,answer,,\nmeow,cat,,\n")
     assert read_examples(path) == [(Example(input="meow", answer="cat"), 2)]
 
 
-def test_a_huge_csv_record_of_short_lines_is_refused_where_it_starts(tmp_path: Path) -> None:
-    """A quote that is never closed makes one record of the rest of the file."""
+def test_unclosed_quotes_are_located(tmp_path: Path) -> None:
+    """A quote that is never closed makes one huge record, and the error names its first line."""
     path = write(tmp_path, "rows.csv", 'input,answer\nfine,cat\n"open,dog\n' + "more,cat\n" * 200_000)
     with pytest.raises(DataError, match=r"rows\.csv:3: expected a row of at most 1,000,000 bytes"):
         list(read_rows(path))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-def test_a_long_row_below_the_limit_is_read(tmp_path: Path, name: str) -> None:
+def test_long_rows_are_read(tmp_path: Path) -> None:
     """The csv module's own limit of 131,072 characters a field does not apply."""
     text = "x" * 900_000
-    content = (
-        json.dumps({"input": text, "answer": "y"}) if name.endswith("jsonl") else f"input,answer\n{text},y\n"
-    )
-    (row,) = read_rows(write(tmp_path, name, content))
+    (row,) = read_rows(write(tmp_path, "rows.csv", f"input,answer\n{text},y\n"))
     assert row.values == {"input": text, "answer": "y"}
 
 
 # --- JSON Lines ---------------------------------------------------------------------------------
 
 
-def test_json_lines_count_blank_lines(tmp_path: Path) -> None:
-    """Line numbers are those an editor shows."""
+def test_blank_lines_count(tmp_path: Path) -> None:
+    """Line numbers of JSON Lines are those that an editor shows."""
     path = write(tmp_path, "rows.jsonl", '{"input": "a"}\n\n  \r\n{"input": "b"}\r\n{"input": "c"}')
     assert lines_of(path) == [1, 4, 5]
     assert [row.values["input"] for row in read_rows(path)] == ["a", "b", "c"]
 
 
-def test_json_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
-    """Unicode's other line separators are text."""
+def test_json_lines_end_at_line_feeds(tmp_path: Path) -> None:
+    """Unicode's other line separators belong to the text."""
     rows = [{"input": SEPARATORS}, {"input": "next"}]
     path = write(tmp_path, "rows.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
     assert [dict(row.values) for row in read_rows(path)] == rows
     assert lines_of(path) == [1, 2]
 
 
-def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
-    """Editors on Windows write it, in JSON Lines and in CSV."""
+def test_byte_order_marks_are_skipped(tmp_path: Path) -> None:
+    """A byte order mark is not part of the text, in JSON Lines and in CSV."""
     rows = write(tmp_path, "rows.jsonl", BOM + b'{"input": "a"}\n')
     table = write(tmp_path, "rows.csv", BOM + b"input,answer\na,b\n")
     assert [dict(row.values) for row in read_rows(rows)] == [{"input": "a"}]
     assert [dict(row.values) for row in read_rows(table)] == [{"input": "a", "answer": "b"}]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        ('{"input": "a"'),
-        ("input: a"),
-        ('{"input": "a"} {"input": "b"}'),
-        ("[" * 100_000),
-        ('{"input": ' + "1" * 5000 + "}"),
-    ],
-)
+@pytest.mark.parametrize("broken", [('{"input": "a"'), ("[" * 100_000), ('{"input": ' + "1" * 5000 + "}")])
 def test_broken_json_names_the_line(tmp_path: Path, broken: str) -> None:
-    """Whatever the parser raises becomes one kind of error."""
+    """Every error of the JSON parser becomes a DataError with the line."""
     path = write(tmp_path, "rows.jsonl", '{"input": "a"}\n' + broken + "\n")
     with pytest.raises(DataError, match=r"rows\.jsonl:2: expected one JSON object per line, got broken JSON"):
         list(read_rows(path))
 
 
-@pytest.mark.parametrize(("value", "kind"), [('["a", "b"]', "list"), ('"a"', "str"), ("null", "NoneType")])
-def test_json_that_is_no_object_is_refused(tmp_path: Path, value: str, kind: str) -> None:
+def test_json_rows_must_be_objects(tmp_path: Path) -> None:
     """The message shows the shape of a row."""
-    path = write(tmp_path, "rows.jsonl", value)
-    with pytest.raises(
-        DataError, match=rf'rows\.jsonl:1: expected a JSON object, got {kind}: write {{"input"'
-    ):
+    path = write(tmp_path, "rows.jsonl", '["a", "b"]')
+    with pytest.raises(DataError, match=r'rows\.jsonl:1: expected a JSON object, got list: write {"input"'):
         list(read_rows(path))
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), min_size=1, max_size=5))
-def test_any_json_objects_come_back_as_written(
+def test_json_objects_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
 ) -> None:
-    """Round trip, whatever characters the texts hold."""
+    """JSON objects are read as they were written, whatever characters they hold."""
     content = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path = write(tmp_path_factory.mktemp("json"), "rows.jsonl", content)
     assert [dict(row.values) for row in read_rows(path)] == rows
@@ -260,7 +230,7 @@ def test_any_json_objects_come_back_as_written(
 # --- CSV ----------------------------------------------------------------------------------------
 
 
-def test_a_csv_record_is_numbered_by_the_line_it_starts_on(tmp_path: Path) -> None:
+def test_csv_records_have_their_first_line(tmp_path: Path) -> None:
     """Quoted line breaks, blank lines and a header of two lines do not shift the numbers."""
     content = '"in\nput",answer\n"a\nb\nc",cat\n\nd,dog\n\n\n"e\nf",cat\n'
     path = write(tmp_path, "rows.csv", content)
@@ -271,29 +241,25 @@ def test_a_csv_record_is_numbered_by_the_line_it_starts_on(tmp_path: Path) -> No
     ]
 
 
-def test_csv_texts_keep_separators_quotes_and_commas(tmp_path: Path) -> None:
-    """NEL and its kin end no line; doubled quotes are one quote."""
+def test_csv_texts_keep_separators_and_quotes(tmp_path: Path) -> None:
+    """Unicode's line separators end no line, and doubled quotes are one quote."""
     path = write(tmp_path, "rows.csv", f'input,answer\r\n"{SEPARATORS}",cat\r\n"say ""hi"", Ana",dog\r\n')
     rows = list(read_rows(path))
     assert [row.values["input"] for row in rows] == [SEPARATORS, 'say "hi", Ana']
     assert [row.line for row in rows] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("record", "got"), [("a", 1), ("a,cat,more", 3), ('"c\nd"', 1), ('"c\nd",cat,"e\nf"', 3)]
-)
-def test_a_csv_row_with_another_number_of_columns_is_refused_where_it_starts(
-    tmp_path: Path, record: str, got: int
-) -> None:
-    """A missing comma or an unquoted one must not move answers into texts."""
+@pytest.mark.parametrize(("record", "got"), [("a", 1), ('"c\nd",cat,"e\nf"', 3)])
+def test_wrong_column_counts_are_located(tmp_path: Path, record: str, got: int) -> None:
+    """A row with a missing or an unquoted comma raises DataError with its first line."""
     path = write(tmp_path, "rows.csv", f'input,answer\n"a\nb",cat\n{record}\n')
     with pytest.raises(DataError, match=rf"rows\.csv:4: expected 2 columns as in the header, got {got}:"):
         list(read_rows(path))
 
 
 @pytest.mark.parametrize("broken", ['"open,cat\nmore,dog\n', 'a"b"c,"x"y\n'])
-def test_broken_csv_names_the_line_its_record_starts_on(tmp_path: Path, broken: str) -> None:
-    """A quote left open is noticed at the end of the file, far from its cause."""
+def test_broken_csv_names_its_first_line(tmp_path: Path, broken: str) -> None:
+    """The error of an open quote names the line where the record starts."""
     path = write(tmp_path, "rows.csv", 'input,answer\n"a\nb",cat\n' + broken)
     with pytest.raises(DataError, match=r"rows\.csv:4: broken CSV .*: close its quotes"):
         list(read_rows(path))
@@ -302,8 +268,8 @@ def test_broken_csv_names_the_line_its_record_starts_on(tmp_path: Path, broken: 
 # --- Parquet ------------------------------------------------------------------------------------
 
 
-def test_parquet_without_pyarrow_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing extra fails with what installs it."""
+def test_missing_pyarrow_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs the missing extra."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = write(tmp_path, "rows.parquet", b"PAR1")
     with pytest.raises(ConfigurationError, match=r"rows\.parquet: .*: " + re.escape(install_command("data"))):
@@ -317,14 +283,8 @@ def test_parquet_rows_are_numbered_across_batches(tmp_path: Path) -> None:
     assert [row.line for row in read_rows(path)] == list(range(1, 2001))
 
 
-def test_parquet_damage_is_a_data_error(tmp_path: Path) -> None:
-    """A file without Parquet's mark is refused."""
-    with pytest.raises(DataError, match=r"rows\.parquet: not a readable Parquet file \("):
-        list(read_rows(write(tmp_path, "rows.parquet", b"no")))
-
-
-def test_parquet_damage_behind_the_first_rows_is_a_data_error(tmp_path: Path) -> None:
-    """Rows before it are read; no error of the library comes through."""
+def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
+    """Rows before the damage are read, and the library's error becomes a DataError."""
     path = tmp_path / "rows.parquet"
     texts = pa.table({"input": [f"text {number}" for number in range(4000)]})
     parquet.write_table(texts, path, row_group_size=1000, use_dictionary=False, compression="gzip")
@@ -339,28 +299,18 @@ def test_parquet_damage_behind_the_first_rows_is_a_data_error(tmp_path: Path) ->
 
 
 def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
-    """The limit is about what a model can read, not about the kind of file."""
+    """The size limit of rows holds for Parquet, too."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"input": ["a", "x" * 2_000_000]}), path)
     with pytest.raises(DataError, match=r"rows\.parquet:2: expected a row of at most"):
         list(read_rows(path))
 
 
-def test_parquet_examples_are_read(tmp_path: Path) -> None:
-    """Columns of texts are examples."""
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pa.table({"input": ["meow", "woof"], "answer": ["cat", "dog"]}), path)
-    assert read_examples(path) == [
-        (Example(input="meow", answer="cat"), 1),
-        (Example(input="woof", answer="dog"), 2),
-    ]
-
-
 # --- examples -----------------------------------------------------------------------------------
 
 
 def test_examples_come_with_their_lines(tmp_path: Path) -> None:
-    """Texts are taken as they are, context as text or as an object."""
+    """Texts are taken as they are, and the context may be text or an object."""
     rows = [
         {"input": "  meow ", "answer": "cat"},
         {"input": "woof", "answer": "dog", "additional_context": "it barks"},
@@ -375,8 +325,8 @@ def test_examples_come_with_their_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("context", ["", None, {}])
-def test_an_empty_context_is_none(tmp_path: Path, context: object) -> None:
-    """A CSV column without text and a null mean the same."""
+def test_empty_contexts_are_none(tmp_path: Path, context: object) -> None:
+    """An empty CSV cell, a null and an empty object mean no context."""
     row = {"input": "meow", "answer": "cat", "additional_context": context}
     ((example, _),) = read_examples(write(tmp_path, "rows.jsonl", json.dumps(row)))
     assert dict(example.additional_context) == {}
@@ -397,8 +347,8 @@ def test_an_empty_context_is_none(tmp_path: Path, context: object) -> None:
         ({"input": "meow", "answer": "cat", "additional_context": {"a": "\udc00"}}, r"got \\udc00, half"),
     ],
 )
-def test_an_unusable_row_says_what_it_lacks(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    """File, line, the column and what stands in it."""
+def test_unusable_rows_say_what_is_missing(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    """The message names file, line, column and value."""
     good = json.dumps({"input": "meow", "answer": "cat"})
     path = write(tmp_path, "rows.jsonl", f"{good}\n{json.dumps(row)}\n")
     with pytest.raises(DataError, match=rf"rows\.jsonl:2: expected .*{message}"):
@@ -406,7 +356,7 @@ def test_an_unusable_row_says_what_it_lacks(tmp_path: Path, row: dict[str, Any],
 
 
 def test_columns_and_split_choose_what_is_read(tmp_path: Path) -> None:
-    """Other names than the default ones, and only the rows of one split, with their own lines."""
+    """Columns may have other names, and only rows of the wanted split are read."""
     content = "text,label,part,note\na,cat,train,n1\nb,dog,test,n2\nc,cat,train,n3\n"
     columns = Columns(input="text", answer="label", split="part", additional_context="note")
     found = read_examples(write(tmp_path, "rows.csv", content), columns=columns, split="train")
@@ -419,14 +369,14 @@ def test_columns_and_split_choose_what_is_read(tmp_path: Path) -> None:
 # --- texts --------------------------------------------------------------------------------------
 
 
-def test_texts_are_the_lines_of_a_text_file(tmp_path: Path) -> None:
-    """Line ends and blank lines go, everything else stays."""
+def test_texts_are_lines(tmp_path: Path) -> None:
+    """Line ends and blank lines are dropped, everything else stays."""
     path = write(tmp_path, "texts.txt", BOM + f"  meow \r\n\n \nwo{NEL}of\n".encode())
     assert read_texts(path) == ["  meow ", f"wo{NEL}of"]
 
 
-def test_texts_are_a_column_of_a_data_file(tmp_path: Path) -> None:
-    """Answers are not needed."""
+def test_texts_are_a_column(tmp_path: Path) -> None:
+    """Texts are read from a data file without answers."""
     path = write(tmp_path, "rows.csv", "input,other\nmeow,1\nwoof,2\n")
     assert read_texts(path) == ["meow", "woof"]
     assert read_texts(path, columns=Columns(input="other")) == ["1", "2"]
@@ -442,20 +392,16 @@ def test_texts_are_a_column_of_a_data_file(tmp_path: Path) -> None:
         (b"fine\n\n" + b"x" * 2_000_000, r"texts\.txt:3: expected a row of at most"),
     ],
 )
-def test_a_text_file_meets_the_same_errors(tmp_path: Path, content: bytes, message: str) -> None:
-    """Empty, not UTF-8, too long."""
+def test_text_files_raise_the_same_errors(tmp_path: Path, content: bytes, message: str) -> None:
+    """Empty, missing and badly encoded text files and long lines raise DataError."""
     with pytest.raises(DataError, match=message):
         read_texts(write(tmp_path, "texts.txt", content))
-
-
-def test_a_missing_text_file_is_named(tmp_path: Path) -> None:
-    """As any other."""
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         read_texts(tmp_path / "none.txt")
 
 
 def test_examples_are_read_one_by_one(tmp_path: Path) -> None:
-    """What stands further down is not looked at before it is asked for."""
+    """A broken row raises DataError when it is reached, not before."""
     path = tmp_path / "rows.jsonl"
     path.write_text('{"input": "a", "answer": "b"}\nnot JSON\n')
     found = iter_examples(path)
@@ -464,8 +410,8 @@ def test_examples_are_read_one_by_one(tmp_path: Path) -> None:
         next(found)
 
 
-def test_a_parquet_column_twice_is_refused(tmp_path: Path) -> None:
-    """Two columns of one name are refused as in every other kind of file."""
+def test_repeated_parquet_columns_are_errors(tmp_path: Path) -> None:
+    """Two Parquet columns of one name raise DataError."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table([["meow"], ["cat"], ["dog"]], names=["input", "answer", "answer"]), path)
     with pytest.raises(DataError, match=r"rows\.parquet: expected each column once, got 'answer' 2 times"):

@@ -29,20 +29,21 @@ def distribution(
     )
 
 
-def test_confidence_is_the_joint_probability_in_masked_space() -> None:
-    """As the reference systems define it; never above one, whatever rounding does."""
+def test_masked_confidence_is_the_joint_probability() -> None:
+    """The confidence is the joint probability in masked space, and never above one."""
     assert distribution().confidence("b") == pytest.approx(0.4)
     assert distribution(joint=1e-7).confidence("b") == 1.0
 
 
 @pytest.mark.parametrize("space", [space for space in LogprobSpace if space is not LogprobSpace.MASKED])
-def test_confidence_is_the_share_among_labels_in_every_other_space(space: LogprobSpace) -> None:
-    """There the joint log-probability means something else."""
+def test_confidence_elsewhere_is_the_share(space: LogprobSpace) -> None:
+    """The confidence is the label's share in other spaces and without a joint log-probability."""
     assert distribution(space).confidence("b") == pytest.approx(0.5)
+    assert distribution(joint=None).confidence("b") == pytest.approx(0.5)
 
 
-def test_only_the_emitted_label_has_the_joint_probability() -> None:
-    """A joint log-probability of 0.9 for one label says nothing like that about another."""
+def test_only_emitted_labels_have_the_joint() -> None:
+    """Labels that were not emitted have their share as confidence."""
     found = replace(distribution(joint=math.log(0.9)), emitted="a")
     assert found.confidence("a") == pytest.approx(0.9)
     assert found.confidence("b") == pytest.approx(0.5)
@@ -51,8 +52,8 @@ def test_only_the_emitted_label_has_the_joint_probability() -> None:
     assert [nothing.confidence(label) for label in "abcd"] == pytest.approx([0.2, 0.5, 0.2, 0.1])
 
 
-def test_where_the_emitted_label_is_not_known_the_most_probable_is_taken_for_it() -> None:
-    """All of them, if several are equally probable."""
+def test_unknown_emitted_labels_are_the_likeliest() -> None:
+    """The most probable labels count as emitted where the emitted label is not known."""
     found = distribution(joint=math.log(0.9))
     assert found.emitted is None
     assert [found.confidence(label) for label in "abcd"] == pytest.approx([0.2, 0.9, 0.2, 0.1])
@@ -62,8 +63,8 @@ def test_where_the_emitted_label_is_not_known_the_most_probable_is_taken_for_it(
 
 @pytest.mark.parametrize("space", LogprobSpace)
 @pytest.mark.parametrize("emitted", [None, "", "b", "e"])
-def test_confidence_in_an_unknown_label_is_a_key_error(space: LogprobSpace, emitted: str | None) -> None:
-    """As its probability is, in every space."""
+def test_unknown_labels_raise_key_errors(space: LogprobSpace, emitted: str | None) -> None:
+    """The confidence in an unknown label raises KeyError in every space."""
     with pytest.raises(KeyError, match="e"):
         replace(distribution(space), emitted=emitted).confidence("e")
 
@@ -72,29 +73,24 @@ def test_confidence_in_an_unknown_label_is_a_key_error(space: LogprobSpace, emit
     ("written", "emitted", "confidence"),
     [("cat", "cat", [0.6, 0.4]), (" CAT", "cat", [0.6, 0.4]), ("cow", "", [0.5, 0.5])],
 )
-def test_extraction_says_which_label_was_emitted(written: str, emitted: str, confidence: list[float]) -> None:
-    """As the label set spells it; what is no label lends its probability to none."""
+def test_extraction_names_the_emitted_label(written: str, emitted: str, confidence: list[float]) -> None:
+    """The emitted label is spelled as in the label set, or empty if the answer is no label."""
     response = fake_response(written, ["cat", "dog"], {written: 0.6, "dog": 0.4} if emitted else None)
     found = extract_distribution(response, ["cat", "dog"], "category")
     assert found.emitted == emitted
     assert [found.confidence(label) for label in ("cat", "dog")] == pytest.approx(confidence)
 
 
-def test_confidence_without_a_joint_logprob_is_the_share_too() -> None:
-    """A distribution may come from elsewhere than emitted tokens."""
-    assert distribution(joint=None).confidence("b") == pytest.approx(0.5)
-
-
 def test_probabilities_are_by_label() -> None:
-    """An unknown label is a KeyError, as in a mapping."""
+    """The probability of an unknown label raises KeyError."""
     assert distribution().probabilities == pytest.approx([0.2, 0.5, 0.2, 0.1])
     assert distribution().probability("d") == pytest.approx(0.1)
     with pytest.raises(KeyError, match="e"):
         distribution().probability("e")
 
 
-def test_alternatives_are_measured_labels_by_probability() -> None:
-    """Ties keep the order of the labels; what was only bounded is not shown."""
+def test_alternatives_are_sorted_measured_labels() -> None:
+    """Ties keep the order of the labels, and labels that were not measured are left out."""
     found = distribution().alternatives(limit=10)
     assert [label for label, _ in found] == ["b", "a", "c"]
     assert [share for _, share in found] == pytest.approx([0.5, 0.2, 0.2])
@@ -102,13 +98,15 @@ def test_alternatives_are_measured_labels_by_probability() -> None:
     assert len(replace(distribution(), measured=np.ones(4, dtype=bool)).alternatives()) == 3
 
 
-def test_a_distribution_is_a_value_that_cannot_be_changed() -> None:
-    """Equal by content, arrays read-only, not hashable."""
+def test_distributions_are_immutable_values() -> None:
+    """Distributions are equal by content, read-only and not hashable."""
     one = distribution()
     assert one == distribution()
     assert one != distribution(LogprobSpace.RAW)
     assert one != replace(one, label_mass=0.7)
     assert one != replace(one, emitted="a")
+    assert one != replace(one, logprobs=np.log([0.5, 0.2, 0.2, 0.1]))
+    assert one != replace(one, measured=np.ones(4, dtype=bool))
     assert one != "distribution"
     with pytest.raises(ValueError, match="read-only"):
         one.logprobs[0] = 0.0
@@ -116,8 +114,8 @@ def test_a_distribution_is_a_value_that_cannot_be_changed() -> None:
         hash(one)
 
 
-def test_the_callers_arrays_stay_the_callers() -> None:
-    """They are copied: neither frozen by the distribution nor a way to change it."""
+def test_arrays_are_copied() -> None:
+    """A distribution copies the arrays that it is given."""
     logprobs, measured = np.log([0.75, 0.25]), np.array([True, True])
     found = LabelDistribution(
         labels=("a", "b"),
@@ -133,20 +131,15 @@ def test_the_callers_arrays_stay_the_callers() -> None:
     assert found.measured.tolist() == [True, True]
 
 
-def test_an_unknown_space_is_a_configuration_error() -> None:
-    """Wherever a space is given by name."""
+def test_unknown_spaces_are_errors() -> None:
+    """An unknown space raises ConfigurationError with the known ones."""
     with pytest.raises(
         ConfigurationError, match="'cooked': expected one of masked, raw, exact, sampled, none"
     ):
         LogprobSpace("cooked")
 
 
-@pytest.mark.parametrize(("confidence", "log"), [(None, None), (1.0, 0.0), (0.5, math.log(0.5))])
+@pytest.mark.parametrize(("confidence", "log"), [(None, None), (0.5, math.log(0.5)), (0.0, math.log(1e-300))])
 def test_log_confidence_is_the_logarithm(confidence: float | None, log: float | None) -> None:
-    """What scorers receive."""
+    """The logarithm of a confidence of zero is finite, as scorers need it."""
     assert Prediction(label="a", confidence=confidence).log_confidence == log
-
-
-def test_log_confidence_of_zero_is_finite() -> None:
-    """Scorers refuse -inf."""
-    assert Prediction(label="a", confidence=0.0).log_confidence == pytest.approx(-690.8, abs=0.1)

@@ -48,21 +48,21 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
         ("no JSON", '"calibrant[serve]"'),
     ],
 )
-def test_the_origin_is_named(monkeypatch: pytest.MonkeyPatch, record: Any, requirement: str) -> None:
-    """A clone by its path, an archive or a repository by its URL; the index only for what came from it."""
+def test_the_command_names_the_origin(monkeypatch: pytest.MonkeyPatch, record: Any, requirement: str) -> None:
+    """The command names a clone by path, an archive or a repository by URL, and else the package."""
     installed_from(monkeypatch, record)
     assert install_command("serve") == f"pip install {requirement}"
 
 
-def test_extras_are_optional_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one requirement."""
+def test_extras_share_one_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several extras are written in one requirement."""
     installed_from(monkeypatch, {"url": "file:///clone", "dir_info": {}})
     assert install_command() == 'pip install "/clone"'
     assert install_command("data", "serve") == 'pip install "/clone[data,serve]"'
 
 
-def test_sources_without_an_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the package is imported from its clone by its path alone."""
+def test_clones_without_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package imported from its clone is installed from that clone."""
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)

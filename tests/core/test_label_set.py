@@ -28,20 +28,14 @@ from calibrant.core._labels import normalise_label
         ("cat", r"got the text 'cat': write \['cat', \.\.\.\]"),
     ],
 )
-def test_what_is_no_label_set_is_refused_by_name(labels: Any, message: str) -> None:
+def test_wrong_label_sets_are_errors(labels: Any, message: str) -> None:
     """The message holds the offending label and the remedy."""
     with pytest.raises(ConfigurationError, match=message):
         LabelSet(labels)
 
 
-def test_a_label_set_error_is_a_value_error_too() -> None:
-    """Code that knows nothing of calibrant can catch it."""
-    with pytest.raises(ValueError, match="at least two"):
-        LabelSet(["cat"])
-
-
-def test_canonical_ignores_case_and_surrounding_space() -> None:
-    """Whatever the model's spelling, the task's own comes back; None where there is no such label."""
+def test_canonical_ignores_case_and_space() -> None:
+    """The task's own spelling is returned, or None where there is no such label."""
     labels = LabelSet(["Gas & Oil", "ÉTÉ"])
     assert labels.canonical("  gas & OIL\n") == "Gas & Oil"
     assert labels.canonical("été") == "ÉTÉ"
@@ -49,8 +43,8 @@ def test_canonical_ignores_case_and_surrounding_space() -> None:
     assert labels.canonical("") is None
 
 
-def test_a_label_set_is_a_sequence_in_the_given_order() -> None:
-    """Arrays over labels follow the order of the task, not the alphabet."""
+def test_label_sets_are_sequences() -> None:
+    """A label set keeps the order of the task."""
     labels = LabelSet(["dog", "cat", "ant"])
     assert list(labels) == ["dog", "cat", "ant"]
     assert labels[1] == "cat"
@@ -70,8 +64,8 @@ def test_label_sets_are_values() -> None:
     assert pickle.loads(pickle.dumps(labels)).canonical("DOG") == "dog"  # noqa: S301 (our own bytes)
 
 
-def test_of_keeps_an_existing_label_set() -> None:
-    """Converting twice costs nothing."""
+def test_of_keeps_label_sets() -> None:
+    """A label set is returned unchanged."""
     labels = LabelSet(["cat", "dog"])
     assert LabelSet.of(labels) is labels
     assert LabelSet.of(["cat", "dog"]) == labels
@@ -85,16 +79,16 @@ def test_of_keeps_an_existing_label_set() -> None:
         unique_by=normalise_label,
     )
 )
-def test_every_label_is_found_under_any_dress(names: list[str]) -> None:
-    """Case folding and padding never lose a label, nor take it for another."""
+def test_labels_are_found_in_any_spelling(names: list[str]) -> None:
+    """Case folding and padding never lose a label or mistake it for another."""
     labels = LabelSet(names)
     for name in names:
         assert labels.canonical(name) == name
         assert labels.canonical(f" {name.casefold()}\n") == name
 
 
-def test_an_open_set_takes_every_text_in_its_first_spelling() -> None:
-    """Blank text is no label, and a set's place in memory is what it is known by."""
+def test_open_sets_grow_with_new_texts() -> None:
+    """Every text becomes a label in its first spelling, blank text does not, and sets compare by identity."""
     labels = OpenLabels()
     assert (len(labels), labels.labels) == (0, ())
     assert labels.canonical(" Food ") == "Food"

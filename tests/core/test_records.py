@@ -59,8 +59,8 @@ predictions = st.builds(
 
 
 @given(predictions)
-def test_a_prediction_survives_json(prediction: Prediction) -> None:
-    """To the last bit of every float, with and without a distribution."""
+def test_predictions_survive_json(prediction: Prediction) -> None:
+    """Every float keeps its last bit, with and without a distribution."""
     line = json.dumps(prediction_to_record(prediction), ensure_ascii=False, allow_nan=False)
     assert prediction_from_record(json.loads(line)) == prediction
 
@@ -80,7 +80,7 @@ def record() -> dict[str, Any]:
     return prediction_to_record(Prediction(label="cat", confidence=0.75, distribution=distribution))
 
 
-def test_a_record_says_what_it_means_by_name() -> None:
+def test_records_have_fixed_keys() -> None:
     """The keys are the file format of run directories: changing one needs a new schema version."""
     assert set(record()) == {
         "label",
@@ -108,8 +108,8 @@ def test_a_record_says_what_it_means_by_name() -> None:
     }
 
 
-def test_an_older_record_without_the_emitted_label_and_the_bound_is_read() -> None:
-    """Run directories outlive versions."""
+def test_older_records_are_read() -> None:
+    """A record without the emitted label and the error bound is read."""
     older = record()
     del older["distribution"]["emitted"]
     del older["distribution"]["error_bound"]
@@ -138,47 +138,39 @@ def nested(closing: float | None = None) -> LabelDistribution:
 def older(made: Prediction) -> dict[str, Any]:
     """Return the record of a version that did not know how probable the end of a label was."""
     record = prediction_to_record(made)
-    for part in (record, *record.get("parts", ())):
+    for part in record.get("parts", [record]):
         del part["distribution"]["closing_logprob"]
     return record
 
 
-def test_an_older_record_of_a_nested_label_agrees_with_its_distribution() -> None:
-    """Its confidence left the label's end out: a cache of yesterday must not bring that back."""
-    found = prediction_from_record(older(Prediction(label="Bills", confidence=0.98, distribution=nested())))
-    assert found.confidence == pytest.approx(0.55)
+@pytest.mark.parametrize(("confidence", "expected"), [(0.98, 0.55), (0.7, 0.7)])
+def test_older_confidences_are_corrected(confidence: float, expected: float) -> None:
+    """A confidence from tokens that left out the label's end is computed again; another kind is kept."""
+    made = Prediction(label="Bills", confidence=confidence, distribution=nested())
+    assert prediction_from_record(older(made)).confidence == pytest.approx(expected)
 
 
-def test_an_older_record_keeps_a_confidence_of_another_kind() -> None:
-    """A calibrated confidence, or one that a cascade's method gave, is not what the tokens said."""
-    found = prediction_from_record(older(Prediction(label="Bills", confidence=0.7, distribution=nested())))
-    assert found.confidence == 0.7
-
-
-def test_a_record_of_today_keeps_its_confidence() -> None:
-    """It knows how probable the end of the label was."""
+def test_current_records_keep_their_confidence() -> None:
+    """A record with the probability of the label's end keeps its confidence."""
     distribution = nested(closing=math.log(0.9))
     made = Prediction(label="Bills", confidence=distribution.confidence("Bills"), distribution=distribution)
     found = prediction_from_record(prediction_to_record(made))
     assert found.confidence == pytest.approx(0.98 * 0.9)
 
 
-def test_parts_of_an_older_record_take_the_whole_along() -> None:
-    """The confidence in several fields is the product of theirs."""
+def test_corrected_parts_correct_the_whole() -> None:
+    """The confidence in several fields is the product of their corrected confidences."""
     parts = (
         Part(name="topic", label="Bills", confidence=0.98, distribution=nested()),
         Part(name="urgency", label="Bills/Gas", confidence=0.5, distribution=nested()),
     )
-    record = prediction_to_record(Prediction(label="{}", confidence=0.49, parts=parts))
-    for part in record["parts"]:
-        del part["distribution"]["closing_logprob"]
-    found = prediction_from_record(record)
+    found = prediction_from_record(older(Prediction(label="{}", confidence=0.49, parts=parts)))
     assert [part.confidence for part in found.parts] == [pytest.approx(0.55), 0.5]
     assert found.confidence == pytest.approx(0.55 * 0.5)
 
 
-def test_stored_words_and_counts_that_cannot_be_used_are_cleaned() -> None:
-    """Caches of earlier versions hold what a server said, as it said it."""
+def test_stored_texts_and_counts_are_cleaned() -> None:
+    """Texts and counts of servers in caches of earlier versions are cleaned."""
     poisoned = record() | {
         "model": "m\ud800\x1b[2J",
         "reason": "r\x07" * 5000,
@@ -191,8 +183,8 @@ def test_stored_words_and_counts_that_cannot_be_used_are_cleaned() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(record()))
-def test_a_record_without_a_key_is_refused(key: str) -> None:
-    """Every key is needed."""
+def test_records_need_every_key(key: str) -> None:
+    """A record without one of its keys raises StateError."""
     broken = record()
     del broken[key]
     with pytest.raises(StateError, match=rf"Expected a prediction record, .*KeyError\('{key}'\)"):
@@ -205,19 +197,14 @@ def test_a_record_without_a_key_is_refused(key: str) -> None:
         {"outcome": "great"},
         {"usage": {"tokens": 5}},
         {"usage": None},
-        {"distribution": {}},
         {"distribution": 5},
         {"distribution": {**record()["distribution"], "space": "cooked"}},
         {"distribution": {**record()["distribution"], "logprobs": ["a", "b"]}},
     ],
 )
-def test_a_record_with_a_wrong_value_is_refused(changes: dict[str, Any]) -> None:
-    """Foreign or damaged state is one kind of error."""
+def test_records_with_wrong_values_are_errors(changes: dict[str, Any]) -> None:
+    """A record with a wrong value and a value that is no record raise StateError."""
     with pytest.raises(StateError, match="Expected a prediction record"):
         prediction_from_record({**record(), **changes})
-
-
-def test_what_is_no_mapping_is_refused() -> None:
-    """A journal line may hold any JSON."""
     with pytest.raises(StateError, match="Expected a prediction record"):
-        prediction_from_record([1, 2])  # type: ignore[arg-type]
+        prediction_from_record(list(changes))  # type: ignore[arg-type]

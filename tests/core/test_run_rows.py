@@ -11,15 +11,15 @@ from calibrant.core import Outcome
 from calibrant.core._run_rows import UNKNOWN, RunRow
 
 
-def test_columns_of_a_csv_file_are_read() -> None:
-    """Numbers and truth values are texts there, and an empty text is none."""
+def test_texts_of_csv_files_are_parsed() -> None:
+    """Numbers and truth values may be texts, and an empty text means a missing value."""
     row = RunRow.checked({"index": " 7", "correct": "True", "confidence": "0.5", "cost": "", "label": ""})
     assert (row.index, row.correct, row.confidence, row.label) == (7, 1, 0.5, None)
     assert math.isnan(row.cost)
 
 
-def test_labels_say_whether_a_row_is_right() -> None:
-    """A stated value counts more; a failed row is neither right nor wrong."""
+def test_correctness_follows_from_the_labels() -> None:
+    """A stated value counts more than the labels, and a failed row is neither right nor wrong."""
     row = {"label": "cat", "answer": "cat"}
     assert RunRow.checked(row).correct == 1
     assert RunRow.checked({**row, "answer": "dog"}).correct == 0
@@ -29,13 +29,13 @@ def test_labels_say_whether_a_row_is_right() -> None:
 
 
 def test_rounding_is_forgiven() -> None:
-    """The exponential of a sum may leave the interval by a little."""
+    """A confidence may leave its interval by a rounding error."""
     assert RunRow.checked({"correct": 1, "confidence": 1.0 + 1e-9}).confidence == 1.0
     assert RunRow.checked({"correct": 1, "confidence": -1e-9}).confidence == 0.0
 
 
-def test_rows_of_a_search_say_their_prompt_and_usage() -> None:
-    """They number their rows by another name."""
+def test_search_rows_have_prompt_and_usage() -> None:
+    """Rows of a search have another name for their number, and a prompt and usage."""
     row = RunRow.checked({"row": 2, "prompt": "best", "correct": True, "usage": {"cost": 0.25}})
     assert (row.index, row.prompt, row.cost) == (2, "best", 0.25)
     assert RunRow.checked({"correct": True, "cost": 0.5}).cost == 0.5
@@ -57,13 +57,13 @@ def test_rows_of_a_search_say_their_prompt_and_usage() -> None:
     ],
 )
 def test_broken_values_are_named(values: dict[str, Any], message: str) -> None:
-    """With the expectation."""
+    """The message names the value and what was expected."""
     with pytest.raises(ValueError, match=message):
         RunRow.checked(values)
 
 
-def test_foreign_columns_of_our_names_are_left_alone() -> None:
-    """A label mass that is no number says nothing."""
+def test_foreign_columns_are_ignored() -> None:
+    """A label mass that is no number is ignored."""
     row = RunRow.checked({"correct": True, "label_mass": "heavy", "unresolved_mass": []})
     assert not row.has_low_label_mass
     assert row.outcome is Outcome.OK

@@ -27,8 +27,8 @@ def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
         ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt is worse than the seed prompt"),
     ],
 )
-def test_choice_and_test_rows_are_two_statements(interval: tuple[float, float], words: str) -> None:
-    """The first is the same whatever the second says."""
+def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words: str) -> None:
+    """The sentence on the choice does not depend on the test rows."""
     chosen, tested = search_verdict(record(*interval))
     assert chosen == (
         "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro F1 0.140 -> 0.350."
@@ -36,8 +36,8 @@ def test_choice_and_test_rows_are_two_statements(interval: tuple[float, float], 
     assert tested.startswith(words)
 
 
-def test_the_prompts_of_the_task_are_told_apart_from_proposals() -> None:
-    """By what was measured on the same rows, whether one of them is chosen or not."""
+def test_task_prompts_are_compared() -> None:
+    """The prompts of the task are compared on the same rows, whether one of them is chosen or not."""
     seed = {
         "score": 0.1,
         "log_loss": 0.7,
@@ -71,8 +71,8 @@ def test_the_prompts_of_the_task_are_told_apart_from_proposals() -> None:
     )
 
 
-def test_a_kept_seed_prompt_says_what_the_best_other_one_lacked() -> None:
-    """A higher score without a higher macro F1."""
+def test_a_kept_seed_prompt_is_explained() -> None:
+    """The sentence shows that the best other prompt had a higher score without a higher macro F1."""
     kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
     assert "in score, accuracy and macro F1 at once: the seed prompt is kept." in kept
     assert other == (
@@ -80,22 +80,22 @@ def test_a_kept_seed_prompt_says_what_the_best_other_one_lacked() -> None:
     )
 
 
-def test_a_search_that_validated_nothing_keeps_the_seed_prompt() -> None:
-    """No proposal passed its minibatch."""
+def test_searches_without_validation_keep_the_seed() -> None:
+    """The seed prompt is kept where no proposal passed its minibatch."""
     (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False))
     assert kept.endswith("the seed prompt is kept.")
 
 
-def test_credit_takes_the_place_of_accuracy() -> None:
-    """Where an answer can be nearly right."""
+def test_credit_replaces_accuracy() -> None:
+    """Credit is shown instead of accuracy where an answer can be nearly right."""
     validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
     chosen, *_ = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
     assert "credit 0.500 -> 0.750" in chosen
     assert "accuracy" not in chosen
 
 
-def test_results_of_earlier_versions_are_read() -> None:
-    """They called every other prompt improved, and say nothing of the validation rows."""
+def test_earlier_results_are_read() -> None:
+    """Results of earlier versions have no validation rows and call every other prompt improved."""
     for improved in (True, False):
         old = {"improved": improved, "comparison": {"interval": {"lower": -0.2, "upper": -0.1}}}
         assert changed_prompt(old) is improved
@@ -112,8 +112,8 @@ def test_results_of_earlier_versions_are_read() -> None:
         ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt with its head is worse"),
     ],
 )
-def test_a_prompt_chosen_for_its_head_is_judged_with_it(interval: tuple[float, float], words: str) -> None:
-    """Beside the seed prompt, whatever the prompt alone is worth."""
+def test_heads_are_judged_with_their_prompt(interval: tuple[float, float], words: str) -> None:
+    """The prompt with its head is compared with the seed prompt, not the prompt alone."""
     heads = {
         "raced": 0,
         "rows": 60,

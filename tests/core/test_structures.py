@@ -29,7 +29,7 @@ from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(
-    ["Bills", "Bills/Gas", "Food/Out/Bar", "Food/Out/Café", "Food/In", "bills / Water"],
+    ["Bills", "Bills/Gas", "Food/Out/Bar", "Food/Out/Café", "Food/In", "bills / Water"]
 )
 
 names = st.lists(
@@ -83,8 +83,8 @@ def weights(size: int) -> st.SearchStrategy[NDArray[np.float64]]:
 
 
 @given(names, st.data())
-def test_the_credit_on_a_scale_falls_with_the_distance(labels: list[str], data: st.DataObject) -> None:
-    """1 - |i - j| / (L - 1): 1 for the label itself, 0 from end to end, the same both ways."""
+def test_scale_credit_falls_with_distance(labels: list[str], data: st.DataObject) -> None:
+    """The credit is 1 - |i - j| / (L - 1): 1 for the label itself, 0 from end to end, the same both ways."""
     scale = OrdinalLabels(labels)
     i, j = (data.draw(st.integers(0, len(labels) - 1)) for _ in range(2))
     found = scale.aspects(Prediction(label=labels[i]), labels[j])
@@ -93,8 +93,8 @@ def test_the_credit_on_a_scale_falls_with_the_distance(labels: list[str], data: 
     assert scale.rank(labels[i]) == i
 
 
-def test_the_questions_on_a_scale_have_the_mass_of_the_labels_on_either_side() -> None:
-    """Worked out by hand for five labels."""
+def test_scale_questions_have_the_mass_beside() -> None:
+    """The masses on both sides of each threshold are worked out by hand for five labels."""
     prediction = answered(STARS, "3 stars", [0.1, 0.2, 0.3, 0.25, 0.15])
     found = STARS.aspects(prediction, "5 stars")
     assert [aspect.name for aspect in found] == [
@@ -113,10 +113,8 @@ def test_the_questions_on_a_scale_have_the_mass_of_the_labels_on_either_side() -
 
 
 @given(st.integers(2, 6).flatmap(weights), st.data())
-def test_whoever_is_sure_of_a_label_is_as_sure_of_its_sides(
-    shares: NDArray[np.float64], data: st.DataObject
-) -> None:
-    """Confidence in a side is the mass on it, but never below the prediction's own."""
+def test_side_confidence_exceeds_label_confidence(shares: NDArray[np.float64], data: st.DataObject) -> None:
+    """The confidence in a side is the mass on it, but never below the prediction's own."""
     scale = OrdinalLabels([f"label {i}" for i in range(len(shares))])
     place = data.draw(st.integers(0, len(shares) - 1))
     own = data.draw(st.floats(0.0, 1.0))
@@ -128,8 +126,8 @@ def test_whoever_is_sure_of_a_label_is_as_sure_of_its_sides(
         assert own <= aspect.confidence <= 1.0
 
 
-def test_what_is_far_out_keeps_its_digits_and_a_finite_logarithm() -> None:
-    """A share is added up from its own end, not taken from one; where even that underflows, it is not zero."""
+def test_small_tails_keep_their_digits() -> None:
+    """A tail is summed from its own end, and its logarithm is finite even where the mass underflows."""
     found = STARS.aspects(answered(STARS, "1 star", [1.0, 1e-300, 0.0, 0.0, 1e-200]), "1 star")
     for aspect in found:
         assert aspect.distribution is not None
@@ -148,7 +146,7 @@ def test_what_is_far_out_keeps_its_digits_and_a_finite_logarithm() -> None:
 # --- trees --------------------------------------------------------------------------------------
 
 
-def test_the_questions_of_a_tree_are_the_beginnings_of_the_path() -> None:
+def test_tree_questions_are_path_prefixes() -> None:
     """A label that ends early stands for itself below; case and space of levels do not count."""
     prediction = answered(MONEY, "Food/Out/Bar", [0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
     found = MONEY.aspects(prediction, "bills / Water")
@@ -166,8 +164,8 @@ def test_the_questions_of_a_tree_are_the_beginnings_of_the_path() -> None:
 
 
 @given(paths, st.data())
-def test_credit_in_a_tree_is_full_only_for_the_right_label(labels: list[str], data: st.DataObject) -> None:
-    """Otherwise it is the levels both share, of those of the deepest label; never above hP and hR."""
+def test_tree_credit_counts_shared_levels(labels: list[str], data: st.DataObject) -> None:
+    """A wrong label earns its shared levels over the depth of the tree, never above hP and hR."""
     tree = HierarchicalLabels(labels)
     answer, label = (data.draw(st.sampled_from(labels)) for _ in range(2))
     found = credit(tree.aspects(Prediction(label=label), answer))
@@ -185,10 +183,8 @@ def test_credit_in_a_tree_is_full_only_for_the_right_label(labels: list[str], da
 
 
 @given(paths, st.data())
-def test_the_mass_of_a_beginning_is_that_of_all_labels_that_begin_so(
-    labels: list[str], data: st.DataObject
-) -> None:
-    """Confidence never falls from a level to the one above, and the last is the prediction's own."""
+def test_prefix_mass_sums_its_labels(labels: list[str], data: st.DataObject) -> None:
+    """The confidence never falls from a level to the one above, and the last is the prediction's own."""
     tree = HierarchicalLabels(labels)
     shares = data.draw(weights(len(labels)))
     label = data.draw(st.sampled_from(labels))
@@ -226,7 +222,7 @@ def test_the_mass_of_a_beginning_is_that_of_all_labels_that_begin_so(
         (["a/b"], "/", "at least two labels"),
     ],
 )
-def test_what_is_no_tree_is_refused_by_name(labels: list[str], separator: str, message: str) -> None:
+def test_wrong_trees_are_errors(labels: list[str], separator: str, message: str) -> None:
     """The message holds the label and the remedy."""
     with pytest.raises(ConfigurationError, match=message):
         HierarchicalLabels(labels, separator)
@@ -234,17 +230,12 @@ def test_what_is_no_tree_is_refused_by_name(labels: list[str], separator: str, m
 
 # --- both ---------------------------------------------------------------------------------------
 
-STRUCTURED = [
-    (STARS, "4 stars", "2 stars"),
-    (MONEY, "Food/Out/Bar", "Food/In"),
-]
+STRUCTURED = [(STARS, "4 stars", "2 stars"), (MONEY, "Food/Out/Bar", "Food/In")]
 
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
-def test_without_a_distribution_the_own_confidence_is_a_lower_bound(
-    labels: LabelSet, label: str, answer: str
-) -> None:
-    """What follows from the label is at least as sure; without any confidence nothing is known of it."""
+def test_aspects_inherit_the_confidence(labels: LabelSet, label: str, answer: str) -> None:
+    """Without a distribution every aspect has the prediction's own confidence, or None."""
     for own in (0.6, None):
         for aspect in labels.aspects(Prediction(label=label, confidence=own), answer):
             assert aspect.confidence == own
@@ -252,10 +243,8 @@ def test_without_a_distribution_the_own_confidence_is_a_lower_bound(
 
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
-def test_sums_of_probabilities_keep_what_is_known_of_the_whole(
-    labels: LabelSet, label: str, answer: str
-) -> None:
-    """Masses, space and the bound of the error, which sums only lower; but not one label's joint probability."""
+def test_marginals_keep_masses_and_bound(labels: LabelSet, label: str, answer: str) -> None:
+    """Marginals keep masses, space and error bound, but not one label's joint probability."""
     shares = np.full(len(labels), 1 / len(labels))
     measured = np.arange(len(labels)) == 0
     whole = over(labels, shares, measured=measured, joint_logprob=-0.5, emitted=label)
@@ -272,7 +261,7 @@ def test_sums_of_probabilities_keep_what_is_known_of_the_whole(
 
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
-def test_a_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answer: str) -> None:
+def test_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answer: str) -> None:
     """In masked space the emitted label's confidence is not its share of the distribution."""
     shares = np.full(len(labels), 1 / len(labels))
     prediction = answered(labels, label, shares, confidence=0.97)
@@ -290,8 +279,8 @@ def test_a_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answe
         (HierarchicalLabels(["a/b", "c>d"]), HierarchicalLabels(["a/b", "c>d"], ">")),
     ],
 )
-def test_the_structure_is_part_of_what_labels_are(one: LabelSet, other: LabelSet) -> None:
-    """Equal labels in another structure are other labels; equal ones survive copies and keys."""
+def test_structures_make_labels_differ(one: LabelSet, other: LabelSet) -> None:
+    """Equal labels in another structure are unequal sets; copies are equal and have equal hashes."""
     assert one != other
     assert other != one
     copied = pickle.loads(pickle.dumps(one))  # noqa: S301 (our own bytes)
@@ -300,8 +289,8 @@ def test_the_structure_is_part_of_what_labels_are(one: LabelSet, other: LabelSet
     assert LabelSet.of(one) is one
 
 
-def test_settings_name_the_structure() -> None:
-    """By name, with the separator where there is one."""
+def test_names_choose_the_structure() -> None:
+    """A name chooses the structure, and a separator fits hierarchical labels alone."""
     assert structured_labels(["a", "b"]) == LabelSet(["a", "b"])
     assert structured_labels(["a", "b"], structure="ordinal") == OrdinalLabels(["a", "b"])
     assert structured_labels(["a/b", "b"], structure="hierarchical") == HierarchicalLabels(["a/b", "b"])
@@ -316,7 +305,7 @@ def test_settings_name_the_structure() -> None:
         structured_labels(["a", "b"], structure="tree")
 
 
-def test_a_field_of_a_whole_answer_keeps_its_structure() -> None:
+def test_fields_keep_their_structure() -> None:
     """Each field's aspects are those of its own labels, with their confidence."""
     fields = FieldLabels([Field(name="stars", labels=STARS), Field(name="kind", labels=LabelSet(["a", "b"]))])
     shares = [0.1, 0.2, 0.3, 0.25, 0.15]
@@ -335,8 +324,8 @@ def test_a_field_of_a_whole_answer_keeps_its_structure() -> None:
     assert math.isclose(credit(found), 3 / 5)
 
 
-def test_fields_of_another_structure_are_other_labels() -> None:
-    """Their names alone do not make label sets equal."""
+def test_field_structures_make_labels_differ() -> None:
+    """Fields with equal names and other structures are unequal label sets."""
     kind = Field(name="kind", labels=LabelSet(["a", "b"]))
     first, second = (
         FieldLabels([Field(name="stars", labels=labels), kind]) for labels in (STARS, LabelSet(STARS))

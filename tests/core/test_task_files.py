@@ -20,16 +20,11 @@ from calibrant.core import (
     Task,
 )
 from calibrant.core._settings import ModelSettings
-from calibrant.scoring import (
-    BrierScoring,
-    LinearBlendScoring,
-    LogScoring,
-    SigmoidScoring,
-    ThresholdScoring,
-)
+from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, SigmoidScoring, ThresholdScoring
 
 WriteTask = Callable[..., Path]
 
+HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 CAT = '{"input": "meow", "answer": "cat"}\n'
 TABLE = """\
 text,label,part
@@ -38,6 +33,15 @@ woof,dog,train
 meow meow,cat,{value}
 woof woof,dog,test
 """
+
+
+def toml(folder: Path, text: str, **files: str) -> Path:
+    """Write a task file, and files beside it by their names with ``_`` for the dot."""
+    for name, content in files.items():
+        (folder / name.replace("_", ".")).write_text(content)
+    path = folder / "task.toml"
+    path.write_text(text)
+    return path
 
 
 def error_of(path: Path) -> str:
@@ -54,22 +58,22 @@ def error_of(path: Path) -> str:
     ("lines", "labels"),
     [
         ("", LabelSet(["cat", "dog>puppy"])),
-        ('structure = "flat"\n', LabelSet(["cat", "dog>puppy"])),
         ('structure = "ordinal"\n', OrdinalLabels(["cat", "dog>puppy"])),
-        (
-            'structure = "hierarchical"\nseparator = ">"\n',
-            HierarchicalLabels(["cat", "dog>puppy"], ">"),
-        ),
+        ('structure = "hierarchical"\nseparator = ">"\n', HierarchicalLabels(["cat", "dog>puppy"], ">")),
     ],
 )
-def test_labels_have_the_structure_the_file_names(tmp_path: Path, lines: str, labels: LabelSet) -> None:
-    """Plain ones unless it names one."""
-    path = tmp_path / "task.toml"
-    path.write_text(f'name = "n"\nlabels = ["cat", "dog>puppy"]\nprompt = "p"\n{lines}')
-    assert Task.from_file(path).labels == labels
+def test_labels_have_the_named_structure(tmp_path: Path, lines: str, labels: LabelSet) -> None:
+    """Labels are flat unless the file names a structure; all other keys have defaults."""
+    path = toml(tmp_path, f'name = "n"\nlabels = ["cat", "dog>puppy"]\nprompt = "p"\n{lines}')
+    task = Task.from_file(str(path))
+    assert task.labels == labels
+    assert (task.field, task.user_template) == ("label", None)
+    assert task.train == task.validation == task.test == ()
+    assert task.model.name == "local/smollm2-135m"
+    assert (task.scoring.strategy, task.scoring.high, task.scoring.low) == ("linear", 0.99, 0.9)
 
 
-def test_a_task_file_says_everything_about_a_task(write_task: WriteTask) -> None:
+def test_task_files_describe_whole_tasks(write_task: WriteTask) -> None:
     """Every key arrives where it belongs; data paths are relative to the file."""
     extra = """
 [model]
@@ -113,21 +117,16 @@ thresholds = "auto"
     }
 
 
-def test_a_task_file_gives_a_search_more_to_try(tmp_path: Path) -> None:
-    """Labels are spelled as in the label set."""
-    path = tmp_path / "task.toml"
-    path.write_text(HEAD + 'other_prompts = ["q", "r"]\n[label_descriptions]\nCAT = "It meows."\n')
+def test_task_files_hold_prompts_and_descriptions(tmp_path: Path) -> None:
+    """Labels of descriptions are spelled as in the label set."""
+    path = toml(tmp_path, HEAD + 'other_prompts = ["q", "r"]\n[label_descriptions]\nCAT = "It meows."\n')
     task = Task.from_file(path)
     assert (task.other_prompts, task.label_descriptions) == (("q", "r"), {"cat": "It meows."})
 
 
-def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
-    """By default there is none, and a search learns one."""
-    assert Task.from_file(write_task()).head.model_dump() == {
-        "file": None,
-        "fit": "auto",
-        "embeddings": None,
-    }
+def test_head_files_are_beside_the_task(write_task: WriteTask) -> None:
+    """The path of a head is relative to the task file; by default a search learns one."""
+    assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto", "embeddings": None}
     path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\nembeddings = "model2vec:a/b"\n')
     assert Task.from_file(path).head.model_dump() == {
         "file": path.parent / "heads/one.json",
@@ -150,83 +149,54 @@ def test_a_head_is_beside_the_task_file(write_task: WriteTask) -> None:
         ),
     ],
 )
-def test_a_mistake_in_the_section_of_a_head_is_named(write_task: WriteTask, lines: str, said: str) -> None:
-    """With its line."""
+def test_head_mistakes_name_their_line(write_task: WriteTask, lines: str, said: str) -> None:
+    """Mistakes in the section of a head are errors with their line."""
     path = write_task(extra=f"[head]\n{lines}\n")
     first = path.read_text().splitlines().index("[head]")
     number, _, message = said.removeprefix(":").partition(":")
     assert f"task.toml:{first + int(number)}:{message}" in error_of(path)
 
 
-def test_what_a_task_file_leaves_out_has_defaults(tmp_path: Path) -> None:
-    """Name, labels and prompt are all it takes; there are no rows then."""
-    path = tmp_path / "task.toml"
-    path.write_text('name = "n"\nlabels = ["a", "b"]\nprompt = "p"\n')
-    task = Task.from_file(str(path))
-    assert (task.field, task.user_template) == ("label", None)
-    assert task.train == task.validation == task.test == ()
-    assert task.model.name == "local/smollm2-135m"
-    assert (task.scoring.strategy, task.scoring.high, task.scoring.low) == ("linear", 0.99, 0.9)
-
-
 @pytest.mark.parametrize("value", ["validation", "val", "dev"])
 def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
-    """The split column tells them apart, under any of the usual names of validation."""
-    (tmp_path / "all.csv").write_text(TABLE.format(value=value))
-    path = tmp_path / "task.toml"
-    path.write_text(
-        'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.csv"\n'
-        'input_column = "text"\nanswer_column = "label"\nsplit_column = "part"\n'
-    )
+    """The split column tells splits apart, under any of the usual names of validation."""
+    columns = 'input_column = "text"\nanswer_column = "label"\nsplit_column = "part"\n'
+    path = toml(tmp_path, f'{HEAD}[data]\nfile = "all.csv"\n{columns}', all_csv=TABLE.format(value=value))
     task = Task.from_file(path)
     assert task.train == (Example(input="meow", answer="cat"), Example(input="woof", answer="dog"))
     assert task.validation == (Example(input="meow meow", answer="cat"),)
     assert task.test == (Example(input="woof woof", answer="dog"),)
+    assert [example.input for example, _ in task.sources["validation"].examples()] == ["meow meow"]
 
 
-def test_an_unknown_split_is_an_error_with_its_line(tmp_path: Path) -> None:
-    """A row is never left out in silence."""
-    (tmp_path / "all.jsonl").write_text(
-        '{"input": "a", "answer": "cat", "split": "train"}\n{"input": "b", "answer": "dog", "split": "holdout"}\n'
-    )
-    path = tmp_path / "task.toml"
-    path.write_text('name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.jsonl"\n')
-    with pytest.raises(DataError, match=r"all.jsonl:2: .*'holdout'"):
-        Task.from_file(path)
-
-
-def test_a_split_of_its_own_file_wins_over_the_common_one(tmp_path: Path) -> None:
-    """So that a new test set can be tried without touching the data."""
-    (tmp_path / "all.jsonl").write_text(
-        '{"input": "a", "answer": "cat", "split": "train"}\n{"input": "b", "answer": "dog", "split": "test"}\n'
-    )
-    (tmp_path / "new.jsonl").write_text('{"input": "c", "answer": "cat"}\n')
-    path = tmp_path / "task.toml"
-    path.write_text(
-        'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n[data]\nfile = "all.jsonl"\ntest = "new.jsonl"\n'
+def test_own_files_win_over_common_ones(tmp_path: Path) -> None:
+    """A split with a file of its own is not read from the common file."""
+    path = toml(
+        tmp_path,
+        HEAD + '[data]\nfile = "all.csv"\ntest = "new.csv"\n',
+        all_csv="input,answer,split\na,cat,train\nb,dog,test\n",
+        new_csv="input,answer\nc,cat\n",
     )
     task = Task.from_file(path)
-    assert [row.input for row in task.train] == ["a"]
-    assert task.validation == ()
-    assert [row.input for row in task.test] == ["c"]
+    rows = [[row.input for row in split] for split in (task.train, task.validation, task.test)]
+    assert rows == [["a"], [], ["c"]]
 
 
-def test_a_key_of_earlier_versions_may_stay_where_it_asks_for_nothing(tmp_path: Path) -> None:
-    """Their records hold it, too."""
-    path = tmp_path / "task.toml"
-    path.write_text(HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
+def test_former_keys_may_stay_unset(tmp_path: Path) -> None:
+    """A key of earlier versions that is switched off is ignored, as their records hold it."""
+    path = toml(tmp_path, HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
     assert Task.from_file(path).model == ModelSettings(name="x")
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_fine(write_task: WriteTask) -> None:
-    """Editors on Windows write both."""
+def test_windows_files_are_read(write_task: WriteTask) -> None:
+    """A byte order mark and Windows line ends are accepted."""
     plain = write_task()
     toml = b"\xef\xbb\xbf" + plain.read_bytes().replace(b"\n", b"\r\n")
     assert Task.from_file(write_task(toml=toml)).name == "animals"
 
 
 def test_the_example_task_is_valid() -> None:
-    """The one a new user starts with: 8 labels, three splits, no row in two of them."""
+    """The example has 8 labels and three splits that share no row."""
     task = Task.from_file(Path(__file__).parents[2] / "examples" / "transactions" / "task.toml")
     assert len(task.labels) == 8
     inputs = [row.input for row in (*task.train, *task.validation, *task.test)]
@@ -236,7 +206,6 @@ def test_the_example_task_is_valid() -> None:
 
 # --- bad task files -----------------------------------------------------------------------------
 
-HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
 ROOT_KEYS = (
     "name, labels, structure, separator, multi_label, fields, prompt, other_prompts, label_descriptions, field, "
     "user_template, data, model, scoring, calibration, demonstrations, head, cascade, routing"
@@ -244,7 +213,7 @@ ROOT_KEYS = (
 
 
 @pytest.mark.parametrize(
-    ("toml", "message"),
+    ("text", "message"),
     [
         (HEAD + 'promt = "q"\n', f"task.toml:4: unknown key 'promt': expected one of {ROOT_KEYS}."),
         (
@@ -283,7 +252,6 @@ ROOT_KEYS = (
             'labels = ["cat", "dog"]\nprompt = "p"\n[model]\nname = "x"\n',
             "task.toml:1: missing key 'name': add it.",
         ),
-        ("", "task.toml:1: missing key 'name': add it."),
         (
             'name = "n"\nlabels = "cat"\nprompt = "p"\n',
             "task.toml:2: labels: Input should be a valid list, got 'cat'.",
@@ -319,11 +287,6 @@ ROOT_KEYS = (
             "task.toml:4: user_template: Input should hold {input}, got 'Text:': say where the text goes.",
         ),
         pytest.param(
-            HEAD + '[scoring.parameters]\nsteepness = "much"\n',
-            "task.toml:5: scoring.parameters.steepness: Input should be a valid number, "
-            "unable to parse string as a number, got 'much'.",
-        ),
-        pytest.param(
             HEAD + '[scoring.parameters]\nmidpoint = "half"\n[scoring]\nhigh = 0.9\n',
             "task.toml:5: scoring.parameters.midpoint: Input should be a valid number, "
             "unable to parse string as a number, got 'half'.",
@@ -355,11 +318,9 @@ ROOT_KEYS = (
         ),
     ],
 )
-def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
-    """Tomllib keeps no positions, so they are found again in the text."""
-    path = tmp_path / "task.toml"
-    path.write_text(toml)
-    assert message in error_of(path).split("\n")
+def test_wrong_keys_name_file_and_line(tmp_path: Path, text: str, message: str) -> None:
+    """Every wrong key is an error with its line and a remedy."""
+    assert message in error_of(toml(tmp_path, text)).split("\n")
 
 
 @pytest.mark.parametrize(
@@ -372,43 +333,39 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, toml: str, messa
         ("log", LogScoring),
     ],
 )
-def test_parameters_of_a_strategy_are_those_it_takes(tmp_path: Path, name: str, strategy: Any) -> None:
-    """The names are repeated in core, which must not import the strategies."""
+def test_strategies_take_their_own_parameters(tmp_path: Path, name: str, strategy: Any) -> None:
+    """The names in core, which must not import the strategies, equal those of the strategies."""
     parameters = {field.name: field.default for field in dataclasses.fields(strategy)}
-    path = tmp_path / "task.toml"
     lines = "".join(f"{key} = {value}\n" for key, value in parameters.items())
-    path.write_text(f'{HEAD}[scoring]\nstrategy = "{name}"\n[scoring.parameters]\n{lines}')
+    path = toml(tmp_path, f'{HEAD}[scoring]\nstrategy = "{name}"\n[scoring.parameters]\n{lines}')
     assert Task.from_file(path).scoring.parameters == parameters
     path.write_text(f"{path.read_text()}other = 1\n")
     assert f"strategy '{name}' has no parameter 'other'" in error_of(path)
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """One line each."""
-    path = tmp_path / "task.toml"
-    path.write_text('name = 5\nlabels = ["a", "b"]\nx = 1\n')
+    """Each mistake has a line of the message."""
+    path = toml(tmp_path, 'name = 5\nlabels = ["a", "b"]\nx = 1\n')
     assert [line.split(":")[1] for line in error_of(path).split("\n")] == ["1", "1", "3"]
 
 
 @pytest.mark.parametrize(
-    ("toml", "line"),
+    ("text", "line"),
     [(HEAD + "field = \n", 4), (HEAD + 'name = "twice"\n', 4), ('name = "open\n', 1), ("a = [\n1,\n", 3)],
 )
-def test_broken_toml_names_the_line(tmp_path: Path, toml: str, line: int) -> None:
-    """Wherever the parser says it stopped."""
-    path = tmp_path / "task.toml"
-    path.write_text(toml)
-    assert error_of(path).startswith(f"task.toml:{line}: not valid TOML: ")
+def test_broken_toml_names_the_line(tmp_path: Path, text: str, line: int) -> None:
+    """The message names the line where the parser stopped."""
+    assert error_of(toml(tmp_path, text)).startswith(f"task.toml:{line}: not valid TOML: ")
 
 
-def test_toml_nested_too_deeply_is_refused(write_task: WriteTask) -> None:
-    """Instead of a trace from inside the parser."""
+def test_deeply_nested_toml_is_an_error(write_task: WriteTask) -> None:
+    """TOML with hundreds of nested arrays raises ConfigurationError."""
     path = write_task(extra=f"x = {'[' * 5000}{']' * 5000}\n")
     assert "expected tables and arrays a few levels deep" in error_of(path)
 
 
-def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
-    """A directory is no task file either."""
+def test_missing_task_files_are_explained(tmp_path: Path) -> None:
+    """A missing file and a directory raise ConfigurationError."""
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(
             ConfigurationError, match="no such task file: expected a TOML file with name, labels"
@@ -417,8 +374,8 @@ def test_a_missing_task_file_says_what_one_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_a_task_file_that_is_not_utf8_names_the_line(tmp_path: Path, mark: bytes) -> None:
-    """With the byte and the remedy."""
+def test_task_files_must_be_utf8(tmp_path: Path, mark: bytes) -> None:
+    """The message names line, byte and remedy."""
     path = tmp_path / "task.toml"
     path.write_bytes(mark + b'name = "n"\nprompt = "caf\xe9"\n')
     assert error_of(path) == "task.toml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
@@ -427,23 +384,22 @@ def test_a_task_file_that_is_not_utf8_names_the_line(tmp_path: Path, mark: bytes
 # --- bad rows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_an_answer_that_is_no_label_names_file_and_line(write_task: WriteTask, split: str) -> None:
-    """In every split, with the labels there are."""
-    path = write_task(**{split: CAT + "\n" + '{"input": "moo", "answer": "cow"}\n'})
-    assert error_of(path) == (
-        f"{split}.jsonl:3: answer 'cow' is not one of the 2 labels (cat, dog): correct the row or add the label."
-    )
-
-
-def test_a_row_without_a_split_is_an_error(tmp_path: Path) -> None:
-    """A typing error in the column's name must not empty the task silently."""
-    (tmp_path / "all.jsonl").write_text(CAT)
-    path = tmp_path / "task.toml"
-    path.write_text(HEAD + '[data]\nfile = "all.jsonl"\n')
-    assert error_of(path) == (
-        "all.jsonl:1: expected text in 'split', got nothing (columns here: input, answer)."
-    )
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            '\n{"input": "moo", "answer": "cow", "split": "test"}',
+            "2: answer 'cow' is not one of the 2 labels (cat, dog): correct the row or add the label.",
+        ),
+        ('{"input": "moo", "answer": "cat", "split": "rest"}', "1: expected 'split' to be one of train, "),
+        (CAT, "1: expected text in 'split', got nothing (columns here: input, answer)."),
+        ("", " expected at least one row, got an empty file."),
+    ],
+)
+def test_wrong_rows_name_file_and_line(tmp_path: Path, rows: str, message: str) -> None:
+    """A wrong answer, a wrong or missing split, and an empty file are errors with their place."""
+    path = toml(tmp_path, HEAD + '[data]\nfile = "all.jsonl"\n', all_jsonl=rows)
+    assert error_of(path).startswith(f"all.jsonl:{message}")
 
 
 # --- rows in two splits -------------------------------------------------------------------------
@@ -456,34 +412,22 @@ def warnings_of(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().replace(f"{path.parent}/", "") for record in caplog.records]
 
 
-def test_a_train_row_that_is_a_test_row_is_warned_of(
-    write_task: WriteTask, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its number would flatter; case and surrounding space hide nothing."""
-    test = [{"input": " TRAIN 0 Meow", "answer": "cat"}, {"input": "new", "answer": "dog"}]
-    assert warnings_of(write_task(test=test), caplog) == [
-        "task.toml: 1 train row(s) are also test rows, for example 'train 0 meow': remove them from one of the two."
+def test_shared_rows_are_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
+    """Every pair of splits is compared; case and surrounding space do not count."""
+    row = '{"input": " TRAIN 0 Meow", "answer": "cat"}\n'
+    assert warnings_of(write_task(validation=row, test=row), caplog) == [
+        f"task.toml: 1 {one} row(s) are also {other} rows, for example 'train 0 meow': remove them from one of the two."
+        for one, other in (("train", "test"), ("validation", "test"), ("train", "validation"))
     ]
 
 
-def test_every_pair_of_splits_is_compared(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
-    """The same row everywhere makes three warnings."""
-    path = write_task(train=CAT, validation=CAT, test=CAT)
-    found = [message.split(":")[1].split(",")[0] for message in warnings_of(path, caplog)]
-    assert found == [
-        " 1 train row(s) are also test rows",
-        " 1 validation row(s) are also test rows",
-        " 1 train row(s) are also validation rows",
-    ]
-
-
-def test_separate_splits_are_not_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
-    """Silence is the normal case, and repeated rows within a split are the user's business."""
+def test_separate_splits_raise_no_warning(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
+    """Repeated rows within one split raise no warning."""
     assert warnings_of(write_task(train=CAT * 2), caplog) == []
 
 
-def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None:
-    """Of the others it is known where they are; they may be huge, or broken."""
+def test_only_wanted_splits_are_read(write_task: WriteTask) -> None:
+    """Splits that are not wanted are not read, but their sources are kept."""
     task = Task.from_file(write_task(train="not JSON\n"), splits=("test",))
     assert (len(task.train), len(task.validation), len(task.test)) == (0, 0, 4)
     assert [example.input for example, _ in task.sources["validation"].examples()] == [
@@ -491,27 +435,8 @@ def test_only_the_splits_that_are_wanted_are_read(write_task: WriteTask) -> None
     ]
 
 
-def test_rows_of_a_common_file_are_found_by_their_split(tmp_path: Path) -> None:
-    """One source per split, the same file behind each."""
-    (tmp_path / "all.csv").write_text("input,answer,split\nmeow,cat,dev\nwoof,dog,test\n")
-    (tmp_path / "task.toml").write_text(
-        'name = "animals"\nlabels = ["cat", "dog"]\nprompt = "?"\n[data]\nfile = "all.csv"\n'
-    )
-    sources = Task.from_file(tmp_path / "task.toml", splits=()).sources
-    found = {split: [example.input for example, _ in source.examples()] for split, source in sources.items()}
-    assert found == {"train": [], "validation": ["meow"], "test": ["woof"]}
-
-
-def test_an_empty_data_file_is_named(write_task: WriteTask) -> None:
-    """An empty split is a mistake, not a task without rows."""
-    assert (
-        error_of(write_task(validation=""))
-        == "validation.jsonl: expected at least one row, got an empty file."
-    )
-
-
-def test_a_data_file_that_is_not_there_is_named(write_task: WriteTask) -> None:
-    """The path is relative to the task file."""
+def test_missing_data_files_are_named(write_task: WriteTask) -> None:
+    """The message says that paths are relative to the task file."""
     path = write_task()
     (path.parent / "test.jsonl").unlink()
     assert (

@@ -26,7 +26,6 @@ class TestFault:
             ("hang", Fault("hang")),
             ("hang:0.5", Fault("hang", seconds=0.5)),
             ("rate_limit", Fault("rate_limit", seconds=1.0)),
-            ("huge_body", Fault("huge_body", size=50_000_000)),
         ],
     )
     def test_a_text_stands_for_a_fault(self, text: str, fault: Fault) -> None:
@@ -54,11 +53,8 @@ class TestFault:
     @pytest.mark.parametrize(
         ("kind", "options"),
         [
-            ("hang", {"size": 3}),
             ("truncated", {"message": "x"}),
-            ("html", {"as_date": True}),
-            ("rate_limit", {"model": "m"}),
-            ("huge_body", {"status": 500}),
+            ("rate_limit", {"status": 500}),
         ],
     )
     def test_refuses_options_of_other_kinds(self, kind: str, options: Any) -> None:
@@ -66,11 +62,10 @@ class TestFault:
         with pytest.raises(ConfigurationError, match=f"{next(iter(options))} does not apply"):
             Fault(kind, **options)
 
-    @pytest.mark.parametrize(("kind", "options"), [("html", {"status": 99}), ("huge_body", {"size": 0})])
-    def test_refuses_values_out_of_range(self, kind: str, options: Any) -> None:
+    def test_refuses_values_out_of_range(self) -> None:
         """The option is named."""
-        with pytest.raises(ConfigurationError, match=next(iter(options))):
-            Fault(kind, **options)
+        with pytest.raises(ConfigurationError, match="status"):
+            Fault("html", status=99)
 
 
 class TestScripts:

@@ -21,12 +21,11 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.core._router_state import RouterState
 from calibrant.inference import _shared_router
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
 from calibrant.routing._protocol import ProviderStanding
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState, open_router_state
 
 BREAK = "from another planet"
 
@@ -577,10 +576,10 @@ def test_bad_pauses_are_refused(seconds: float) -> None:
 
 HEAD = """
 import os, signal, sys
-from calibrant.core._router_state import RouterState
+from calibrant.store._router_state import RouterState
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 
 class Counting:
     strategy, providers = "thompson", ("a",)

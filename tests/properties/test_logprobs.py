@@ -99,9 +99,7 @@ def models(
             position = draw(st.integers(int(tokens[0] == b'"'), len(tokens) - 1))
             bad = (b'"' if not position else b"") + b"~" + tokens[position][-1:]
             spellings.setdefault((*tokens[:position], bad), None)
-    weights = draw(
-        st.lists(st.floats(1e-3, 1.0), min_size=len(spellings), max_size=len(spellings)),
-    )
+    weights = draw(st.lists(st.floats(1e-3, 1.0), min_size=len(spellings), max_size=len(spellings)))
     total = sum(weights)
     return (
         labels,
@@ -174,7 +172,7 @@ def check_invariants(found: Any, labels: tuple[str, ...]) -> None:
 @PROFILE
 @given(models(), st.data())
 def test_the_distribution_equals_the_token_model(model: Any, data: st.DataObject) -> None:
-    """Masked space, all branches reported: the masses are those counted from the sequences."""
+    """In masked space with all branches reported, the masses are those counted from the sequences."""
     labels, texts, sequences = model
     chosen = pick(data, sequences)
     found = extract_distribution(emit(sequences, chosen), labels, "category")
@@ -227,7 +225,7 @@ def test_permuting_the_labels_permutes_the_result(model: Any, data: st.DataObjec
 @PROFILE
 @given(models(), st.data())
 def test_splitting_a_token_changes_nothing(model: Any, data: st.DataObject) -> None:
-    """The first part carries the probability, the second is certain: the same evidence."""
+    """A token in two parts, of which the second is certain, is the same evidence."""
     labels, _, sequences = model
     completion = emit(sequences, pick(data, sequences))
     tokens = list(completion.tokens or ())
@@ -278,8 +276,8 @@ def test_tokens_cut_anywhere_still_find_the_label(
 
 @PROFILE
 @given(models(illegal=True), st.integers(1, 4), st.data())
-def test_truncated_lists_bound_what_they_hide(model: Any, k: int, data: st.DataObject) -> None:
-    """Top-k: no measured mass is invented, and the unseen is bounded by the unlisted."""
+def test_truncated_lists_invent_no_mass(model: Any, k: int, data: st.DataObject) -> None:
+    """The k most probable tokens invent no mass, and the unseen mass is bounded."""
     labels, _, sequences = model
     completion = emit(sequences, pick(data, sequences))
     full = extract_distribution(completion, labels, "category", "raw")
@@ -296,7 +294,7 @@ def test_truncated_lists_bound_what_they_hide(model: Any, k: int, data: st.DataO
 @PROFILE
 @given(models(illegal=True), st.data())
 def test_repeated_and_impossible_alternatives_add_nothing(model: Any, data: st.DataObject) -> None:
-    """Repetitions count once; -inf and -9999 are zero."""
+    """Repeated alternatives count once, and -inf and -9999 are zero."""
     labels, texts, sequences = model
     completion = emit(sequences, pick(data, sequences))
     zero = data.draw(st.sampled_from((-math.inf, -9999.0)))
@@ -315,8 +313,8 @@ def test_repeated_and_impossible_alternatives_add_nothing(model: Any, data: st.D
 
 @PROFILE
 @given(models(), st.data())
-def test_the_joint_is_the_product_of_the_content_tokens(model: Any, data: st.DataObject) -> None:
-    """Counted from the text alone: every token that holds a byte between the quotes."""
+def test_the_joint_multiplies_content_tokens(model: Any, data: st.DataObject) -> None:
+    """The joint counts every token that holds a byte between the quotes."""
     _, _, sequences = model
     chosen = pick(data, sequences)
     completion = emit(sequences, chosen)

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.adapters._rows import ConfidenceGrader
-from calibrant.core import (
-    HierarchicalLabels,
-    LabelSet,
-    OrdinalLabels,
-    Outcome,
-    Prediction,
-)
+from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, Outcome, Prediction
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -68,8 +62,8 @@ def expected(labels: LabelSet, said: Any, true: Any, strategy: ScoringStrategy) 
 
 @unhurried
 @given(simplexes, st.integers(0, 4))
-def test_brier_on_a_scale_is_the_ranked_probability_score(shares: NDArray[np.float64], true: int) -> None:
-    """1 - RPS / (L - 1), with RPS added up in the way it is defined."""
+def test_ordinal_brier_is_the_ranked_score(shares: NDArray[np.float64], true: int) -> None:
+    """The score is 1 - RPS / (L - 1), with RPS added up as it is defined."""
     rps = 0.0
     for k in range(4):
         below = sum(float(shares[i]) for i in range(k + 1))
@@ -81,8 +75,8 @@ def test_brier_on_a_scale_is_the_ranked_probability_score(shares: NDArray[np.flo
 
 @unhurried
 @given(simplexes, st.integers(0, 4))
-def test_brier_in_a_tree_is_the_mean_over_levels(shares: NDArray[np.float64], true: int) -> None:
-    """Of 1 - half the squared error of the beginnings, added up by hand."""
+def test_tree_brier_is_the_mean_over_levels(shares: NDArray[np.float64], true: int) -> None:
+    """The score is 1 minus half the squared error of the path prefixes, added up by hand."""
     answer, total = TREE[true], 0.0
     for level in (1, 2, 3):
         mass: dict[str, float] = {}
@@ -96,24 +90,11 @@ def test_brier_in_a_tree_is_the_mean_over_levels(shares: NDArray[np.float64], tr
 
 
 @unhurried
-@given(LABEL_SETS, simplexes, simplexes)
-def test_brier_is_best_for_whoever_says_the_truth(
-    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
+@given(LABEL_SETS, simplexes, simplexes, st.sampled_from([BrierScoring(), LogScoring(1e-4)]))
+def test_proper_scores_are_strictly_proper(
+    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64], strategy: ScoringStrategy
 ) -> None:
-    """Strictly proper: by at least the whole distribution's squared error over the number of questions."""
-    gain = expected(labels, true, true, BrierScoring()) - expected(labels, other, true, BrierScoring())
-    assert gain >= -1e-12
-    if np.abs(true - other).max() > 1e-3:
-        assert gain > 0.0
-
-
-@unhurried
-@given(LABEL_SETS, simplexes, simplexes)
-def test_the_log_score_is_best_for_whoever_says_the_truth(
-    labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64]
-) -> None:
-    """Where nothing is cut off: probabilities here are above the smallest that counts."""
-    strategy = LogScoring(1e-4)
+    """The true distribution has the highest expected score; no probability is below the cut-off of the log score."""
     gain = expected(labels, true, true, strategy) - expected(labels, other, true, strategy)
     assert gain >= -1e-12
     if np.abs(true - other).max() > 1e-3:
@@ -122,17 +103,17 @@ def test_the_log_score_is_best_for_whoever_says_the_truth(
 
 @unhurried
 @given(LABEL_SETS, simplexes, st.integers(0, 4), st.integers(0, 4), st.sampled_from(STRATEGIES))
-def test_every_score_stays_in_the_unit_interval(
+def test_structured_scores_stay_in_the_interval(
     labels: LabelSet, shares: NDArray[np.float64], label: int, answer: int, strategy: ScoringStrategy
 ) -> None:
-    """Whatever is answered, and however sure."""
+    """Scores stay in [0, 1] for every answer and confidence."""
     found = score(labels, predicted(labels, shares, labels[label]), labels[answer], strategy)
     assert 0.0 <= found <= 1.0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
-def test_a_near_miss_earns_more_than_a_far_one(strategy: ScoringStrategy) -> None:
-    """With the same confidence; and less than the right answer."""
+def test_near_misses_earn_more(strategy: ScoringStrategy) -> None:
+    """At the same confidence a near miss earns more than a far one, and less than the right answer."""
     shares = np.array([0.02, 0.02, 0.02, 0.92, 0.02])
     prediction = predicted(SCALE, shares)
     found = [score(SCALE, prediction, answer, strategy) for answer in ("4", "3", "2", "1")]
@@ -147,8 +128,8 @@ def test_a_near_miss_earns_more_than_a_far_one(strategy: ScoringStrategy) -> Non
 
 
 @pytest.mark.parametrize("labels", [SCALE, TREE])
-def test_no_confidence_scores_by_correctness_alone(labels: LabelSet) -> None:
-    """And rows without a label by the failure score."""
+def test_missing_confidence_scores_correctness(labels: LabelSet) -> None:
+    """Rows without a confidence are scored by correctness, rows without a label by the failure score."""
     last = labels[4]
     for strategy in (LinearBlendScoring(), BrierScoring()):
         right = Prediction(label=last)

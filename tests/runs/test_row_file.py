@@ -26,8 +26,8 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_rows_come_in_order_and_again_by_place(path: Path) -> None:
-    """Any of them, in any order; texts of several bytes a character do not shift the places."""
+def test_rows_are_found_by_offset(path: Path) -> None:
+    """Rows are read in order and again by their byte offsets, whatever bytes their texts have."""
     file = RowFile(path)
     found = list(file.rows())
     assert [(row.index, row.input, row.correct, row.confidence) for _, row in found] == [
@@ -37,8 +37,8 @@ def test_rows_come_in_order_and_again_by_place(path: Path) -> None:
     assert [record["input"] for record in file.records_at(places)] == list(reversed(TEXTS))
 
 
-def test_a_torn_line_ends_an_unfinished_run(path: Path) -> None:
-    """A finished one is damaged by it."""
+def test_torn_lines_end_unfinished_runs(path: Path) -> None:
+    """A torn last line ends an unfinished run and damages a finished one."""
     path.write_bytes(line(0) + line(1)[:-9])
     file = RowFile(path, finished=False)
     assert ([row.index for _, row in file.rows()], file.torn) == ([0], True)
@@ -47,15 +47,15 @@ def test_a_torn_line_ends_an_unfinished_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [b"[]\n", b'{"label": "cat"}\n', b"\n", b"[" * 100_000 + b"\n", b"\xff\n"])
-def test_a_broken_line_is_named(path: Path, broken: bytes) -> None:
+def test_broken_lines_are_located(path: Path, broken: bytes) -> None:
     """The message has file and line, for an unfinished run as well."""
     path.write_bytes(line(0) + broken + line(1))
     with pytest.raises(DataError, match=r"predictions\.jsonl:2: expected the line of a row"):
         list(RowFile(path, finished=False).rows())
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The message has the command that writes it."""
+def test_missing_files_are_explained(tmp_path: Path) -> None:
+    """The message has the command that writes the file."""
     with pytest.raises(
         StateError, match=r"none\.jsonl: expected the predictions of a run .*calibrant evaluate"
     ):

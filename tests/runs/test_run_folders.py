@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
-from calibrant.runs._directory import RunDirectory
-from calibrant.runs._folder import (
+from calibrant.runs._directory import (
+    RunDirectory,
     check_manifest,
     locked_folder,
     make_folder,
@@ -37,16 +37,16 @@ def check(folder: Path, record: dict[str, object], *, has_rows: bool = True, **o
     return check_manifest(folder, record, kind="a run", has_rows=has_rows, **options)
 
 
-def test_a_run_is_continued_unchanged(folder: Path) -> None:
-    """Its folder is an earlier part of it once a row is there."""
+def test_unchanged_runs_continue(folder: Path) -> None:
+    """A folder with rows is an earlier part of the same run."""
     assert check(folder, FOUND)
     assert not check(folder, FOUND, has_rows=False)
     assert read_manifest(folder) == FOUND
 
 
 @pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
-def test_a_changed_run_is_refused(folder: Path, changed: dict[str, object]) -> None:
-    """A new, a changed and a missing value are each named; a failed start may be started otherwise."""
+def test_changed_runs_are_errors(folder: Path, changed: dict[str, object]) -> None:
+    """New, changed and missing values are named; a failed start may be started with other settings."""
     (name,) = changed
     with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
         check(folder, FOUND | changed)
@@ -54,13 +54,13 @@ def test_a_changed_run_is_refused(folder: Path, changed: dict[str, object]) -> N
 
 
 def test_manifests_are_made_comparable(folder: Path) -> None:
-    """Ignored keys are kept for the reader; both records pass through the same function."""
+    """Ignored keys are not compared, and both records pass through the same function."""
     assert check(folder, {**FOUND, "data": 3}, ignored=("data",))
     assert check(folder, {**FOUND, "model": "FAKE"}, comparable=lambda r: {**r, "model": r["model"].lower()})
 
 
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
-    """Hidden ones are of file managers."""
+def test_foreign_files_are_errors(tmp_path: Path) -> None:
+    """Files of something else raise StateError, hidden files do not."""
     (tmp_path / ".hidden").touch()
     assert not check(tmp_path, FOUND, has_rows=False)
     (tmp_path / "thesis.txt").touch()
@@ -68,15 +68,15 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         check(tmp_path, FOUND, has_rows=False)
 
 
-def test_a_damaged_manifest_is_refused(folder: Path) -> None:
+def test_damaged_manifests_are_errors(folder: Path) -> None:
     """The message names the file."""
     (folder / "run.json").write_text("[")
     with pytest.raises(StateError, match=r"run\.json: expected a JSON object"):
         check(folder, FOUND)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    """It is left alone."""
+def test_files_are_no_folders(tmp_path: Path) -> None:
+    """A file in the place of the folder raises StateError and is left alone."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StateError, match="expected a directory for the run, got a file"):
         make_folder(tmp_path / "file")
@@ -85,7 +85,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "run")
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_one_process_holds_the_folder(tmp_path: Path) -> None:
     """The lock ends with the block, and leaves no file behind."""
     with locked_folder(tmp_path, "busy"):
         with pytest.raises(StateError, match="busy"), locked_folder(tmp_path, "busy"):
@@ -95,8 +95,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_an_evaluation_locks_its_directory(tmp_path: Path) -> None:
-    """Another one is refused while it runs."""
+def test_evaluations_lock_their_directory(tmp_path: Path) -> None:
+    """A second evaluation raises StateError while the first one runs."""
     path = tmp_path / "run"
     with RunDirectory.opened(path, FOUND):
         with pytest.raises(StateError, match="another process"), RunDirectory.opened(path, FOUND):
@@ -107,7 +107,7 @@ def test_an_evaluation_locks_its_directory(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
-    """Temporary files of what the directory holds, and no others."""
+    """Temporary files of the directory's own files are removed, and no others."""
     for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
         (tmp_path / name).touch()
     with RunDirectory.opened(tmp_path, FOUND):
@@ -115,7 +115,7 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
 
 
 def test_lost_files_raise_the_rescue() -> None:
-    """It is raised at the end of the block or instead of its error; files in place raise nothing."""
+    """The rescue is raised at the end of the block or instead of its error, if files were moved."""
     lost = CalibrantError("rescued")
     with rescue_if_lost(lambda: True, lambda: lost):
         pass
@@ -131,8 +131,8 @@ def test_lost_files_raise_the_rescue() -> None:
         raise OSError("full")
 
 
-def test_a_moved_directory_is_rescued_beside_it(tmp_path: Path) -> None:
-    """The manifest is copied, so that the run goes on from there."""
+def test_moved_directories_are_rescued_beside(tmp_path: Path) -> None:
+    """The manifest is copied, so that the run continues from there."""
     with RunDirectory.opened(tmp_path / "run", FOUND) as directory:
         (tmp_path / "run").rename(tmp_path / "elsewhere")
         assert not directory.in_place
@@ -151,7 +151,7 @@ def test_a_moved_directory_is_rescued_beside_it(tmp_path: Path) -> None:
     ],
 )
 def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bool, bool]) -> None:
-    """Rows of the same text stay; those that failed with a transport error are asked again."""
+    """Rows of the same text stay; rows with a transport error are answered again."""
     label = "cat" if outcome is Outcome.OK else None
     line = row_line(0, Example(input="a", answer="cat"), Prediction(label=label, outcome=outcome))
     row = StoredRow.read(line, Example(input=text, answer="cat"))
@@ -160,19 +160,19 @@ def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bo
 
 
 def test_blocks_keep_the_places_of_rows() -> None:
-    """The last one is shorter."""
+    """The last block is shorter."""
     rows = [Example(input=text, answer="x") for text in "abcde"]
     found = [(number, [place for place, _ in block]) for number, block in blocks_of(rows, 2)]
     assert found == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
 
 
-def test_a_journal_keeps_entries(tmp_path: Path) -> None:
-    """A line cut off by a kill is dropped; a moved journal still copies all of its entries."""
+def test_journals_keep_entries(tmp_path: Path) -> None:
+    """A torn last line is dropped, and a moved journal still copies all of its entries."""
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b'{"key": "a", "value": 1}\n{"key": "b", "va')
     with JsonlStore(path) as journal:
         journal.put("c", 3)
-        assert (journal.get("a"), journal.get("b"), journal.get("c"), len(journal)) == (1, None, 3, 2)
+        assert (journal.get("a"), journal.get("b"), journal.get("c")) == (1, None, 3)
         path.rename(tmp_path / "moved")
         assert not journal.in_place
         (tmp_path / "rescue").mkdir()

@@ -86,6 +86,14 @@ def url(request: pytest.FixtureRequest, path: Path) -> str:
     return str(request.getfixturevalue("postgresql"))
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where a router's state may be, in SQLite and PostgreSQL."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgresql"))
+    return str(tmp_path / "state" / "router.db")
+
+
 @pytest.fixture
 def open_cache() -> Iterator[Callable[..., PredictionCache]]:
     """Return a function that opens caches; those still open at the end are closed."""

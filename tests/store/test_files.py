@@ -9,27 +9,18 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from calibrant.core import Prediction, StateError
+from calibrant.core import StateError
 from calibrant.store import PredictionCache, _cache
-
-Open = Callable[..., PredictionCache]
-Rows = Callable[..., dict[str, Prediction]]
+from stores import Open, Rows, fill
 
 NOBODY = 65534
-
-
-def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
-    for key, prediction in predictions.items():
-        cache.put(key, prediction)
-    cache.flush()
 
 
 @contextlib.contextmanager
@@ -44,8 +35,8 @@ def locked(path: Path) -> Iterator[None]:
         connection.close()
 
 
-def test_files_and_folders_are_made_for_the_owner(path: Path, open_cache: Open, rows: Rows) -> None:
-    """What SQLite puts beside the file included."""
+def test_files_are_private(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Only the owner may read the database and the files that SQLite puts beside it."""
     before = os.umask(0)
     try:
         fill(open_cache(path), rows(10))
@@ -55,18 +46,9 @@ def test_files_and_folders_are_made_for_the_owner(path: Path, open_cache: Open, 
     assert modes == {"cache.db": 0o600, "cache.db-wal": 0o600, "cache.db-shm": 0o600}
 
 
-def test_the_home_folder_may_be_abbreviated(
-    path: Path, open_cache: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a shell."""
-    monkeypatch.setenv("HOME", str(path.parent))
-    assert open_cache("~/mine/cache.db").location == str(path.parent / "mine" / "cache.db")
-    assert (path.parent / "mine" / "cache.db").exists()
-
-
 @pytest.mark.parametrize("content", [b"no database at all\n" * 100, b"\x00" * 5000, b"a short note\n"])
-def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
-    """Naming it and what to do; not a byte of it changes."""
+def test_foreign_files_are_left_alone(path: Path, content: bytes) -> None:
+    """A file that is no database raises StateError with a remedy and is not changed."""
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StateError) as caught:
@@ -78,8 +60,8 @@ def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> No
     assert [file.name for file in path.parent.iterdir()] == ["cache.db"]
 
 
-def test_a_truncated_file_is_refused(path: Path, open_cache: Open, rows: Rows) -> None:
-    """When it is opened or when the missing part is needed; nothing is written into it."""
+def test_truncated_files_are_errors(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A truncated file raises StateError when it is opened or read, and is not changed."""
     with open_cache(path) as cache:
         fill(cache, rows(500))
     os.truncate(path, 4096)
@@ -89,8 +71,8 @@ def test_a_truncated_file_is_refused(path: Path, open_cache: Open, rows: Rows) -
     assert path.read_bytes() == content
 
 
-def test_damage_inside_is_found_when_it_is_read(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A damaged answer is never taken for a missing one, which would be paid for again and again."""
+def test_damage_inside_is_an_error(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A damaged answer raises StateError instead of counting as missing."""
     with open_cache(path) as cache:
         fill(cache, rows(500))
     size = path.stat().st_size
@@ -101,8 +83,8 @@ def test_damage_inside_is_found_when_it_is_read(path: Path, open_cache: Open, ro
         open_cache(path).get_many(list(rows(500)))
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """Nor is something inside a file."""
+def test_folders_are_errors(tmp_path: Path) -> None:
+    """A folder, and a path inside a file, raise StateError."""
     with pytest.raises(StateError, match=r"cannot be created or written .*folder"):
         PredictionCache(tmp_path)
     (tmp_path / "file").touch()
@@ -110,8 +92,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         PredictionCache(tmp_path / "file" / "cache.db")
 
 
-def test_a_folder_that_is_not_ours_is_refused(rows: Rows) -> None:
-    """Whether the file is there or not."""
+def test_unwritable_folders_are_errors(rows: Rows) -> None:
+    """A folder without write permission raises StateError, whether the file exists or not."""
     folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
     with PredictionCache(folder / "old.db") as cache:
         fill(cache, rows(3))
@@ -131,10 +113,10 @@ def test_a_folder_that_is_not_ours_is_refused(rows: Rows) -> None:
         shutil.rmtree(folder)
 
 
-def test_a_locked_database_stops_nothing(
+def test_locked_databases_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning; answers go on; who wants to be sure is told; later all is saved."""
+    """One warning is logged, answers go on, flush raises StateError, and later everything is saved."""
     cache = open_cache(path, busy_timeout=0.02)
     before, after = rows(5), rows(20)
     fill(cache, before)
@@ -154,8 +136,8 @@ def test_a_locked_database_stops_nothing(
     assert caplog.text.count("Predictions cannot be saved for now: database is locked") == 1
 
 
-def test_the_writer_tries_again_by_itself(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Nobody has to put or flush."""
+def test_failed_writes_are_repeated(path: Path, open_cache: Open, rows: Rows) -> None:
+    """The background thread saves the rows later without another call."""
     cache, other = open_cache(path, busy_timeout=0.0), open_cache(path)
     with locked(path):
         for key, prediction in rows(5).items():
@@ -167,10 +149,10 @@ def test_the_writer_tries_again_by_itself(path: Path, open_cache: Open, rows: Ro
         time.sleep(0.01)
 
 
-def test_memory_is_bounded_while_nothing_can_be_saved(
+def test_waiting_rows_are_bounded(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What found no room is counted."""
+    """Rows beyond the bound are dropped and counted."""
     monkeypatch.setattr(_cache, "_MAX_WAITING", 10)
     cache = open_cache(path, busy_timeout=0.0)
     with locked(path):
@@ -186,8 +168,8 @@ def test_memory_is_bounded_while_nothing_can_be_saved(
     assert open_cache(path).get_many(list(rows(30))) == rows(10)
 
 
-def test_a_full_disk_stops_nothing(path: Path, open_cache: Open, rows: Rows) -> None:
-    """What was saved stays readable; the rest is saved once there is room."""
+def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Saved rows stay readable, and the rest is saved once there is room."""
     cache = open_cache(path)
     fill(cache, rows(20))
     pages = [40]
@@ -210,8 +192,8 @@ def test_a_full_disk_stops_nothing(path: Path, open_cache: Open, rows: Rows) -> 
     assert open_cache(path).get_many(list(many)) == many
 
 
-def test_a_file_deleted_in_use_is_made_anew(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Writing into the deleted one would seem to succeed."""
+def test_deleted_files_are_recreated(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A deleted file is recreated, as writes into the old one would seem to succeed."""
     cache = open_cache(path)
     fill(cache, rows(5))
     shutil.rmtree(path.parent)
@@ -224,7 +206,7 @@ def test_a_file_deleted_in_use_is_made_anew(path: Path, open_cache: Open, rows: 
 def test_deleted_files_stay_gone_without_recreate(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture, *, replaced: bool
 ) -> None:
-    """Nothing is kept from then on, nothing raised or warned of, and another file of the same name is left alone."""
+    """Later rows are dropped without an error, and a new file of the same name is left alone."""
     cache = open_cache(path, recreate=False, max_bytes=10**6)
     fill(cache, rows(5))
     path.parent.rename(path.parent.with_name("elsewhere"))
@@ -240,8 +222,8 @@ def test_deleted_files_stay_gone_without_recreate(
     assert not caplog.records
 
 
-def test_a_file_replaced_in_use_is_used(path: Path, open_cache: Open, rows: Rows) -> None:
-    """The new one has what is put from then on, and what the other program put there."""
+def test_replaced_files_are_used(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Rows of both programs are in the new file."""
     cache = open_cache(path)
     fill(cache, rows(5))
     for file in path.parent.iterdir():
@@ -254,12 +236,13 @@ def test_a_file_replaced_in_use_is_used(path: Path, open_cache: Open, rows: Rows
     assert cache.get_many(list(rows(20))) == rows(15, start=5)
 
 
-@pytest.mark.parametrize("url", ["cache.db", "sqlite:///cache.db"])
-def test_a_relative_path_stays_the_same_file(
+@pytest.mark.parametrize("url", ["cache.db", "sqlite:///cache.db", "~/cache.db"])
+def test_relative_paths_stay_the_same_file(
     tmp_path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """Whatever folder the program changes to."""
+    """A relative path and ~ are resolved when the cache is opened."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     cache = open_cache(url)
     assert cache.location == str(tmp_path / "cache.db")
     (tmp_path / "elsewhere").mkdir()
@@ -275,8 +258,8 @@ def set_version(path: Path, version: int) -> None:
         connection.execute("UPDATE calibrant_versions SET version = ?", (version,))
 
 
-def test_a_newer_version_is_refused(path: Path, open_cache: Open, rows: Rows) -> None:
-    """With both versions and a remedy; its rows stay."""
+def test_newer_versions_are_errors(path: Path, open_cache: Open, rows: Rows) -> None:
+    """A newer schema raises StateError with both versions, and its rows stay."""
     with open_cache(path) as cache:
         fill(cache, rows(5))
     set_version(path, 99)
@@ -288,10 +271,10 @@ def test_a_newer_version_is_refused(path: Path, open_cache: Open, rows: Rows) ->
     assert open_cache(path).get_many(list(rows(5))) == rows(5)
 
 
-def test_an_older_version_is_recreated(
+def test_older_versions_are_recreated(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever its table looked like."""
+    """A table of an older schema is recreated with a warning."""
     with open_cache(path) as cache:
         fill(cache, rows(5))
     set_version(path, 0)
@@ -302,14 +285,3 @@ def test_an_older_version_is_recreated(
         fill(cache, rows(7))
     assert "of an older version and are dropped" in caplog.text
     assert open_cache(path).get_many(list(rows(7))) == rows(7)
-
-
-def test_other_tables_of_the_file_stay(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A database may hold more than predictions."""
-    path.parent.mkdir()
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE mine (x)")
-        connection.execute("INSERT INTO mine VALUES (5)")
-    fill(open_cache(path), rows(5))
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT x FROM mine").fetchall() == [(5,)]

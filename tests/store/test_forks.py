@@ -15,7 +15,7 @@ import pytest
 from calibrant.core import Prediction
 from calibrant.store import PredictionCache, _database
 from calibrant.store._database import in_use
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -41,9 +41,9 @@ def forked(work: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_no_connection_is_carried_into_a_child(url: str) -> None:
-    """Whatever the table; both sides go on with the object that was opened before."""
-    cache, state = PredictionCache(url, busy_timeout=30), open_router_state(url, busy_timeout=30)
+def test_children_inherit_no_connection(url: str) -> None:
+    """Parent and child go on with the object that was opened before the fork."""
+    cache, state = PredictionCache(url, busy_timeout=30), RouterState(url, busy_timeout=30)
     cache.put("key", Prediction(label="x"))
     cache.flush()
     state.update("ema", lambda _: {"n": 1})
@@ -64,7 +64,7 @@ def test_no_connection_is_carried_into_a_child(url: str) -> None:
 
 
 def test_forks_wait_for_connections_in_use() -> None:
-    """Of other threads; afterwards both sides may use some again."""
+    """A fork waits for connections of other threads, and both sides may use new ones."""
     begun, ended = threading.Event(), threading.Event()
 
     def use() -> None:
@@ -90,8 +90,8 @@ def test_forks_wait_for_connections_in_use() -> None:
     thread.join()
 
 
-def test_who_uses_one_itself_may_fork() -> None:
-    """Waiting for itself would be for ever."""
+def test_users_of_connections_may_fork() -> None:
+    """A thread that uses a connection itself may fork."""
 
     def work() -> None:
         with in_use():
@@ -133,7 +133,7 @@ print(len(failed), file=sys.stdout)
 
 
 def test_threads_fork_and_write_at_once(path: Path, open_cache: Any) -> None:
-    """Nobody waits for ever, no write fails, and nothing is lost."""
+    """No process waits for ever, no write fails, and nothing is lost."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", STORM, str(path)],
         capture_output=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,7 @@ from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, Outcome, Prediction, StateError, Usage
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
-Rows = Callable[..., dict[str, Prediction]]
-
-
-def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
-    for key, prediction in predictions.items():
-        cache.put(key, prediction)
-    cache.flush()
+from stores import Open, Rows, fill
 
 
 def stored(url: str, statement: str) -> list[Any]:
@@ -38,8 +28,8 @@ def stored(url: str, statement: str) -> list[Any]:
     return found
 
 
-def test_what_was_put_is_there_after_reopening(url: str, open_cache: Open, rows: Rows) -> None:
-    """Every field of every row, and nothing under keys that were never put."""
+def test_predictions_survive_reopening(url: str, open_cache: Open, rows: Rows) -> None:
+    """Every field of every row is read back, and unknown keys are left out."""
     predictions = rows(1300)  # more than one statement reads or writes
     with open_cache(url) as cache:
         for key, prediction in predictions.items():
@@ -53,7 +43,7 @@ def test_what_was_put_is_there_after_reopening(url: str, open_cache: Open, rows:
 def test_queued_predictions_can_be_read(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both what the writer works on and what waits for it; the newer one where both hold a key."""
+    """Rows being written and rows waiting are both found, the newer one where both hold a key."""
     cache = open_cache(path)
     (first, old), (second, other) = rows(2).items()
     new = replace(old, text="newer")
@@ -77,8 +67,8 @@ def test_queued_predictions_can_be_read(
     assert open_cache(path).get_many([first, second]) == {first: new, second: other}
 
 
-def test_a_later_put_replaces_an_earlier_one(url: str, open_cache: Open, rows: Rows) -> None:
-    """In the same cache, and in that of another."""
+def test_later_puts_replace_earlier_ones(url: str, open_cache: Open, rows: Rows) -> None:
+    """A put replaces the record of the same key, also from another cache."""
     ((key, prediction),) = rows(1).items()
     cache = open_cache(url)
     fill(cache, {key: prediction})
@@ -89,8 +79,8 @@ def test_a_later_put_replaces_an_earlier_one(url: str, open_cache: Open, rows: R
     assert stored(url, "SELECT COUNT(*) FROM calibrant_predictions") == [(1,)]
 
 
-def test_plain_sql_does_the_same(path: Path, open_cache: Open, rows: Rows) -> None:
-    """For databases that have no statement of their own for it."""
+def test_plain_sql_upserts_too(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Databases without an upsert statement get plain SQL."""
     cache = open_cache(path)
     cache._table._mark = None
     predictions = rows(600)
@@ -101,7 +91,7 @@ def test_plain_sql_does_the_same(path: Path, open_cache: Open, rows: Rows) -> No
 
 
 def test_errors_are_not_stored(path: Path, open_cache: Open) -> None:
-    """The server may be well again; what the model did wrong is kept."""
+    """Transport errors are not stored, faults of the model are."""
     cache = open_cache(path)
     answers = {outcome.value: Prediction(label=None, outcome=outcome) for outcome in Outcome}
     fill(cache, answers)
@@ -111,8 +101,8 @@ def test_errors_are_not_stored(path: Path, open_cache: Open) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "schlüssel", "a\x1fb"])
-def test_keys_that_not_every_database_stores_are_refused(path: Path, open_cache: Open, key: str) -> None:
-    """Before one of them makes a whole batch fail."""
+def test_unportable_keys_are_errors(path: Path, open_cache: Open, key: str) -> None:
+    """A key that some database cannot store raises ConfigurationError."""
     cache = open_cache(path)
     with pytest.raises(ConfigurationError, match="1 to 255 printable ASCII characters"):
         cache.put(key, Prediction(label="x"))
@@ -135,7 +125,7 @@ any_prediction = st.builds(
 
 
 def test_any_prediction_survives(url: str, open_cache: Open) -> None:
-    """Zero characters, halves of surrogate pairs, separators and infinities, in any company."""
+    """Zero characters, halves of surrogate pairs, separators and infinities are read back."""
     writer, reader = open_cache(url), open_cache(url)
 
     @settings(max_examples=40)
@@ -151,7 +141,7 @@ def test_any_prediction_survives(url: str, open_cache: Open) -> None:
 def test_unreadable_records_count_as_missing(
     url: str, open_cache: Open, rows: Rows, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its neighbours are read, and the next put repairs it."""
+    """Neighbours of an unreadable record are read, and the next put repairs it."""
     cache = open_cache(url)
     predictions = rows(3)
     fill(cache, predictions)
@@ -168,7 +158,7 @@ def test_unreadable_records_count_as_missing(
 def test_non_json_predictions_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other rows of its batch are saved."""
+    """The other rows of the batch are saved."""
     cache = open_cache(path)
     predictions = rows(2)
     cache.put("strange", Prediction(label="x", text=object()))  # type: ignore[arg-type]
@@ -179,7 +169,7 @@ def test_non_json_predictions_stop_nothing(
 
 
 def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
-    """Down to nine tenths of the cap; what was written again counts as young."""
+    """Rows are removed down to nine tenths of the cap, and a row that was written again counts as new."""
     predictions = rows(100)
     keys = list(predictions)
     size = 800
@@ -202,8 +192,8 @@ def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
     )
 
 
-def test_caches_that_share_a_database_keep_its_cap(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Each sees what the others wrote, soon enough."""
+def test_shared_databases_keep_the_cap(path: Path, open_cache: Open, rows: Rows) -> None:
+    """Each cache counts what the others wrote."""
     cap = 200_000
     caches = [open_cache(path, max_bytes=cap) for _ in range(3)]
     largest = 0
@@ -226,10 +216,10 @@ def test_the_cap_costs_few_counts(
     assert len(counts) == 1
 
 
-def test_eviction_that_fails_loses_nothing(
+def test_failed_evictions_lose_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rows are saved; the size is the smaller trouble."""
+    """The rows are saved, and one warning is logged."""
     cache = open_cache(path, max_bytes=1000)
     stored(
         f"sqlite:///{path}",
@@ -242,15 +232,15 @@ def test_eviction_that_fails_loses_nothing(
 
 
 @pytest.mark.parametrize("options", [{"max_bytes": 0}, {"busy_timeout": -1.0}])
-def test_options_out_of_range_are_refused(path: Path, options: dict[str, Any]) -> None:
-    """With the range, and before a file is made."""
+def test_options_out_of_range_are_errors(path: Path, options: dict[str, Any]) -> None:
+    """The message names the option, and no file is made."""
     with pytest.raises(ConfigurationError, match=r"Expected (max_bytes|busy_timeout) "):
         PredictionCache(path, **options)
     assert not path.exists()
 
 
-def test_a_closed_cache_says_so(path: Path, rows: Rows) -> None:
-    """Closing twice is fine, using it is not."""
+def test_closed_caches_raise_errors(path: Path, rows: Rows) -> None:
+    """Closing twice is fine, using a closed cache raises StateError."""
     cache = PredictionCache(path)
     cache.close()
     cache.close()
@@ -262,7 +252,7 @@ def test_a_closed_cache_says_so(path: Path, rows: Rows) -> None:
 
 
 def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Every thread sees what it put, whatever the others and the writer do."""
+    """Every thread reads what it put while others write."""
     cache = open_cache(path)
     problems: list[str] = []
 
@@ -284,10 +274,10 @@ def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None
     assert problems == []
 
 
-def test_closing_hides_no_error_under_way(
+def test_closing_hides_no_other_error(
     path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What could not be saved is logged instead."""
+    """Rows that could not be saved are logged while another error is raised."""
     caplog.set_level(logging.WARNING)
     cache = PredictionCache(path)
 

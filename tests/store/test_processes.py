@@ -7,15 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
+from processes import processes
+from stores import Open
 
 HEAD = """
 import os, sys, time
@@ -28,21 +27,9 @@ def put(numbers):
 """
 
 
-@contextlib.contextmanager
-def running(code: str, path: Path) -> Iterator[Popen[str]]:
-    """Run `code` in another interpreter; kill it in the end if it still runs."""
-    process = Popen([sys.executable, "-c", HEAD + code, str(path)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def wait_for(process: Popen[str], word: str) -> None:
-    """Wait until the process says `word`."""
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"{word}\n"
+def program(code: str, path: Path) -> list[str]:
+    """Return the command that runs `code` in another interpreter."""
+    return [sys.executable, "-c", HEAD + code, str(path)]
 
 
 def texts(cache: PredictionCache, count: int) -> list[str]:
@@ -59,7 +46,7 @@ def assert_sound(path: Path) -> None:
 
 
 def test_processes_write_at_once(path: Path, open_cache: Open) -> None:
-    """Into a file that is not there when they start, some rows twice."""
+    """Several processes write into a file that is missing when they start, some rows twice."""
     code = """
 print("open", flush=True)
 sys.stdin.readline()
@@ -69,21 +56,19 @@ for start in range(first, first + 2000, 100):
     cache.flush()
 cache.close()
 """
-    with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(running(code, path)) for _ in range(3)]
-        for process in processes:
-            wait_for(process, "open")
-        for number, process in enumerate(processes):
+    with processes() as begin:
+        started = [begin(*program(code, path), stdin=PIPE)[0] for _ in range(3)]
+        for number, process in enumerate(started):
             assert process.stdin is not None
             process.stdin.write(f"go\n{1000 * number}\n")
             process.stdin.flush()
-        assert [process.wait(60) for process in processes] == [0, 0, 0]
+        assert [process.wait(60) for process in started] == [0, 0, 0]
     assert texts(open_cache(path), 4000) == [str(number) for number in range(4000)]
     assert_sound(path)
 
 
-def test_a_kill_loses_nothing_that_was_flushed(path: Path, open_cache: Open) -> None:
-    """Nor damages the file, in the middle of writing as fast as it can."""
+def test_kills_lose_no_flushed_rows(path: Path, open_cache: Open) -> None:
+    """A kill in the middle of writing loses no flushed row and does not damage the file."""
     code = """
 put(range(1000))
 cache.flush()
@@ -91,8 +76,9 @@ print("flushed", flush=True)
 put(range(1000, 100_000_000))
 """
     for _ in range(3):
-        with running(code, path) as process:
-            wait_for(process, "flushed")
+        with processes() as begin:
+            process, line = begin(*program(code, path))
+            assert line == "flushed\n"
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.1)
             process.send_signal(signal.SIGKILL)
@@ -103,24 +89,22 @@ put(range(1000, 100_000_000))
         cache.close()
 
 
-def test_a_kill_loses_only_the_last_moment(path: Path, open_cache: Open) -> None:
-    """What was put half a second ago is saved, though nobody flushed."""
+def test_kills_lose_only_the_last_moment(path: Path, open_cache: Open) -> None:
+    """Rows of half a second ago are saved without a flush."""
     code = """
 put(range(500))
 time.sleep(0.5)
 print("put", flush=True)
 sys.stdin.readline()
 """
-    with running(code, path) as process:
-        wait_for(process, "put")
-        process.kill()
-        process.wait(10)
+    with processes() as begin:
+        assert begin(*program(code, path), stdin=PIPE)[1] == "put\n"
     assert texts(open_cache(path), 500) == [str(number) for number in range(500)]
 
 
 @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "os.kill(os.getpid(), 2)"])
-def test_a_process_that_ends_saves_what_it_put(path: Path, open_cache: Open, end: str) -> None:
-    """Without closing, by an exception or by Ctrl-C."""
-    with running(f"put(range(3000))\n{end}", path) as process:
-        process.wait(30)
+def test_ending_processes_save_their_rows(path: Path, open_cache: Open, end: str) -> None:
+    """A process saves its rows when it ends without closing, by an exception or by Ctrl-C."""
+    with processes() as begin:
+        begin(*program(f"put(range(3000))\n{end}", path))[0].wait(30)
     assert texts(open_cache(path), 3000) == [str(number) for number in range(3000)]

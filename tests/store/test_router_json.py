@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import StateError
-from calibrant.core._router_state import RouterState
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState
 
+DAMAGED = r"router\.json: .*damaged.*delete it"
 SCOPES = {"default": {"ema": {"n": 1}, "thompson": {"text": "\u00e9", "n": 0.1}}, "other": {"ema": {"n": 5}}}
 
 
@@ -24,9 +24,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "router.json"
 
 
-def write(path: Path, scopes: Any = SCOPES, **changes: Any) -> bytes:
+def write(path: Path, scopes: Any = SCOPES) -> bytes:
     """Write a file as the earlier version did."""
-    path.write_text(json.dumps({"kind": "router state", "version": 1, "scopes": scopes, **changes}))
+    path.write_text(json.dumps({"kind": "router state", "version": 1, "scopes": scopes}))
     return path.read_bytes()
 
 
@@ -48,11 +48,11 @@ def uses(state: RouterState) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("first", range(5))
 def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is done first, in every scope; with one warning that names both files."""
+    """Any first use imports all scopes and logs one warning with both files."""
     content = write(path)
-    state, other = open_router_state(path), open_router_state(path, scope="other")
+    state, other = RouterState(path), RouterState(path, scope="other")
     assert state.location == f"{path}.sqlite"
-    assert open_router_state(path, scope="new").read("ema") is None
+    assert RouterState(path, scope="new").read("ema") is None
     uses(other)[first]()
     assert state.strategies() == ["ema", "thompson"]
     assert [state.read(name) for name in ("ema", "thompson")] == [{"n": 1}, {"text": "\u00e9", "n": 0.1}]
@@ -64,20 +64,20 @@ def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pyte
 
 
 def test_the_file_is_read_once(path: Path) -> None:
-    """What it holds later is not looked at, and what was forgotten does not come back."""
+    """Later content of the file is ignored, and deleted records do not come back."""
     write(path)
-    assert open_router_state(path).update("ema", count) == {"n": 2}
+    assert RouterState(path).update("ema", count) == {"n": 2}
     write(path, {"default": {"ema": {"n": 70}}})
-    assert open_router_state(path).read("ema") == {"n": 2}
-    assert open_router_state(path).reset() == ["ema", "thompson"]
-    assert open_router_state(path).read("ema") is None
+    assert RouterState(path).read("ema") == {"n": 2}
+    assert RouterState(path).reset() == ["ema", "thompson"]
+    assert RouterState(path).read("ema") is None
     path.unlink()
-    assert open_router_state(path).update("ema", count) == {"n": 1}
+    assert RouterState(path).update("ema", count) == {"n": 1}
 
 
 def test_reading_without_json_file_makes_nothing(path: Path) -> None:
-    """An update makes the database alone."""
-    state = open_router_state(path)
+    """Only an update makes the database."""
+    state = RouterState(path)
     assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
     assert list(path.parent.iterdir()) == []
     state.update("ema", count)
@@ -87,52 +87,35 @@ def test_reading_without_json_file_makes_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        b"",
-        b"null",
-        b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n"',
-        b'{"kind": "router state", "version": 1, "scopes": {"default": []}}',
-        b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n": NaN}}}}',
-        b'{"kind": "router state", "version": true, "scopes": {}}',
-        b"\xff\xfe\x00",
+        (b"", DAMAGED),
+        (b"null", DAMAGED),
+        (b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n"', DAMAGED),
+        (b'{"kind": "router state", "version": 1, "scopes": {"default": []}}', DAMAGED),
+        (b'{"kind": "router state", "version": 1, "scopes": {"default": {"ema": {"n": NaN}}}}', DAMAGED),
+        (b'{"kind": "router state", "version": true, "scopes": {}}', DAMAGED),
+        (b"\xff\xfe\x00", DAMAGED),
+        (b"{}", "expected a router state, got None: choose another file; this one was left as it is"),
+        (b'{"kind": "router state", "version": 2}', "got 2: install the newer"),
     ],
 )
-def test_a_damaged_file_is_an_error(path: Path, content: bytes) -> None:
-    """Each time it is used, until it is gone; nothing is made of it."""
+def test_unusable_files_are_left_alone(path: Path, content: bytes, message: str) -> None:
+    """Every use raises StateError until the file is gone, and nothing is made of it."""
     path.write_bytes(content)
-    state = open_router_state(path)
+    state = RouterState(path)
     for use in uses(state):
-        with pytest.raises(StateError, match=r"router\.json: .*damaged.*delete it"):
+        with pytest.raises(StateError, match=message):
             use()
     assert path.read_bytes() == content
     path.unlink()
     assert state.update("ema", count) == {"n": 1}
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"kind": "POMDP"}'])
-def test_foreign_json_files_are_left_alone(path: Path, content: bytes) -> None:
-    """A slip in its name must not cost anybody a file."""
-    path.write_bytes(content)
-    for use in uses(open_router_state(path)):
-        with pytest.raises(StateError, match=r"expected a router state, got .*left as it is"):
-            use()
-    assert path.read_bytes() == content
-
-
-def test_a_newer_file_is_left_alone(path: Path) -> None:
-    """Who wrote it may still need it."""
-    content = write(path, version=2)
-    for use in uses(open_router_state(path)):
-        with pytest.raises(StateError, match="got 2: install the newer"):
-            use()
-    assert path.read_bytes() == content
-
-
-def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is taken over as it is, and set aside with the next update."""
+def test_damaged_records_spare_the_others(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged record is imported as it is, and set aside with the next update."""
     write(path, {"default": {"ema": 7, "thompson": {"n": 1}}})
-    state = open_router_state(path)
+    state = RouterState(path)
     assert state.read("thompson") == {"n": 1}
     with pytest.raises(StateError, match="expected an object"):
         state.read("ema")
@@ -142,16 +125,16 @@ def test_a_damaged_record_costs_itself_alone(path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_not_read(path: Path) -> None:
-    """A pipe would make the reader wait for ever."""
+def test_pipes_are_not_read(path: Path) -> None:
+    """A pipe is not read, as that would wait for ever."""
     os.mkfifo(path)
-    assert open_router_state(path).update("ema", count) == {"n": 1}
+    assert RouterState(path).update("ema", count) == {"n": 1}
 
 
-def test_several_take_it_over_once(path: Path) -> None:
-    """Each update counts once, though all begin at the same moment."""
+def test_several_imports_happen_once(path: Path) -> None:
+    """Each update counts once though all begin at the same moment."""
     write(path)
-    states = [open_router_state(path, busy_timeout=60) for _ in range(8)]
+    states = [RouterState(path, busy_timeout=60) for _ in range(8)]
     threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]
     for thread in threads:
         thread.start()

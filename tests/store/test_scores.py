@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from calibrant.core import ConfigurationError, StateError
 from calibrant.store import PredictionCache
 from calibrant.store._score_store import ScoreStore
 from calibrant.store._scores import Scope, Score
+from processes import processes
 
 SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 
@@ -46,8 +47,8 @@ def set_version(url: str, version: int) -> None:
     engine.dispose()
 
 
-def test_what_was_added_is_there_newest_first(url: str) -> None:
-    """In another process's eyes too, with pass flag and family, to the last bit."""
+def test_scores_are_read_newest_first(url: str) -> None:
+    """Another store reads every score exactly, with pass flag and family."""
     exact = [
         Score(score_raw=0.1 + 0.2, passed=None, family=None),
         Score(score_raw=-1e-300, passed=True, family="toxicity"),
@@ -63,7 +64,7 @@ def test_what_was_added_is_there_newest_first(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["account_id", "evaluator_id", "profile_name"])
 def test_scopes_differ_in_any_name(url: str, name: str) -> None:
-    """Upper and lower case, spaces at the end, and what SQL takes for a pattern included."""
+    """Upper and lower case, trailing spaces and SQL patterns make different scopes."""
     store = ScoreStore(url)
     names = ["a", "A", "a ", "%", "_", "a'b", "ä", "x" * 255]
     others = [Scope(**{**SCOPE.columns(), name: other}) for other in names]
@@ -76,7 +77,7 @@ def test_scopes_differ_in_any_name(url: str, name: str) -> None:
 
 
 def test_scopes_are_listed_by_account(url: str) -> None:
-    """With their number, mean and time."""
+    """The summaries have number, mean and time of the scores."""
     store = ScoreStore(url)
     other = Scope(account_id="other", evaluator_id="judge", profile_name="strict")
     before = time.time()
@@ -89,8 +90,8 @@ def test_scopes_are_listed_by_account(url: str) -> None:
     assert store.scopes(account_id="acm") == []
 
 
-def test_a_run_takes_its_own_place_again(url: str) -> None:
-    """Not that of another run, of single results or of the same run's scores elsewhere."""
+def test_runs_replace_their_own_scores(url: str) -> None:
+    """A run replaces its own scores, not those of other runs, single results or other scopes."""
     store = ScoreStore(url)
     elsewhere = Scope(account_id="acme", evaluator_id="judge", profile_name="lax")
     store.add(SCOPE, scores(1.0, 2.0), run_id="one")
@@ -107,7 +108,7 @@ def test_a_run_takes_its_own_place_again(url: str) -> None:
 
 
 def test_adding_is_all_or_nothing(url: str) -> None:
-    """A score that the database refuses takes the others with it, and those of the run stay."""
+    """A score that the database refuses takes the others with it, and earlier scores of the run stay."""
     store = ScoreStore(url)
     store.add(SCOPE, scores(1.0), run_id="one")
     broken = [*scores(2.0), Score(score_raw=None)]  # type: ignore[arg-type]
@@ -122,7 +123,7 @@ RECORD = """
 import sys
 from calibrant.store._scores import Scope, Score
 from calibrant.store._score_store import ScoreStore
-url, who = sys.stdin.readline().strip(), int(sys.argv[1])
+url, who = sys.argv[1], int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 store = ScoreStore(url)
@@ -134,25 +135,14 @@ for number in range(40):
 
 
 def test_processes_record_at_once(url: str) -> None:
-    """Into a database that is empty when they start; nothing is lost, and a shared run is there once."""
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for who in range(4):
-            process = Popen([sys.executable, "-c", RECORD, str(who)], stdin=PIPE, stdout=PIPE, text=True)  # noqa: S603
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
-            processes.append(process)
-        for process in processes:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{url}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
+    """Several processes record into an empty database; nothing is lost, and a shared run is there once."""
+    with processes() as begin:
+        started = [begin(sys.executable, "-c", RECORD, url, str(who), stdin=PIPE)[0] for who in range(4)]
+        for process in started:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+        assert [process.wait(60) for process in started] == [0, 0, 0, 0]
     found = values(ScoreStore(url), limit=10_000)
     assert found.count(-1.0) == 5
     for who in range(4):  # each one's in the order in which it recorded them
@@ -160,8 +150,8 @@ def test_processes_record_at_once(url: str) -> None:
         assert own == [1000.0 * who + number for number in reversed(range(40))]
 
 
-def test_a_child_of_a_fork_records_too(path: Path) -> None:
-    """Without disturbing its parent."""
+def test_forked_children_record_too(path: Path) -> None:
+    """A forked child records scores beside its parent."""
     code = """
 import os, sys
 from calibrant.store._scores import Scope, Score
@@ -178,8 +168,8 @@ if child:
     assert sorted(values(ScoreStore(path))) == [1.0, 2.0, 3.0]
 
 
-def test_an_older_version_is_not_dropped(url: str) -> None:
-    """Unlike predictions, scores cannot be had again."""
+def test_older_versions_are_not_dropped(url: str) -> None:
+    """Scores of an older schema raise StateError, as they cannot be computed again."""
     ScoreStore(url).add(SCOPE, scores(1.0))
     set_version(url, 0)
     with pytest.raises(StateError, match="schema version 1, got 0: use the calibrant that wrote it"):
@@ -188,8 +178,8 @@ def test_an_older_version_is_not_dropped(url: str) -> None:
     assert values(ScoreStore(url)) == [1.0]
 
 
-def test_predictions_may_be_in_the_same_database(url: str) -> None:
-    """Whoever comes first, and whatever happens to the other's table."""
+def test_predictions_share_the_database(url: str) -> None:
+    """Predictions and scores have their own schema versions in one database."""
     with PredictionCache(url):
         store = ScoreStore(url)
         store.add(SCOPE, scores(1.0))
@@ -200,8 +190,8 @@ def test_predictions_may_be_in_the_same_database(url: str) -> None:
     assert values(store) == [1.0]
 
 
-def test_reading_a_missing_history_is_an_error(url: str, path: Path) -> None:
-    """Nothing is made: neither the file nor the table, beside predictions either."""
+def test_missing_histories_are_errors(url: str, path: Path) -> None:
+    """A missing file or table raises StateError and is not made."""
     with pytest.raises(StateError, match="holds no evaluation history: check the name"):
         ScoreStore(url, create=False)
     assert not path.exists()
@@ -213,8 +203,8 @@ def test_reading_a_missing_history_is_an_error(url: str, path: Path) -> None:
     assert values(ScoreStore(url, create=False)) == []
 
 
-def test_a_file_deleted_in_use_is_noticed(path: Path) -> None:
-    """It is made anew for the owner alone, or missing, if it must not be made."""
+def test_deleted_files_are_noticed(path: Path) -> None:
+    """A deleted file is recreated for the owner alone, or raises StateError where it must exist."""
     store, reader = ScoreStore(path), ScoreStore(path, create=False)
     store.add(SCOPE, scores(1.0))
     path.unlink()
@@ -227,7 +217,7 @@ def test_a_file_deleted_in_use_is_noticed(path: Path) -> None:
 
 
 def test_locked_files_can_be_read(path: Path) -> None:
-    """After the time it was told to wait; nothing is recorded until it is free."""
+    """Writing raises StateError after the timeout, and reading goes on."""
     store = ScoreStore(path, busy_timeout=0.05)
     store.add(SCOPE, scores(1.0))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -247,7 +237,7 @@ def test_locked_files_can_be_read(path: Path) -> None:
 
 
 def test_locked_server_tables_are_errors(postgresql: str) -> None:
-    """As for files."""
+    """A locked table of a server raises StateError after the timeout."""
     store = ScoreStore(postgresql, busy_timeout=0.05)
     server = sa.create_engine(postgresql)
     with server.begin() as connection:
@@ -262,7 +252,7 @@ def test_locked_server_tables_are_errors(postgresql: str) -> None:
 
 
 def test_dropped_tables_are_errors_without_sql(postgresql: str) -> None:
-    """Which might hold what was recorded."""
+    """The error of a dropped table shows no recorded value."""
     store = ScoreStore(postgresql)
     server = sa.create_engine(postgresql)
     with server.begin() as connection:
@@ -274,33 +264,26 @@ def test_dropped_tables_are_errors_without_sql(postgresql: str) -> None:
 
 
 def test_damage_is_an_error(path: Path) -> None:
-    """Never a history with fewer scores."""
+    """A damaged file raises StateError instead of returning fewer scores."""
     store = ScoreStore(path)
     store.add(SCOPE, scores(*map(float, range(2000))))
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(6 * 4096)
         file.write(os.urandom(size - 6 * 4096))
-    with pytest.raises(StateError, match="malformed"):
+    with pytest.raises(StateError, match=r"malformed.*delete it"):
         values(store, limit=2000)
 
 
 @pytest.mark.parametrize("bad", ["", "ä" * 128, "a\nb", None])
-def test_unportable_names_are_refused(bad: object) -> None:
-    """Before a database is asked."""
+def test_unportable_names_are_errors(bad: object) -> None:
+    """A name that some database cannot hold raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected profile_name of 1 to 255 bytes"):
         Scope(account_id="a", evaluator_id="b", profile_name=bad)  # type: ignore[arg-type]
 
 
-def test_the_timeout_has_a_range(path: Path) -> None:
-    """Nothing is made before it is checked."""
-    with pytest.raises(ConfigurationError, match="busy_timeout"):
-        ScoreStore(path, busy_timeout=4000.0)
-    assert not path.exists()
-
-
-def test_a_writer_waits_for_a_lock_that_is_given_back(path: Path) -> None:
-    """Short locks of other programs are no errors."""
+def test_writers_wait_for_short_locks(path: Path) -> None:
+    """A short lock of another program is no error."""
     store = ScoreStore(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from calibrant.core import CalibrantError, ConfigurationError, Prediction, StateError
+from calibrant.core import CalibrantError, ConfigurationError, StateError
 from calibrant.store import PredictionCache
-
-Open = Callable[..., PredictionCache]
-Rows = Callable[..., dict[str, Prediction]]
+from stores import Open, Rows, fill
 
 SECRETS = ("hunter2-9f3", "s3cr3t-option", "bob-the-user")
-
-
-def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
-    for key, prediction in predictions.items():
-        cache.put(key, prediction)
-    cache.flush()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +54,7 @@ def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
 def test_no_message_shows_credentials(
     url: str, error: type[Exception], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the error nor what led to it nor the log, at any level."""
+    """Neither the error nor its causes nor the log show credentials."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(error, match=message) as caught:
         PredictionCache(url)
@@ -73,21 +64,21 @@ def test_no_message_shows_credentials(
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
-def test_a_database_in_memory_is_refused(url: str) -> None:
-    """It would remember nothing."""
+def test_databases_in_memory_are_errors(url: str) -> None:
+    """A database in memory raises ConfigurationError, as other processes cannot open it."""
     with pytest.raises(ConfigurationError, match="name a file"):
         PredictionCache(url)
 
 
-def test_an_asynchronous_driver_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not be called from threads."""
+def test_asynchronous_drivers_are_errors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asynchronous driver raises ConfigurationError."""
     monkeypatch.setattr(SQLiteDialect_pysqlite, "is_async", True)
     with pytest.raises(ConfigurationError, match="expected a synchronous driver, got pysqlite"):
         PredictionCache(path)
 
 
-def test_a_cache_is_shown_by_its_place(path: Path, open_cache: Open, postgresql: str) -> None:
-    """File or server, without user, password and options."""
+def test_caches_are_shown_by_place(path: Path, open_cache: Open, postgresql: str) -> None:
+    """A cache is shown by file or server, without user, password and options."""
     assert repr(open_cache(path)) == f"PredictionCache('{path}')"
     url = sa.make_url(postgresql)
     cache = open_cache(f"{postgresql}?application_name=s3cr3t-option")
@@ -95,8 +86,8 @@ def test_a_cache_is_shown_by_its_place(path: Path, open_cache: Open, postgresql:
     assert str(url.password) not in repr(vars(cache)) + repr(vars(cache._table)) + repr(cache._place)
 
 
-def test_a_wrong_password_is_not_repeated(postgresql: str) -> None:
-    """Nor the right one."""
+def test_wrong_passwords_are_not_shown(postgresql: str) -> None:
+    """Neither the wrong nor the right password is in the message."""
     url = sa.make_url(postgresql)
     wrong = url.set(password=SECRETS[0]).render_as_string(hide_password=False)
     with pytest.raises(StateError, match="password authentication failed") as caught:
@@ -114,10 +105,10 @@ def server(postgresql: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_a_locked_table_stops_nothing(
+def test_locked_tables_stop_nothing(
     postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither reading nor writing waits longer than it was told to."""
+    """Reading and writing wait no longer than the timeout."""
     cache = open_cache(postgresql, busy_timeout=0.05)
     fill(cache, rows(5))
     with server.begin() as connection:
@@ -149,7 +140,7 @@ def test_lost_connections_are_replaced(
 
 
 def test_concurrent_writers_do_not_deadlock(postgresql: str, rows: Rows) -> None:
-    """They open at the same time, in an empty database, and write in different orders."""
+    """Writers open an empty database at the same time and write in different orders."""
     predictions = rows(1500)
     problems: list[Any] = []
 

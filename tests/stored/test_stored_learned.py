@@ -27,7 +27,7 @@ from calibrant.heads import Head
 from calibrant.inference.doctor._records import FindingVerdict, load_examination
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
 from calibrant.store import PredictionCache
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 from stored_files import content, run
 
 FINGERPRINT = Fingerprint(prompt="Sort.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_users_file_passes_strict_type_checking() -> None:
-    """`api.py` uses the public names as a user would; its wrong lines must stay wrong."""
+def test_user_code_passes_strict_checking() -> None:
+    """The file `api.py` uses the public names as a user would; its wrong lines must stay wrong."""
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "tests/typing/api.py"],
@@ -27,7 +27,7 @@ def test_a_users_file_passes_strict_type_checking() -> None:
 
 
 def test_the_package_ships_its_types() -> None:
-    """Without the marker file type checkers ignore every annotation."""
+    """The marker file makes type checkers read the annotations."""
     import calibrant  # noqa: PLC0415
 
     assert (Path(calibrant.__file__).parent / "py.typed").is_file()

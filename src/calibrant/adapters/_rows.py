@@ -12,9 +12,8 @@ from typing import Any, Final, TypeAlias
 from gepa.core.adapter import EvaluationBatch
 
 from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
-from calibrant.core._answers import unknown_answer
 from calibrant.core._completion import Completion
-from calibrant.core._composite import CompositeLabels
+from calibrant.core._composite import CompositeLabels, unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
 from calibrant.core._labels import Aspect, LabelSet, OpenLabels
 from calibrant.core._prediction import Outcome, Prediction

@@ -32,7 +32,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing._ema import unexplored
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import RouterState
 
 # Importing litellm downloads a price list unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -91,7 +91,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         Makes the strategy of a model group from the ids of its deployments, such as `ThompsonRouter` itself or
         ``lambda ids: EMARouter(ids, alpha=0.2)``. It is called again when a group grows.
     state : str or Path, optional
-        File or database (see `calibrant.store.open_router_state`) where what is learnt is kept and shared with
+        SQLite file, or SQLAlchemy URL of a database, where what is learnt is kept and shared with
         other processes, of each model group under the scope ``litellm/GROUP``; None keeps it in memory.
     embedder : CachedEmbedder, optional
         Embeds the last message of the user for strategies that look at the text. Where litellm redacts
@@ -158,7 +158,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
                 f"Expected retry_seconds to be a finite number above 0, got {retry_seconds!r}."
             )
         if state is not None:
-            open_router_state(state).close()  # what is wrong with its name shows now, not in every request
+            RouterState(state).close()  # what is wrong with its name shows now, not in every request
         # litellm takes loggers of one class for the same one unless a public attribute tells them apart.
         self.identity = uuid.uuid4().hex
         self._policy = policy
@@ -320,7 +320,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     def _shared(self, name: str, policy: Router) -> Router:
         if self._state is None:
             return policy
-        return SharedRouter(policy, open_router_state(self._state, scope=f"litellm/{name}"))
+        return SharedRouter(policy, RouterState(self._state, scope=f"litellm/{name}"))
 
     # --- what litellm's callbacks say --------------------------------------------------------------
 

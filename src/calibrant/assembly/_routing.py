@@ -32,7 +32,6 @@ from calibrant.routing._protocol import Router
 from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
 from calibrant.routing._thompson import ThompsonRouter
 from calibrant.routing._triage import TriageRouter
-from calibrant.store._router_open import open_router_state
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # Options of a provider that its embeddings take, too: address and credentials.
@@ -219,8 +218,11 @@ def _shared_router(router: Router, settings: RoutingSettings, task_name: str, op
     """Return the strategy with its stored state, if it learns."""
     if not settings.learns:
         return router
-    state = open_router_state(settings.state_place or default_router_state(), scope=task_name)
-    shared = SharedRouter(router, state)
+    from calibrant.store._router_state import RouterState  # noqa: PLC0415 (loads sqlalchemy)
+
+    shared = SharedRouter(
+        router, RouterState(settings.state_place or default_router_state(), scope=task_name)
+    )
     opened.callback(shared.close)
     return shared
 

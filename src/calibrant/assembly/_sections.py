@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, refuse
+from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, read_text, refuse
 from calibrant.core._task import Task
 
 if TYPE_CHECKING:
@@ -116,18 +116,7 @@ def read_settings_file(path: Path, expected: str) -> str:
     ConfigurationError
         There is no such file, or it is not UTF-8; names the line.
     """
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path}: no such file: expected {expected} (paths in a task file are relative to it)."
-        )
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
-        raise ConfigurationError(
-            f"{path}:{line}: expected UTF-8 text, got the byte 0x{byte:02x}: save the file as UTF-8."
-        ) from error
+    return read_text(path, f"no such file: expected {expected} (paths in a task file are relative to it)")
 
 
 def _checked_section(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import typer
 
@@ -15,10 +15,11 @@ from calibrant.assembly._routing import default_router_state
 from calibrant.cli._options import command
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._router_state import RouterState
 from calibrant.core._task import Task
 from calibrant.routing._settings import RoutingStrategy
-from calibrant.store._router_open import open_router_state
+
+if TYPE_CHECKING:
+    from calibrant.store._router_state import RouterState
 
 router = typer.Typer(name="router", no_args_is_help=True, add_completion=False)
 
@@ -59,6 +60,13 @@ class RouterOptions:
     as_json: bool = False
 
 
+def _open_state(name: str, scope: str) -> closing[RouterState]:
+    """Return a context manager with the state of one scope."""
+    from calibrant.store._router_state import RouterState
+
+    return closing(RouterState(name, scope=scope))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """Place of router records, `location` without credentials; with a task, its scope and settings."""
@@ -68,15 +76,11 @@ class _Place:
     scope: str | None
     settings: routing.RoutingSettings | None
 
-    def open(self, scope: str) -> closing[RouterState]:
-        """Return a context manager with the state of one scope."""
-        return closing(open_router_state(self.name, scope=scope))
-
     def scopes(self) -> list[str]:
         """Return the named scope, or all scopes."""
         if self.scope is not None:
             return [self.scope]
-        with self.open(_KEPT_APART) as state:
+        with _open_state(self.name, _KEPT_APART) as state:
             return state.scopes()
 
 
@@ -114,7 +118,7 @@ def reset(options: RouterOptions) -> None:
             f"{', '.join(map(repr, scopes))}."
         )
     name = scopes[0] if scopes else None
-    with place.open(name or _KEPT_APART) as opened:
+    with _open_state(place.name, name or _KEPT_APART) as opened:
         gone = opened.reset(strategy)
     what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
     done = f"forgot {', '.join(gone)} of the scope {name!r}." if gone else f"{what} was there."
@@ -140,14 +144,14 @@ def _place(options: RouterOptions) -> _Place:
         scope = task.name if scope is None else scope
         state = settings.state_place if state is None else state
     name = default_router_state() if state is None else state
-    with closing(open_router_state(name, scope=_KEPT_APART)) as opened:
+    with _open_state(name, _KEPT_APART) as opened:
         return _Place(name=name, location=opened.location, scope=scope, settings=settings)
 
 
 def _stored(place: _Place, strategy: str | None) -> Iterator[tuple[str, str, RouterState]]:
     """Yield scope, name and state of every stored strategy."""
     for scope in place.scopes():
-        with place.open(scope) as opened:
+        with _open_state(place.name, scope) as opened:
             yield from ((scope, name, opened) for name in opened.strategies() if strategy in {None, name})
 
 

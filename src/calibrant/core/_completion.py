@@ -86,11 +86,9 @@ class Client(Protocol):
         ProviderError
             The call failed; foreign exceptions never pass this seam.
         """
-        ...
 
     def close(self) -> None:
         """Close connections and free memory. Do not use the client afterwards."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +211,6 @@ class Continuation(Protocol):
     @property
     def serial(self) -> bool:
         """True if the row's calls run one at a time in one slot, which caches the last text."""
-        ...
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the most probable tokens after the answer prefix `text`.
@@ -231,7 +228,6 @@ class Continuation(Protocol):
         ProviderError
             The call failed.
         """
-        ...
 
 
 @runtime_checkable
@@ -257,7 +253,6 @@ class LabelContinuation(Protocol):
         ProviderError
             The call failed.
         """
-        ...
 
 
 @runtime_checkable
@@ -272,7 +267,6 @@ class ContinuingClient(Client, Protocol):
         ConfigurationError
             A label holds a special token of the model, has no tokens, or is longer than the context.
         """
-        ...
 
     def continuing(
         self, request: CompletionRequest
@@ -285,7 +279,6 @@ class ContinuingClient(Client, Protocol):
             Its messages are the row's. ``top_logprobs`` says how many next tokens are wanted; 0 takes
             the client's own number.
         """
-        ...
 
 
 Opener: TypeAlias = Callable[..., Client]

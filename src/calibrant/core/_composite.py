@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Part, Prediction
+
+_SHOWN: Final = 8  # labels in a message
+_REMEDY: Final = "correct the row or add the label"
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -44,6 +47,10 @@ class CompositeLabels(LabelSet, ABC):
     @abstractmethod
     def decisions(self, answer: str) -> frozenset[str]:
         """Return the binary decisions of a canonical answer, as names."""
+
+    @abstractmethod
+    def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
+        """Yield the reasons why a JSON value is no legal answer, with the remedies."""
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return the aspects of all graded parts; each part's labels define its aspects."""
@@ -181,6 +188,24 @@ class FieldLabels(CompositeLabels):
         """Return the labels of a field."""
         return next(field.labels for field in self.fields if field.name == part)
 
+    def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
+        """Yield the mistakes in the fields of an answer."""
+        if not isinstance(answer, dict):
+            example = json.dumps({field.name: field.labels[0] for field in self.fields}, ensure_ascii=False)
+            yield f"is no object of fields: write {example}, or give every field a column"
+            return
+        extra = [name for name in answer if name not in self.parts]
+        if extra:
+            names = ", ".join(self.parts)
+            yield f"has the field {extra[0]!r:.40}, expected {names}: correct its name or leave it out"
+        for field in self.fields:
+            label = answer.get(field.name)
+            if field.name not in answer:
+                yield f"lacks the field {field.name!r}: add it"
+            elif not isinstance(label, str) or field.labels.canonical(label) is None:
+                known = _label_list(field.labels)
+                yield f"has {label!r:.40} in {field.name!r}, which is not one of the {known}: {_REMEDY}"
+
     def decisions(self, answer: str) -> frozenset[str]:
         """Return ``field=label`` for every field."""
         return frozenset(f"{name}={label}" for name, label in self.values(answer).items())
@@ -247,6 +272,16 @@ class MultiLabels(CompositeLabels):
         """Return ``no`` and ``yes``."""
         return _INCLUDED
 
+    def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
+        """Yield the mistakes in a set of labels."""
+        if not isinstance(answer, list):
+            example = json.dumps(list(self.labels[:2]), ensure_ascii=False)
+            yield f"is no list of labels: write {example}, and [] where there is none"
+            return
+        wrong = [label for label in answer if not isinstance(label, str) or self.label_of(label) is None]
+        if wrong:
+            yield f"holds {wrong[0]!r:.40}, which is not one of the {_label_list(self)}: {_REMEDY}"
+
     def decisions(self, answer: str) -> frozenset[str]:
         """Return the labels of the set."""
         return frozenset(json.loads(answer))
@@ -272,6 +307,27 @@ def part_of(answer: str, name: str) -> str | None:
         value = found.get(name)
         return value if isinstance(value, str) else None
     return YES if isinstance(found, list) and name in found else NO
+
+
+def unknown_answer(answer: str, labels: LabelSet) -> str:
+    """Return an error message for an answer outside `labels`, with the remedy.
+
+    Parameters
+    ----------
+    answer : str
+        The answer as spelled in the data.
+    labels : LabelSet
+        The legal answers.
+    """
+    if not isinstance(labels, CompositeLabels):
+        return f"answer {answer!r:.80} is not one of the {_label_list(labels)}: {_REMEDY}."
+    problems = "; ".join(labels.problems(_json(answer)))
+    return f"answer {answer!r:.80} {problems or 'does not fit the label set'}."
+
+
+def _label_list(labels: LabelSet) -> str:
+    names = ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+    return f"{len(labels)} labels ({names})"
 
 
 def _json(text: str) -> Any:  # noqa: ANN401

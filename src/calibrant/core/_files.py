@@ -7,10 +7,10 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import IO, Any
 
 from calibrant.core._errors import StateError
 
@@ -56,30 +56,23 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO
     OSError
         The file cannot be written.
     """
-    # The kernel applies the umask: a file made private first and opened up by chmod would ignore it.
-    return _put_in_place(
-        path,
-        lambda temporary: open(
-            temporary,
-            "x",
-            encoding="utf-8",
-            newline="\n",
-            opener=lambda name, flags: os.open(name, flags, mode),
-        ),
-    )
+    return _put_in_place(path, mode=mode, encoding="utf-8")
 
 
 def atomic_bytes_writer(path: Path) -> AbstractContextManager[IO[bytes]]:
     """Open a temporary binary file beside `path`; rename it to `path` if the block succeeds."""
-    return _put_in_place(path, lambda temporary: temporary.open("xb"))
+    return _put_in_place(path, mode=0o666, encoding=None)
 
 
 @contextlib.contextmanager
-def _put_in_place(path: Path, opened: Callable[[Path], IO[AnyStr]]) -> Iterator[IO[AnyStr]]:
+def _put_in_place(path: Path, *, mode: int, encoding: str | None) -> Iterator[IO[Any]]:
+    """Open the temporary file, binary without an encoding; sync and rename it at the end of the block."""
+    newline = "\n" if encoding else None
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-    file = opened(temporary)
+    # The kernel applies the umask: a file made private first and opened up by chmod would ignore it.
+    temporary.touch(mode=mode, exist_ok=False)
     try:
-        with file:
+        with temporary.open("w" if encoding else "wb", encoding=encoding, newline=newline) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

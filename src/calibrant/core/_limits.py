@@ -71,11 +71,9 @@ class Pace(Protocol):
 
     def wait(self, now: float) -> float:
         """Return the seconds from `now` until the bucket has tokens."""
-        ...
 
     def take(self, amount: float) -> None:
         """Take `amount` tokens, even if that overdraws the bucket."""
-        ...
 
 
 class CallMeter(Protocol):
@@ -116,7 +114,6 @@ class CallMeter(Protocol):
     @property
     def pause_seconds(self) -> float:
         """Seconds until the provider accepts calls again; 0 if it named no time or it has passed."""
-        ...
 
     def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
         """Replace the rate-limit buckets, for example with buckets that several processes share.
@@ -127,4 +124,3 @@ class CallMeter(Protocol):
             Returns the bucket for a rate's name, as in `Limits`, and what flows in, per minute. It is
             asked for the rates that have a limit.
         """
-        ...

@@ -134,18 +134,9 @@ class LabelDistribution:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):
             return NotImplemented
-        return (
-            self.labels == other.labels
-            and np.array_equal(self.logprobs, other.logprobs)
-            and np.array_equal(self.measured, other.measured)
-            and self.joint_logprob == other.joint_logprob
-            and self.label_mass == other.label_mass
-            and self.unresolved_mass == other.unresolved_mass
-            and self.space == other.space
-            and self.emitted == other.emitted
-            and self.error_bound == other.error_bound
-            and self.closing_logprob == other.closing_logprob
-        )
+        own, others = dict(vars(self)), dict(vars(other))
+        arrays = [(own.pop(name), others.pop(name)) for name in ("logprobs", "measured")]
+        return own == others and all(np.array_equal(*pair) for pair in arrays)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -197,13 +188,8 @@ class LabelDistribution:
         if not is_emitted:
             return probability
         joint = math.exp(min(self.joint_logprob + (self.closing_logprob or 0.0), 0.0))
-        if self.closing_logprob is None and self._is_nested(label):
-            return min(joint, probability)
-        return joint
-
-    def _is_nested(self, label: str) -> bool:
-        """Return True if a longer label begins with `label`."""
-        return any(other.startswith(label) and other != label for other in self.labels)
+        is_nested = any(other.startswith(label) and other != label for other in self.labels)
+        return min(joint, probability) if is_nested and self.closing_logprob is None else joint
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
         """Return the measured labels with their probabilities, most probable first.

@@ -218,41 +218,33 @@ class Predictor(Protocol):
     @property
     def name(self) -> str:
         """Name of the model or cascade, for messages and records."""
-        ...
 
     @property
     def space(self) -> LogprobSpace:
         """Kind of its log-probabilities, as `LogprobSpace` names them."""
-        ...
 
     @property
     def in_process(self) -> bool:
         """True if rows are computed in this process, where concurrency brings no speed."""
-        ...
 
     @property
     def journal(self) -> Journal | None:
         """Journal of finished predictions, which are not requested again; None without one."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """Limits of its calls."""
-        ...
 
     @property
     def meter(self) -> CallMeter:
         """Meter of its rows: calls, tokens and cost so far."""
-        ...
 
     @property
     def gates(self) -> Sequence[CallMeter]:
         """Meters of the calls to each of its models, with their rates."""
-        ...
 
     def query(self, text: str | TextWithContext) -> Query:
         """Return the query that asks about a text, under the predictor's own prompt."""
-        ...
 
     async def feed(
         self,
@@ -287,28 +279,21 @@ class Predictor(Protocol):
         ProviderError
             A fault that every call would meet, or nothing but failures.
         """
-        ...
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy with another prompt; clients and journal are shared, learned state is dropped."""
-        ...
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy with other limits and a new meter; clients and journal are shared."""
-        ...
 
     def use_journal(self, journal: Journal | None) -> None:
         """Use `journal` for looking up and storing predictions from now on."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Return its identity: the settings that can change a prediction as JSON values, free of credentials."""
-        ...
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a calibration to this predictor."""
-        ...
 
     def close(self) -> None:
         """Close the clients and other resources the predictor owns."""
-        ...

@@ -50,11 +50,9 @@ class Journal(Protocol):
 
     def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""
-        ...
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""
-        ...
 
 
 def prediction_to_record(prediction: Prediction) -> _Record:
@@ -138,19 +136,16 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
         }
         values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**{**record["usage"], **counts})}
     if record.get("distribution") is not None:
-        values["distribution"] = _distribution_from_record(record["distribution"])
+        stored = record["distribution"]
+        decoded = {
+            "labels": tuple(stored["labels"]),
+            "logprobs": np.array(stored["logprobs"], dtype=np.float64),
+            "measured": np.array(stored["measured"], dtype=np.bool_),
+            "space": LogprobSpace(stored["space"]),
+        }
+        values["distribution"] = LabelDistribution(**{**stored, **decoded})
         values["confidence"] = _confidence(record, values["distribution"])
     return values
-
-
-def _distribution_from_record(record: Mapping[str, Any]) -> LabelDistribution:
-    arrays = {
-        "labels": tuple(record["labels"]),
-        "logprobs": np.array(record["logprobs"], dtype=np.float64),
-        "measured": np.array(record["measured"], dtype=np.bool_),
-        "space": LogprobSpace(record["space"]),
-    }
-    return LabelDistribution(**{**record, **arrays})
 
 
 def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from calibrant.core._answers import spelled_answer
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import without_doubles
 
@@ -190,7 +189,15 @@ def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Row
 def _read_jsonl(path: Path, most: int) -> Iterator[Row]:
     with path.open("rb") as file:
         for line, text in _lines(file, path, most):
-            yield Row(values=_parse_json_object(text.strip(), path, line), path=path, line=line)
+            try:
+                value = json.loads(text.strip(), object_pairs_hook=without_doubles)
+            except (ValueError, RecursionError) as error:
+                msg = f"expected one JSON object per line, got broken JSON ({error})."
+                raise DataError(msg, path=path, line=line) from error
+            if not isinstance(value, dict):
+                msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
+                raise DataError(msg, path=path, line=line)
+            yield Row(values=value, path=path, line=line)
 
 
 def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
@@ -216,19 +223,6 @@ def _decode(data: bytes, path: Path, line: int) -> str:
     except UnicodeDecodeError as error:
         msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
         raise DataError(msg, path=path, line=line) from error
-
-
-def _parse_json_object(text: str, path: Path, line: int) -> dict[str, Any]:
-    try:
-        value = json.loads(text, object_pairs_hook=without_doubles)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"expected one JSON object per line, got broken JSON ({error}).", path=path, line=line
-        ) from error
-    if not isinstance(value, dict):
-        msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
-        raise DataError(msg, path=path, line=line)
-    return value
 
 
 def _read_csv(path: Path, most: int) -> Iterator[Row]:
@@ -403,7 +397,8 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
         A row lacks a text, or as `read_rows`.
     """
     if path.suffix.lower() != ".txt":
-        return [_with_context(row, columns) for row in read_rows(path)]
+        rows = [(_text(row, columns.input), _context(row, columns.context)) for row in read_rows(path)]
+        return [text if context is None else TextWithContext(text, context) for text, context in rows]
     if columns.context is not None:
         raise DataError(
             f"expected a data file with a column {columns.context!r}, got lines of text.", path=path
@@ -415,11 +410,6 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     if not found:
         raise DataError("expected one text per line, got an empty file.", path=path)
     return found
-
-
-def _with_context(row: Row, columns: Columns) -> str | TextWithContext:
-    text, context = _text(row, columns.input), _context(row, columns.context)
-    return text if context is None else TextWithContext(text, context)
 
 
 def _text(row: Row, column: str) -> str:
@@ -437,15 +427,33 @@ def _answer(row: Row, columns: Columns) -> str:
     whole = columns.answer in row.values and columns.answer not in own.values()
     if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
         return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
-    separator = columns.separator if columns.multi_label else None
-    try:
-        answer = spelled_answer(row.values.get(columns.answer), separator=separator)
-    except DataError as error:
-        raise row.error(f"{columns.answer!r}: {error}") from error
-    if answer is None:
+    value = row.values.get(columns.answer)
+    if isinstance(value, str):
+        answer = _answer_text(value.strip(), row, columns)
+    else:
+        try:
+            answer = json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list) else ""
+        except (TypeError, ValueError) as error:
+            problem = f"expected labels as text, got {value!r:.60} ({error})."
+            raise row.error(f"{columns.answer!r}: {problem}") from error
+    if not answer:
         wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
         raise row.expected(wanted, columns.answer)
     return _encodable(answer, row)
+
+
+def _answer_text(text: str, row: Row, columns: Columns) -> str:
+    """Return a composite answer as JSON text; labels with a separator between them become an array."""
+    if columns.multi_label and text and not text.startswith("["):
+        return json.dumps([label.strip() for label in text.split(columns.separator)], ensure_ascii=False)
+    try:
+        json.loads(text, object_pairs_hook=without_doubles)
+    except (json.JSONDecodeError, RecursionError):
+        pass  # the check of the answer names what is expected
+    except ValueError as error:
+        problem = f"expected each field once, but {error}: leave one out."
+        raise row.error(f"{columns.answer!r}: {problem}") from error
+    return text
 
 
 def _split(row: Row, column: str) -> str:

@@ -47,7 +47,7 @@ def search_verdict(record: _Record) -> list[str]:
     if not validated:  # by an earlier version
         return _test_warning(record)
     seed, best = validated[0], validated[record["chosen"]]
-    rows = "the" if best.get("rows") is None else f"{best['rows']}"
+    rows = best.get("rows") or "the"
     name = f", {best['origin']}" if best.get("origin") else ""
     chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
     return [chosen, *same, *_given_prompts(validated), *_test_warning(record)]
@@ -58,27 +58,35 @@ def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
     best = record["validated"][record["chosen"]]
     name = f", {best['origin']}," if best.get("origin") else ""
     kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
+    raced = "kept the seed prompt" if heads["raced"] == 0 else "took another prompt"
     chosen = (
         f"{kept} for its head, on {heads['rows']} validation rows: held-out log loss "
         f"{_number(heads['raced_log_loss'])} -> {_number(heads['other_log_loss'])}, accuracy "
         f"{_number(heads['raced_accuracy'])} -> {_number(heads['other_accuracy'])}, against the winner of the race "
         "with a head of its own."
     )
-    raced = "kept the seed prompt" if heads["raced"] == 0 else "took another prompt"
     return [chosen, f"The race, which compares prompts without heads, {raced}."]
 
 
 def _tested_with_head(record: _Record) -> list[str]:
     """Return a sentence on the test rows: the best prompt with its head against the seed prompt."""
     found = (record.get("final") or {}).get("against_seed")
-    if not changed_prompt(record) or found is None:
-        return []
-    interval, seed = found["interval"], "the seed prompt as it was scored"
-    if interval["upper"] < 0:
-        return [f"No improvement: on the test rows the chosen prompt with its head is worse than {seed}."]
-    if interval["lower"] > 0:
-        return [f"On the test rows the chosen prompt with its head is better than {seed}."]
-    return [f"The test rows show no difference between the chosen prompt with its head and {seed}."]
+    chosen, seed = "the chosen prompt with its head", "the seed prompt as it was scored"
+    return _on_test_rows(
+        [found["interval"]] if changed_prompt(record) and found is not None else [],
+        worse=f"No improvement: on the test rows {chosen} is worse than {seed}.",
+        better=f"On the test rows {chosen} is better than {seed}.",
+        same=f"The test rows show no difference between {chosen} and {seed}.",
+    )
+
+
+def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: str) -> list[str]:
+    """Return the sentence that intervals of differences on the test rows bear out; none without intervals."""
+    if any(interval["upper"] < 0 for interval in intervals):
+        return [worse]
+    if any(interval["lower"] > 0 for interval in intervals):
+        return [better]
+    return [same] if intervals else []
 
 
 def _not_by_head(heads: _Record) -> str:
@@ -106,10 +114,8 @@ def _kept_seed(validated: list[_Record]) -> list[str]:
         f"No prompt was better than the seed prompt on the validation rows in score, {_measure(seed)} and macro F1 at "
         "once: the seed prompt is kept."
     )
-    return [
-        kept,
-        f"The best of {len(others)} other{'s' if len(others) > 1 else ''} by score: {_steps(seed, best)}.",
-    ]
+    many = "s" if len(others) > 1 else ""
+    return [kept, f"The best of {len(others)} other{many} by score: {_steps(seed, best)}."]
 
 
 def _given_prompts(validated: list[_Record]) -> list[str]:
@@ -129,28 +135,20 @@ def _given_prompts(validated: list[_Record]) -> list[str]:
 def _detectable_gain(record: _Record) -> list[str]:
     """Return a sentence on the smallest detectable gain."""
     gain = record.get("detectable_gain")
-    if gain is None:
-        return []
-    found = f"Asked about all of these rows, a prompt that is better by {gain:.2f} accuracy is found four times of five"
-    return [f"{found}; smaller differences need more rows."]
+    found = "Asked about all of these rows, a prompt that is better by {:.2f} accuracy is found four times of five; "
+    return [] if gain is None else [found.format(gain) + "smaller differences need more rows."]
 
 
 def _test_warning(record: _Record) -> list[str]:
     """Return a warning if the test rows contradict the choice or are inconclusive."""
-    found = [
-        interval
-        for interval in ((record.get("comparison") or {}).get("interval"), record.get("credit_difference"))
-        if interval
-    ]
-    if any(interval["upper"] < 0 for interval in found):
-        worse = (
-            "No improvement: on the test rows the chosen prompt is worse than the seed prompt, as the interval of the "
-            "difference lies below 0."
-        )
-        return [worse]
-    if any(interval["lower"] > 0 for interval in found):
-        return ["The test rows bear this out: the interval of the difference lies above 0."]
-    return ["The test rows show no difference: its interval holds 0."] if found else []
+    found = [(record.get("comparison") or {}).get("interval"), record.get("credit_difference")]
+    return _on_test_rows(
+        [interval for interval in found if interval],
+        worse="No improvement: on the test rows the chosen prompt is worse than the seed prompt, as the interval of "
+        "the difference lies below 0.",
+        better="The test rows bear this out: the interval of the difference lies above 0.",
+        same="The test rows show no difference: its interval holds 0.",
+    )
 
 
 def _measure(seed: _Record) -> str:

@@ -56,6 +56,32 @@ class SectionTable:
     text: str = field(default="", repr=False)
 
 
+def read_text(path: Path, missing: str) -> str:
+    """Return the text of a file, without a byte order mark.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    missing : str
+        Message where it does not exist: what is expected there.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such file, or it is not UTF-8; names the line.
+    """
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: {missing}.")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        raise ConfigurationError(
+            f"{path}:{line}: expected UTF-8 text, got the byte 0x{byte:02x}: save the file as UTF-8."
+        ) from error
+
+
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 

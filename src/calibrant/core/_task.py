@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core._answers import unknown_answer
+from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
@@ -185,7 +185,7 @@ class Task:
         """
         path = Path(path)
         settings, text = read_task_file(path)
-        labels = settings.label_set()
+        labels, keys = settings.label_set(), frozenset(settings.model_fields_set)
         sources = settings.sources(path.parent)
         rows: dict[str, tuple[Example, ...]] = {
             split: tuple(_checked_rows(sources[split], labels))
@@ -202,22 +202,16 @@ class Task:
             "labels": labels,
             "field": settings.field or ("labels" if settings.multi_label else "label"),
             "head": head,
-            "sections": _tables(settings, text, path),
+            "sections": {
+                name: SectionTable(values=getattr(settings, name), path=path, beside=keys - {name}, text=text)
+                for name in _SECTIONS
+                if name in keys
+            },
             "columns": settings.columns,
             "sources": sources,
             **rows,
         }
         return cls(**values)
-
-
-def _tables(settings: TaskFile, text: str, path: Path) -> dict[str, SectionTable]:
-    """Return the sections that other packages validate."""
-    keys = frozenset(settings.model_fields_set)
-    return {
-        name: SectionTable(values=getattr(settings, name), path=path, beside=keys - {name}, text=text)
-        for name in _SECTIONS
-        if name in keys
-    }
 
 
 def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:

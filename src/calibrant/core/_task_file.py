@@ -14,7 +14,16 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
 from calibrant.core._rows import Columns, DataSource
-from calibrant.core._sections import Problem, Section, describe_problem, line_of, parse_toml, refuse, wrong
+from calibrant.core._sections import (
+    Problem,
+    Section,
+    describe_problem,
+    line_of,
+    parse_toml,
+    read_text,
+    refuse,
+    wrong,
+)
 from calibrant.core._settings import (
     SCORING_PARAMETERS,
     CalibrationSettings,
@@ -175,7 +184,7 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
     ConfigurationError
         The file is missing or no TOML, or has unknown or wrong keys; the message holds every one with its line.
     """
-    text = _read_text(path)
+    text = read_text(path, "no such task file: expected a TOML file with name, labels, prompt and [data]")
     document = parse_toml(text, path)
     if "llm" in document:
         raise ConfigurationError(
@@ -194,21 +203,6 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
         path,
     )
     return file, text
-
-
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path}: no such task file: expected a TOML file with name, labels, prompt and [data]."
-        )
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(
-            f"{path}:{line}: expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as "
-            "UTF-8."
-        ) from error
 
 
 def _problems(file: TaskFile) -> Iterator[Problem]:

@@ -105,21 +105,17 @@ class TokenContinuation(Continuation, Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """The model's tokens."""
-        ...
 
     @property
     def usage(self) -> Usage:
         """Usage of the row so far: its prompt once, and one token per scored text."""
-        ...
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        ...
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an answer prefix, tokenised in its context."""
-        ...
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
         """Return the next-token log-probabilities after each answer prefix of `texts`, given as tokens.
@@ -129,4 +125,3 @@ class TokenContinuation(Continuation, Protocol):
         ProviderError
             The engine refused.
         """
-        ...

@@ -15,8 +15,7 @@ from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import Example
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
-from calibrant.runs._directory import METRICS, PREDICTIONS
-from calibrant.runs._folder import write_json
+from calibrant.runs._directory import METRICS, PREDICTIONS, write_json
 from calibrant.runs._records import RowFile, read_row
 
 # 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a

@@ -7,10 +7,12 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calibrant.core._errors import StateError
-from calibrant.store._cache import PredictionCache
+
+if TYPE_CHECKING:
+    from calibrant.store._cache import PredictionCache
 
 _LOG = logging.getLogger("calibrant")
 
@@ -80,6 +82,8 @@ def open_cache(
     >>> labels, len(fake.requests)  # the second answer comes from the cache
     (['cat', 'cat'], 1)
     """
+    from calibrant.store._cache import PredictionCache  # noqa: PLC0415 (loads sqlalchemy)
+
     cache = PredictionCache(place, max_bytes=max_bytes, recreate=recreate)
     try:
         yield cache

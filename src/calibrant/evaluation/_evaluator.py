@@ -29,8 +29,7 @@ from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
 from calibrant.inference.doctor._records import public_description
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.runs._directory import RunDirectory
-from calibrant.runs._folder import write_json
+from calibrant.runs._directory import RunDirectory, write_json
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 

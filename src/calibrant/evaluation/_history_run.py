@@ -25,8 +25,7 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
-from calibrant.runs._directory import PREDICTIONS
-from calibrant.runs._folder import write_json
+from calibrant.runs._directory import PREDICTIONS, write_json
 from calibrant.runs._records import RowFile
 from calibrant.store._scores import Scope
 

@@ -18,8 +18,7 @@ from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.runs._directory import PREDICTIONS, RESULT, read_origin
-from calibrant.runs._folder import make_folder
+from calibrant.runs._directory import PREDICTIONS, RESULT, make_folder, read_origin
 from calibrant.runs._records import RowFile
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written

@@ -38,8 +38,7 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
-from calibrant.runs._directory import PREDICTIONS
-from calibrant.runs._folder import differing_keys
+from calibrant.runs._directory import PREDICTIONS, differing_keys
 from calibrant.runs._records import row_line
 
 _LOG = logging.getLogger("calibrant")

@@ -13,8 +13,14 @@ from typing import IO, Any, Final
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import is_in_place, make_rescue_folder
 from calibrant.core._rows import Example
-from calibrant.runs._directory import BATCH, PREDICTIONS
-from calibrant.runs._folder import locked_folder, make_folder, rescue_if_lost, write_json
+from calibrant.runs._directory import (
+    BATCH,
+    PREDICTIONS,
+    locked_folder,
+    make_folder,
+    rescue_if_lost,
+    write_json,
+)
 
 VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"

@@ -14,8 +14,7 @@ from calibrant.core._label_records import labels_from_record
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, read_rows
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT, damaged_origin, read_origin
-from calibrant.runs._folder import MANIFEST
+from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT, damaged_origin, read_origin
 
 
 def load_predictions(path: str | Path) -> SavedPredictions:

@@ -9,12 +9,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._router_state import RouterState
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.store._write_behind import WriteBehind
+
+if TYPE_CHECKING:
+    from calibrant.store._router_state import RouterState
 
 _LOG = logging.getLogger("calibrant")
 

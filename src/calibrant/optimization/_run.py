@@ -38,7 +38,7 @@ from calibrant.optimization._reflection import Confusions, ReflectingAdapter, ch
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
 from calibrant.optimization._test_stage import TestStage
-from calibrant.runs._folder import (
+from calibrant.runs._directory import (
     MANIFEST,
     check_manifest,
     make_folder,

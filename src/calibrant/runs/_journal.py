@@ -13,7 +13,7 @@ from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place, write_atomically
 from calibrant.core._prediction import Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
-from calibrant.runs._folder import hold_lock
+from calibrant.runs._directory import hold_lock
 
 
 class JsonlStore:
@@ -63,9 +63,6 @@ class JsonlStore:
         if complete < len(data):
             file.truncate(complete)
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, key: str) -> Any:  # noqa: ANN401  (JSON)
         """Return the value under `key`, or None."""
         return self._values.get(key)
@@ -108,9 +105,6 @@ class PredictionJournal:
 
     def __init__(self, store: JsonlStore) -> None:
         self._store = store
-
-    def __len__(self) -> int:
-        return len(self._store)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""

@@ -16,8 +16,7 @@ from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
-from calibrant.runs._directory import RunDirectory
-from calibrant.runs._folder import unwritable
+from calibrant.runs._directory import RunDirectory, unwritable
 from calibrant.runs._records import CountRow, RowFile, StoredRow, record_line, row_record
 
 _BATCH: Final = 256  # rows

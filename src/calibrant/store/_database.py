@@ -75,8 +75,6 @@ class Database:
         Seconds to wait for locks of other processes.
     create : bool, default True
         True to create a missing file or table; False to raise.
-    at_once : bool, default True
-        True to open it here; False to let the caller call `open` first.
     recreate : bool, default True
         True to recreate a SQLite file that is removed or replaced later.
 
@@ -110,13 +108,7 @@ class Database:
     pool: ClassVar[type[Pool] | None] = None
 
     def __init__(
-        self,
-        location: Location,
-        *,
-        busy_timeout: float,
-        create: bool = True,
-        at_once: bool = True,
-        recreate: bool = True,
+        self, location: Location, *, busy_timeout: float, create: bool = True, recreate: bool = True
     ) -> None:
         if not 0 <= busy_timeout <= 3600:
             raise ConfigurationError(f"Expected busy_timeout in [0, 3600] seconds, got {busy_timeout!r}.")
@@ -126,10 +118,10 @@ class Database:
         self._may_recreate = recreate
         self._busy_timeout = busy_timeout
         self._engine = self._connect()
+        self._thread_lock = threading.RLock()
+        self._file: tuple[int, ...] | None = ()  # neither a file's identity nor a server's: not opened yet
         with _GATE.condition:
             _OPEN.add(self)
-        if at_once:
-            self.open()
 
     def open(self) -> None:
         """Open the database and create a missing table.
@@ -238,22 +230,19 @@ class Database:
         self.metadata.create_all(connection)
 
     @contextlib.contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        """Raise StateError for errors of the driver; `what` could not be done."""
+    def _ready(self, what: str) -> Iterator[None]:
+        """Open or reopen the database for one thread; raise StateError where `what` cannot be done."""
         try:
-            yield
-        except SQLAlchemyError as error:
-            if not isinstance(error, OperationalError):
+            with self._thread_lock:
+                self._recover_file()
+                yield
+        except (SQLAlchemyError, OSError) as error:  # OSError: of the file's folder
+            if isinstance(error, SQLAlchemyError) and not isinstance(error, OperationalError):
                 raise StateError(self.unusable(error)) from None
-            raise StateError(self._trouble(what, self._location.reason(error))) from None
-        except OSError as error:  # the file's folder
-            raise StateError(self._trouble(what, str(error))) from None
-
-    def _trouble(self, what: str, reason: str) -> str:
-        return (
-            f"{self.location}: the {self.holds} cannot be {what} ({reason}): end what locks it, make room, make it "
-            "writable or check the server, and try again."
-        )
+            raise StateError(
+                f"{self.location}: the {self.holds} cannot be {what} ({self._location.reason(error)}): end what locks "
+                "it, make room, make it writable or check the server, and try again."
+            ) from None
 
     def _missing(self) -> str:
         return f"{self._location}: holds no {self.holds}: check the name, or record some first."
@@ -292,7 +281,9 @@ class Database:
         return found
 
     def _recover_file(self) -> bool:
-        """Reopen a deleted or replaced file: writes into the old one would seem to succeed.
+        """Open the database, if it is not open yet or its file was deleted or replaced since.
+
+        Writes into a deleted file would seem to succeed.
 
         Returns
         -------
@@ -337,6 +328,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _GATE.forking = 0  # threads that waited to fork do not exist in the child
+    for database in list(_OPEN):
+        database._thread_lock = threading.RLock()  # noqa: SLF001 (another thread may have held it)
     _GATE.condition.release()
 
 

@@ -129,7 +129,7 @@ class Location:
         """Return device and inode of the file, which change when it is replaced; None without a file."""
         try:
             status = self.path.stat() if self.path is not None else None
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             status = None
         return None if status is None else (status.st_dev, status.st_ino)
 

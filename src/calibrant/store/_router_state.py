@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import math
 import os
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,11 +47,35 @@ _JSON_VERSION = 1
 _Change: TypeAlias = Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
 
 
-class SqlRouterState(Database):
-    """A `calibrant.core.RouterState` in a SQL database; see `open_router_state`.
+class RouterState(Database):
+    """Persistent state of routers: one JSON record per strategy, shared between processes.
 
-    A returned update is durable against a kill of any process. A lock serialises threads. A database that
-    cannot be opened is retried with every call.
+    A returned update is durable against a kill of any process. A lock serialises threads. The database is opened
+    by the first use, and every use tries again where that failed.
+
+    Parameters
+    ----------
+    place : str or path
+        The path of a SQLite file, or a SQLAlchemy URL. Tested with SQLite and PostgreSQL. Credentials in it are
+        never shown. A missing file and its folder are made with the first update; only the owner may read the
+        file. A path ``NAME.json`` stands for the SQLite file ``NAME.json.sqlite``: where an earlier version left
+        a JSON file of that name, the SQLite file begins with what it holds, and it is not read again.
+    scope : str, default "default"
+        Namespace of the records, for routers that share a place but not their providers. 1 to
+        255 printable characters.
+    busy_timeout : float, default 5.0
+        Seconds in [0, 3600] to wait for the locks of other processes.
+
+    Attributes
+    ----------
+    location : str
+        The file or database, without credentials.
+
+    Raises
+    ------
+    ConfigurationError
+        The URL cannot be read, names a database in memory or one whose driver is missing, or an option is out
+        of range.
     """
 
     name = _STATE.name
@@ -62,7 +83,9 @@ class SqlRouterState(Database):
     holds = "router state"
     metadata = _METADATA
 
-    def __init__(self, place: str | os.PathLike[str], *, scope: str, busy_timeout: float) -> None:
+    def __init__(
+        self, place: str | os.PathLike[str], *, scope: str = "default", busy_timeout: float = 5.0
+    ) -> None:
         text = os.fspath(place)
         if not isinstance(text, str) or not text or "\0" in text:
             raise ConfigurationError(
@@ -72,16 +95,19 @@ class SqlRouterState(Database):
         old = Location.parse(text) if "://" not in text and text.lower().endswith(".json") else None
         self._json_file = None if old is None else old.path
         location = Location.parse(text if old is None else f"{old}.sqlite")
-        super().__init__(location, busy_timeout=busy_timeout, at_once=False)
-        self._opened = False
-        self._thread_lock = threading.RLock()  # held while a connection is in use
-        _OPEN_STATES.add(self)
+        super().__init__(location, busy_timeout=busy_timeout)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r}, scope={self._scope!r})"
 
     def read(self, strategy: str) -> dict[str, Any] | None:
-        """Return a strategy's record; see `RouterState`."""
+        """Return a strategy's record; None where there is none.
+
+        Raises
+        ------
+        StateError
+            The state cannot be read, or is damaged.
+        """
         if not self._may_exist():
             return None
         with self._ready("read"), self._reading() as connection:
@@ -89,7 +115,23 @@ class SqlRouterState(Database):
         return None if text is None else self._parsed(text, strategy)
 
     def update(self, strategy: str, change: _Change) -> dict[str, Any]:
-        """Replace a strategy's record in one transaction; see `RouterState`."""
+        """Replace a strategy's record by the result of `change`, in one transaction, and return it.
+
+        A record that is damaged, or that `change` refuses with a `StateError`, is set aside with a
+        warning, and `change` is called with None.
+
+        Parameters
+        ----------
+        strategy : str
+            The strategy.
+        change : callable
+            Takes the record as it is now, or None, and returns the new one.
+
+        Raises
+        ------
+        StateError
+            The state cannot be written; the old record is kept.
+        """
         _checked_name(strategy, what="a strategy", longest=64)
         # An advisory lock per record: a row that does not exist yet cannot be locked.
         key = hashlib.sha256(f"{self.name}\0{self._scope}\0{strategy}".encode()).digest()
@@ -99,21 +141,39 @@ class SqlRouterState(Database):
         return record
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Delete a strategy's record, or all of the scope; see `RouterState`."""
+        """Delete the record of one or all strategies; return the names of deleted ones.
+
+        Raises
+        ------
+        StateError
+            The state cannot be written.
+        """
         if not self._may_exist():
             return []
-        conditions = [_STATE.c.scope == self._scope] if strategy is None else self._where(strategy)
+        where = self._where(strategy)
         with self._ready("written"), self._writing() as connection:
-            deleted = connection.scalars(sa.select(_STATE.c.strategy).where(*conditions)).all()
-            connection.execute(sa.delete(_STATE).where(*conditions))
+            deleted = connection.scalars(sa.select(_STATE.c.strategy).where(*where)).all()
+            connection.execute(sa.delete(_STATE).where(*where))
         return sorted(deleted)
 
     def strategies(self) -> list[str]:
-        """Return the strategies with a record; see `RouterState`."""
-        return self._names(sa.select(_STATE.c.strategy).where(_STATE.c.scope == self._scope))
+        """Return the strategies with a record, sorted.
+
+        Raises
+        ------
+        StateError
+            The state cannot be read, or is damaged.
+        """
+        return self._names(sa.select(_STATE.c.strategy).where(*self._where()))
 
     def scopes(self) -> list[str]:
-        """Return all scopes with a record; see `RouterState`."""
+        """Return the scopes of all routers with a record in this database, sorted.
+
+        Raises
+        ------
+        StateError
+            The state cannot be read, or is damaged.
+        """
         return self._names(sa.select(_STATE.c.scope).distinct())
 
     def close(self) -> None:
@@ -132,19 +192,10 @@ class SqlRouterState(Database):
         files = [path for path in (self._location.path, self._json_file) if path is not None]
         return not files or any(map(os.path.lexists, files))
 
-    @contextlib.contextmanager
-    def _ready(self, what: str) -> Iterator[None]:
-        """Lock the database for one thread; it opens on first use."""
-        with self._translated(what), self._thread_lock:
-            if self._opened:
-                self._recover_file()
-            else:
-                self.open()
-                self._opened = True
-            yield
-
-    def _where(self, strategy: str) -> list[sa.ColumnElement[bool]]:
-        return [_STATE.c.scope == self._scope, _STATE.c.strategy == strategy]
+    def _where(self, strategy: str | None = None) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions of a strategy's record, or of all records of the scope."""
+        whole = [_STATE.c.scope == self._scope]
+        return whole if strategy is None else [*whole, _STATE.c.strategy == strategy]
 
     def _text(self, connection: sa.Connection, strategy: str, *, lock: bool = False) -> str | bytes | None:
         """Return a record's text, or None if it is missing; `lock` keeps its row from being deleted."""
@@ -234,13 +285,10 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
     try:
         return _read_json(path) if path.is_file() else []
     except OSError as error:
-        reason = f"cannot be read ({error.strerror or error})"
+        reason = f"the router state in it cannot be read ({error.strerror or error}): make it readable"
     except ValueError as error:
-        reason = f"damaged ({error})"
-    raise StateError(
-        f"{path}: the router state in it is {reason}: make it readable, delete it, or name another place; it was "
-        "left as it is."
-    )
+        reason = f"the router state in it is damaged ({error}): delete it"
+    raise StateError(f"{path}: {reason}, or name another place; it was left as it is.")
 
 
 def _read_json(path: Path) -> list[dict[str, str]]:
@@ -289,13 +337,5 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-_OPEN_STATES: weakref.WeakSet[SqlRouterState] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for state in list(_OPEN_STATES):
-        state._thread_lock = threading.RLock()  # noqa: SLF001 (this module's; another thread may have held it)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+open_router_state = RouterState
+"""The former name of `RouterState`."""

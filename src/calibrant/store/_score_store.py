@@ -70,6 +70,7 @@ class ScoreStore(Database):
         self, url: str | os.PathLike[str], *, busy_timeout: float = 5.0, create: bool = True
     ) -> None:
         super().__init__(Location.parse(url), busy_timeout=busy_timeout, create=create)
+        self.open()
 
     def add(self, scope: Scope, scores: Sequence[Score], *, run_id: str | None = None) -> None:
         """Append scores, all or none; scores of a run replace its earlier ones.
@@ -86,14 +87,13 @@ class ScoreStore(Database):
         ]
         if not rows and run_id is None:
             return
-        with self._translated("written, nothing was recorded"):
-            self._recover_file()
-            # Only replacing needs the lock: single results are appended side by side.
-            with self._transaction() if run_id is None else self._writing() as connection:
-                if run_id is not None:
-                    connection.execute(sa.delete(_SCORES).where(*_within(scope), _SCORES.c.run_id == run_id))
-                if rows:
-                    connection.execute(sa.insert(_SCORES), rows)
+        # Only replacing needs the lock: single results are appended side by side.
+        begin = self._transaction if run_id is None else self._writing
+        with self._ready("written, nothing was recorded"), begin() as connection:
+            if run_id is not None:
+                connection.execute(sa.delete(_SCORES).where(*_within(scope), _SCORES.c.run_id == run_id))
+            if rows:
+                connection.execute(sa.insert(_SCORES), rows)
 
     def latest(self, scope: Scope, *, limit: int, without_run: str | None = None) -> list[Score]:
         """Return the latest `limit` scores, newest first, without those of one run.
@@ -145,10 +145,8 @@ class ScoreStore(Database):
         ]
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with self._translated("read"):
-            self._recover_file()
-            with self._reading() as connection:
-                return connection.execute(query).all()
+        with self._ready("read"), self._reading() as connection:
+            return connection.execute(query).all()
 
 
 def _within(scope: Scope) -> list[sa.ColumnElement[bool]]:

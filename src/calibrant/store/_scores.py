@@ -29,8 +29,12 @@ class Scope:
     profile_name: str
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            _check_name(name, value)
+        for name, value in self.columns().items():  # what every database can store and compare
+            is_text = isinstance(value, str) and value.isprintable()
+            if not is_text or not 0 < len(value.encode()) <= _MAX_BYTES:
+                raise ConfigurationError(
+                    f"Expected {name} of 1 to {_MAX_BYTES} bytes of printable UTF-8, got {value!r:.300}."
+                )
 
     def columns(self) -> dict[str, str]:
         """Return the names and values of the columns."""
@@ -76,11 +80,3 @@ class ScopeSummary:
     scores: int
     mean: float
     latest_seconds: float
-
-
-def _check_name(name: str, value: object) -> None:
-    """Raise ConfigurationError unless `value` is a text that every database can store and compare."""
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= _MAX_BYTES:
-        raise ConfigurationError(
-            f"Expected {name} of 1 to {_MAX_BYTES} bytes of printable UTF-8, got {value!r:.300}."
-        )

@@ -21,7 +21,7 @@ from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.store import PredictionCache
-from calibrant.store._router_open import open_router_state
+from calibrant.store._router_state import open_router_state
 from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]

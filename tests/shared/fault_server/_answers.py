@@ -145,7 +145,7 @@ class AnswerBook:
             whole = self.healthy(asked, outcome)
             return whole[: len(whole) // 2]
         response = self._response(asked, outcome)
-        _BREAK[fault.kind](fault, response, response["choices"][0])
+        _break(fault, response)
         return json.dumps(_as_asked(response, asked.top)).encode()
 
     def _opening(self, asked: ChatRequest, outcome: object) -> tuple[bytes, int]:
@@ -191,29 +191,35 @@ def _as_asked(response: dict[str, Any], top: int | None) -> dict[str, Any]:
     return response
 
 
-_Choice = dict[str, Any]
+def _break(fault: Fault, response: dict[str, Any]) -> None:
+    """Put a fault into the body of a response."""
+    choice = response["choices"][0]
+    match fault.kind:
+        case "empty_choices":
+            response["choices"] = []
+        case "refusal":
+            choice["message"] |= {
+                "content": None,
+                "refusal": fault.message or "I'm sorry, I can't help with that.",
+            }
+            choice["logprobs"] = None
+        case "length":
+            _cut_off(response, choice)
+        case "no_logprobs":
+            choice["logprobs"] = None
+        case "nan_logprobs":
+            _change_logprobs(choice, lambda _: math.nan)
+        case "positive_logprobs":
+            _change_logprobs(choice, lambda value: 0.5 + abs(value))
 
 
-def _empty(_fault: Fault, response: dict[str, Any], _choice: _Choice) -> None:
-    response["choices"] = []
-
-
-def _refusal(fault: Fault, _response: dict[str, Any], choice: _Choice) -> None:
-    choice["message"] |= {"content": None, "refusal": fault.message or "I'm sorry, I can't help with that."}
-    choice["logprobs"] = None
-
-
-def _length(_fault: Fault, response: dict[str, Any], choice: _Choice) -> None:
-    kept = _first_half(choice)
+def _cut_off(response: dict[str, Any], choice: dict[str, Any]) -> None:
+    """Cut an answer off inside the label, as a limit on tokens does."""
+    kept = _tokens(choice)
+    del kept[max(1, len(kept) // 2) :]  # with one token per label that ends before it
     text = choice["message"]["content"] or ""
-    said = (
-        b"".join(bytes(token.get("bytes") or token["token"].encode()) for token in kept).decode(
-            errors="ignore"
-        )
-        if kept
-        else None
-    )
-    choice["message"]["content"] = text[: len(text) // 2] if said is None else said
+    pieces = b"".join(bytes(token.get("bytes") or token["token"].encode()) for token in kept)
+    choice["message"]["content"] = pieces.decode(errors="ignore") if kept else text[: len(text) // 2]
     choice["finish_reason"] = "length"
     usage = response.get("usage")
     if usage and kept:
@@ -221,50 +227,11 @@ def _length(_fault: Fault, response: dict[str, Any], choice: _Choice) -> None:
         usage["total_tokens"] = usage["prompt_tokens"] + len(kept)
 
 
-def _partial(_fault: Fault, _response: dict[str, Any], choice: _Choice) -> None:
-    _first_half(choice)
-
-
-def _missing(_fault: Fault, _response: dict[str, Any], choice: _Choice) -> None:
-    choice["logprobs"] = None
-
-
-def _not_a_number(_fault: Fault, _response: dict[str, Any], choice: _Choice) -> None:
-    _change_logprobs(choice, lambda _: math.nan)
-
-
-def _positive(_fault: Fault, _response: dict[str, Any], choice: _Choice) -> None:
-    _change_logprobs(choice, lambda value: 0.5 + abs(value))
-
-
-def _wrong_model(fault: Fault, response: dict[str, Any], _choice: _Choice) -> None:
-    response["model"] = fault.model
-
-
-def _tokens(choice: _Choice) -> list[dict[str, Any]]:
+def _tokens(choice: dict[str, Any]) -> list[dict[str, Any]]:
     return (choice.get("logprobs") or {}).get("content") or []
 
 
-def _first_half(choice: _Choice) -> list[dict[str, Any]]:
-    """Leave the first half of the tokens, at least one; with one token per label that ends before it."""
-    tokens = _tokens(choice)
-    del tokens[max(1, len(tokens) // 2) :]
-    return tokens
-
-
-def _change_logprobs(choice: _Choice, change: Callable[[float], float]) -> None:
+def _change_logprobs(choice: dict[str, Any], change: Callable[[float], float]) -> None:
     for token in _tokens(choice):
         for reported in (token, *token.get("top_logprobs", ())):
             reported["logprob"] = change(reported["logprob"])
-
-
-_BREAK: dict[str, Callable[[Fault, dict[str, Any], _Choice], None]] = {
-    "empty_choices": _empty,
-    "refusal": _refusal,
-    "length": _length,
-    "no_logprobs": _missing,
-    "partial_logprobs": _partial,
-    "nan_logprobs": _not_a_number,
-    "positive_logprobs": _positive,
-    "wrong_model": _wrong_model,
-}

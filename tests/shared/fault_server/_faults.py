@@ -15,7 +15,7 @@ from calibrant.core import ConfigurationError
 __all__ = ["Fault", "FaultScript", "script_of"]
 
 _OPTIONS: dict[str, frozenset[str]] = {
-    "rate_limit": frozenset({"seconds", "as_date", "message"}),
+    "rate_limit": frozenset({"seconds", "message"}),
     "context_length": frozenset({"message"}),
     "reset_before_headers": frozenset(),
     "reset_after_headers": frozenset(),
@@ -27,19 +27,15 @@ _OPTIONS: dict[str, frozenset[str]] = {
     "refusal": frozenset({"message"}),
     "length": frozenset(),
     "no_logprobs": frozenset(),
-    "partial_logprobs": frozenset(),
     "nan_logprobs": frozenset(),
     "positive_logprobs": frozenset(),
-    "wrong_model": frozenset({"model"}),
-    "huge_body": frozenset({"size"}),
 }
+_RANGES = {"seconds": (0, 1e6), "status": (200, 600)}
 _STATUS = re.compile("[45][0-9][0-9]")
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "rate_limit": {"seconds": 1.0},
     "slow_drip": {"seconds": 1.0},
     "html": {"status": 502},
-    "wrong_model": {"model": "another-model"},
-    "huge_body": {"size": 50_000_000},
 }
 
 
@@ -54,7 +50,7 @@ class Fault:
 
         - ``"400"`` to ``"599"``: this status, with an error object as OpenAI words it (``"401"`` a wrong
           key, ``"404"`` an unknown model, ``"429"`` a rate limit that names no time).
-        - ``"rate_limit"``: 429 whose Retry-After is `seconds`, or with `as_date` an HTTP date.
+        - ``"rate_limit"``: 429 whose Retry-After is `seconds`.
         - ``"context_length"``: 400, the prompt is too long for the model.
         - ``"reset_before_headers"``: a TCP reset and not one byte of an answer.
         - ``"reset_after_headers"``: headers, half of the body, then a TCP reset.
@@ -67,20 +63,11 @@ class Fault:
         - ``"refusal"``: content null, and `message` as the refusal.
         - ``"length"``: cut off inside the label, finish reason ``length``.
         - ``"no_logprobs"``: without log-probabilities, though they were asked for.
-        - ``"partial_logprobs"``: those of the first half of the tokens.
         - ``"nan_logprobs"``, ``"positive_logprobs"``: values that are no log-probabilities.
-        - ``"wrong_model"``: the answer names `model` as its author.
-        - ``"huge_body"``: a healthy answer behind padding, `size` bytes in all.
     seconds : float, optional
         At least 0; by default 1 (``rate_limit``, ``slow_drip``) or without end (``hang``).
-    as_date : bool, default False
-        Whole seconds, rounded up: a date cannot say more.
     status : int, default 502
         Of the HTML page.
-    size : int, default 50,000,000
-        In bytes.
-    model : str, default "another-model"
-        Named by the answer.
     message : str, optional
         Text of the error, or of the refusal.
 
@@ -99,10 +86,7 @@ class Fault:
 
     kind: str
     seconds: float | None = field(default=None, kw_only=True)
-    as_date: bool = field(default=False, kw_only=True)
     status: int | None = field(default=None, kw_only=True)
-    size: int | None = field(default=None, kw_only=True)
-    model: str | None = field(default=None, kw_only=True)
     message: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -111,13 +95,15 @@ class Fault:
             known = ", ".join(_OPTIONS)
             msg = f'A fault is a status ("400" to "599") or one of {known}; got {self.kind!r}.'
             raise ConfigurationError(msg)
-        for name in ("seconds", "as_date", "status", "size", "model", "message"):
-            given = getattr(self, name)
-            if given not in (None, False) and name not in taken:
+        for name in ("seconds", "status", "message"):
+            if getattr(self, name) is not None and name not in taken:
                 options = ", ".join(sorted(taken)) or "no options"
                 msg = f"{name} does not apply to the fault {self.kind!r}, which takes {options}."
                 raise ConfigurationError(msg)
-        self._check_ranges()
+        for name, (least, end) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < end:
+                raise ConfigurationError(f"{name} must be in [{least:g}, {end:g}), got {value}.")
         for name, value in _DEFAULTS.get(self.kind, {}).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -139,17 +125,6 @@ class Fault:
         except ValueError:
             msg = f"Expected a number of seconds behind the colon, got {text!r}."
             raise ConfigurationError(msg) from None
-
-    def _check_ranges(self) -> None:
-        if self.seconds is not None and not 0 <= self.seconds < 1e6:
-            msg = f"seconds must be in [0, 1e6), got {self.seconds}."
-            raise ConfigurationError(msg)
-        if self.status is not None and not 200 <= self.status < 600:
-            msg = f"status must be in [200, 600), got {self.status}."
-            raise ConfigurationError(msg)
-        if self.size is not None and self.size < 1:
-            msg = f"size must be at least 1 byte, got {self.size}."
-            raise ConfigurationError(msg)
 
 
 FaultScript = (

@@ -9,22 +9,21 @@ import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from email.utils import formatdate
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from calibrant.core import DataError
-from fault_server._answers import AnswerBook, ChatRequest, error_body, read_request
+from fault_server._answers import ChatRequest, error_body, read_request
 from fault_server._faults import Fault
-from fault_server._limits import RateLimit
-from fault_server._records import RecordedRequest, Records
+from fault_server._records import RecordedRequest
 
-__all__ = ["Behaviour", "Handler"]
+if TYPE_CHECKING:
+    from fault_server._server import FaultServer
+
+__all__ = ["Handler"]
 
 _PIECES = 50  # of a slow drip
-_PADDING = b" " * 65536
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 seconds: closing sends RST instead of FIN
 _KEY_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"}
 _PAGE = (
@@ -48,38 +47,17 @@ _ERRORS = {
 }
 _SERVER_ERROR = ("The server had an error while processing your request.", "server_error", None)
 
-Script = Callable[[int, dict[str, Any]], Fault | None]
-Headers = Mapping[str, str] | Callable[[int], Mapping[str, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Behaviour:
-    """How a server behaves; the fields are the options of `FaultServer`."""
-
-    latency: float
-    api_key: str | None
-    models: tuple[str, ...] | None
-    max_concurrency: int | None
-    headers: Headers
-
 
 class Handler:
-    """Answers requests; runs on the server's event loop alone."""
+    """Answers requests as a server behaves; runs on the server's event loop alone."""
 
-    def __init__(
-        self, behaviour: Behaviour, *, book: AnswerBook, script: Script, limit: RateLimit, records: Records
-    ) -> None:
-        self._is = behaviour
-        self._book = book
-        self._script = script
-        self._limit = limit
-        self._records = records
+    def __init__(self, server: FaultServer) -> None:
+        self._server = server
         self._wire: dict[str, Callable[[web.BaseRequest, Fault, bytes], Awaitable[web.StreamResponse]]] = {
             "reset_before_headers": _reset_before_headers,
             "reset_after_headers": _reset_after_headers,
             "hang": _hang,
             "slow_drip": _slow_drip,
-            "huge_body": _huge_body,
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -90,7 +68,7 @@ class Handler:
         if request.method == "GET" and path == "/health":
             return _json(200, b'{"status": "ok"}')
         if request.method == "GET" and path == "/stats":
-            return _json(200, json.dumps(self._records.stats()).encode())
+            return _json(200, json.dumps(self._server.stats).encode())
         if request.method == "GET" and path == "/v1/models":
             return self._list_models(request)
         return _json(404, error_body(f"Unknown request: {request.method} {path}."))
@@ -98,7 +76,9 @@ class Handler:
     def _list_models(self, request: web.BaseRequest) -> web.Response:
         if not self._knows_key(request):
             return self._refuse(401)
-        data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._is.models or ("fake",)]
+        data = [
+            {"id": name, "object": "model", "owned_by": "fake"} for name in self._server.models or ("fake",)
+        ]
         return _json(200, json.dumps({"object": "list", "data": data}).encode())
 
     async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -110,68 +90,61 @@ class Handler:
             asked = read_request(raw)
         except DataError as error:
             return self._refuse(400, str(error))
-        if self._is.models is not None and asked.model not in self._is.models:
+        if self._server.models is not None and asked.model not in self._server.models:
             return self._refuse(404, f"The model `{asked.model}` does not exist.")
-        most = self._is.max_concurrency
-        if most is not None and self._records.in_flight >= most:
+        most = self._server.max_concurrency
+        if most is not None and self._server.in_flight >= most:
             return self._refuse(429, "Too many requests at once.", {"Retry-After": "1"})
-        wait = self._limit.take(asked.prompt_tokens, arrived)
+        wait = self._server.limit.take(asked.prompt_tokens, arrived)
         if wait > 0:
-            return self._refuse(429, headers=self._limit.headers(arrived) | _retry_after(wait))
-        with self._records.flight():
+            return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
+        with self._server.flight():
             return await self._admitted(request, asked, arrived)
 
     async def _admitted(
         self, request: web.BaseRequest, asked: ChatRequest, arrived: float
     ) -> web.StreamResponse:
-        number = self._records.total
+        number = self._server.total
         failed = None
         fault, outcome, extra = None, None, {}
         try:
             extra = self._headers(number, arrived)
-            fault = self._script(number, asked.body)
+            fault = self._server.script(number, asked.body)
             if fault is None or _status_of(fault) is None:
-                outcome = self._book.outcome(asked)
+                outcome = self._server.book.outcome(asked)
         except Exception as error:  # noqa: BLE001 (whatever the user's functions raise)
             failed = f"The test's own rule, script or headers failed: {error!r}"
-        self._record(request, asked, arrived, fault)
-        if self._is.latency:
-            await asyncio.sleep(self._is.latency)
+        self._server.note(
+            RecordedRequest(
+                number=number,
+                text=asked.text,
+                body=asked.body,
+                headers=self._without_key(request),
+                arrived=arrived,
+                fault=fault,
+            )
+        )
+        if self._server.latency:
+            await asyncio.sleep(self._server.latency)
         if failed is not None:
             return _json(400, error_body(failed, kind="test_error"))
         if fault is None:
-            return _json(200, self._book.healthy(asked, outcome), extra)
+            return _json(200, self._server.book.healthy(asked, outcome), extra)
         status = _status_of(fault)
         if status is not None:
             return _failure(fault, status, extra)
         wire = self._wire.get(fault.kind)
         if wire is not None:
-            return await wire(request, fault, self._book.healthy(asked, outcome))
-        return _json(200, self._book.broken(fault, asked, outcome), extra)
+            return await wire(request, fault, self._server.book.healthy(asked, outcome))
+        return _json(200, self._server.book.broken(fault, asked, outcome), extra)
 
     def _headers(self, number: int, now: float) -> dict[str, str]:
-        more = self._is.headers
-        return self._limit.headers(now) | dict(more(number) if callable(more) else more)
-
-    def _record(
-        self, request: web.BaseRequest, asked: ChatRequest, arrived: float, fault: Fault | None
-    ) -> None:
-        if self._records.keeps:
-            self._records.keep(
-                RecordedRequest(
-                    number=self._records.total,
-                    text=asked.text,
-                    body=asked.body,
-                    headers=self._without_key(request),
-                    arrived=arrived,
-                    fault=fault,
-                )
-            )
-        self._records.count(asked.text, fault)
+        more = self._server.headers
+        return self._server.limit.headers(now) | dict(more(number) if callable(more) else more)
 
     def _without_key(self, request: web.BaseRequest) -> dict[str, str]:
         lowered = {name.lower(): value for name, value in request.headers.items()}
-        key = self._is.api_key
+        key = self._server.api_key
         return {
             name: value
             for name, value in lowered.items()
@@ -179,13 +152,15 @@ class Handler:
         }
 
     def _knows_key(self, request: web.BaseRequest) -> bool:
-        key = self._is.api_key
-        return key is None or request.headers.get("Authorization") == f"Bearer {key}"
+        return (
+            self._server.api_key is None
+            or request.headers.get("Authorization") == f"Bearer {self._server.api_key}"
+        )
 
     def _refuse(
         self, status: int, message: str | None = None, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        self._records.refuse(status)
+        self._server.refuse(status)
         return _error(status, message, headers)
 
 
@@ -214,13 +189,8 @@ def _failure(fault: Fault, status: int, headers: dict[str, str]) -> web.Response
         message = fault.message or _CONTEXT_TOO_LONG
         return _json(status, error_body(message, code="context_length_exceeded"), headers)
     if fault.kind == "rate_limit" and fault.seconds is not None:
-        named = _as_date(fault.seconds) if fault.as_date else f"{fault.seconds:g}"
-        headers = headers | {"Retry-After": named}
+        headers = headers | {"Retry-After": f"{fault.seconds:g}"}
     return _error(status, fault.message, headers)
-
-
-def _as_date(seconds: float) -> str:
-    return formatdate(math.ceil(time.time() + seconds), usegmt=True)
 
 
 def _retry_after(wait: float) -> dict[str, str]:
@@ -262,19 +232,6 @@ async def _slow_drip(request: web.BaseRequest, fault: Fault, body: bytes) -> web
         await asyncio.sleep(pause)
         if not await _write(response, body[start : start + step]):
             break
-    return response
-
-
-async def _huge_body(request: web.BaseRequest, fault: Fault, body: bytes) -> web.StreamResponse:
-    opening, rest = b'{"padding": "', b'", ' + body[1:]
-    left = max(0, (fault.size or 0) - len(opening) - len(rest))
-    response = await _begun(request, len(opening) + left + len(rest))
-    going = await _write(response, opening)
-    while going and left:
-        going = await _write(response, _PADDING[:left])
-        left -= min(left, len(_PADDING))
-    if going:
-        await _write(response, rest)
     return response
 
 

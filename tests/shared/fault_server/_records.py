@@ -43,99 +43,89 @@ class RecordedRequest:
 
 
 class Records:
-    """Counts and requests; one thread writes, any may read."""
+    """Counts and requests of a server; one thread writes, any may read.
+
+    Parameters
+    ----------
+    keep : int or None
+        Number of the latest requests that are kept; None keeps all. Counts are always complete.
+    """
 
     def __init__(self, keep: int | None) -> None:
-        self.keeps = keep != 0
         self._lock = threading.Lock()
         self._kept: deque[RecordedRequest] = deque(maxlen=keep)
         self._texts: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._refused: Counter[int] = Counter()
-        self._total = 0
-        self._in_flight = 0
-        self._most_in_flight = 0
-
-    @property
-    def total(self) -> int:
-        """Requests so far, which is the number of the next one."""
-        return self._total
-
-    @property
-    def in_flight(self) -> int:
-        """Requests being answered."""
-        return self._in_flight
-
-    @property
-    def max_in_flight(self) -> int:
-        """The most there were."""
-        return self._most_in_flight
+        self.total = 0
+        self.in_flight = 0
+        self.max_in_flight = 0
 
     @contextlib.contextmanager
     def flight(self) -> Iterator[None]:
-        """Count a request as being answered."""
+        """Count a request as being answered inside the block."""
         with self._lock:
-            self._in_flight += 1
-            self._most_in_flight = max(self._most_in_flight, self._in_flight)
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
             yield
         finally:
             with self._lock:
-                self._in_flight -= 1
+                self.in_flight -= 1
 
-    def count(self, text: str, fault: Fault | None) -> None:
-        """Count a request."""
-        with self._lock:
-            self._total += 1
-            self._texts[text] += 1
-            if fault is not None:
-                self._faults[fault.kind] += 1
-
-    def keep(self, request: RecordedRequest) -> None:
-        """Remember a request as a whole."""
+    def note(self, request: RecordedRequest) -> None:
+        """Count a request, and keep it."""
         with self._lock:
             self._kept.append(request)
+            self.total += 1
+            self._texts[request.text] += 1
+            if request.fault is not None:
+                self._faults[request.fault.kind] += 1
 
     def refuse(self, status: int) -> None:
-        """Count a request that was turned away."""
+        """Count a request that was rejected with `status`."""
         with self._lock:
             self._refused[status] += 1
 
+    def count(self, text: str) -> int:
+        """Return the number of requests with `text` as their last user message."""
+        return self._texts.get(text, 0)
+
+    @property
     def requests(self) -> list[RecordedRequest]:
-        """Return what was kept, in the order of arrival."""
+        """The requests that were kept, in the order of arrival."""
         with self._lock:
             return list(self._kept)
 
+    @property
     def counts(self) -> dict[str, int]:
-        """Return requests by text."""
+        """Requests by text, in a copy; `count` looks up a single one."""
         with self._lock:
             return dict(self._texts)
 
-    def count_of(self, text: str) -> int:
-        """Return requests with this text."""
-        with self._lock:
-            return self._texts.get(text, 0)
-
+    @property
     def faults_sent(self) -> dict[str, int]:
-        """Return faults by kind."""
+        """Requests that met a fault, by its kind."""
         with self._lock:
             return dict(self._faults)
 
+    @property
     def refused(self) -> dict[int, int]:
-        """Return what was turned away, by status."""
+        """Requests that did not get past the key, the models or the limits, by status."""
         with self._lock:
             return dict(self._refused)
 
+    @property
     def stats(self) -> dict[str, Any]:
-        """Return all counts, as ``/stats`` reports them."""
+        """All counts, as ``GET /stats`` reports them."""
         with self._lock:
             return {
-                "requests": self._total,
-                "healthy": self._total - self._faults.total(),
+                "requests": self.total,
+                "healthy": self.total - self._faults.total(),
                 "faults": dict(self._faults),
                 "refused": {str(status): count for status, count in self._refused.items()},
                 "texts": len(self._texts),
                 "most_of_one_text": max(self._texts.values(), default=0),
-                "in_flight": self._in_flight,
-                "max_in_flight": self._most_in_flight,
+                "in_flight": self.in_flight,
+                "max_in_flight": self.max_in_flight,
             }

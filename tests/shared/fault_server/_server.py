@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.testing._client import Answer, Rule
@@ -16,7 +16,7 @@ from calibrant.testing._response import Split
 from fault_server._answers import AnswerBook, some_answer
 from fault_server._faults import FaultScript, script_of
 from fault_server._limits import RateLimit
-from fault_server._records import RecordedRequest, Records
+from fault_server._records import Records
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -27,7 +27,7 @@ _SHUTDOWN_SECONDS = 0.05  # what still hangs then is cut
 _BACKLOG = 1024
 
 
-class FaultServer:
+class FaultServer(Records):
     """An OpenAI-compatible server on the loopback interface, with scripted faults.
 
     It runs on an event loop in a thread of its own, from `start` to `stop` or inside ``with``, and knows
@@ -128,25 +128,18 @@ class FaultServer:
         illegal_mass: float = 0.0,
     ) -> None:
         _check(latency=latency, max_concurrency=max_concurrency, keep_requests=keep_requests, port=port)
+        super().__init__(keep_requests)
         self.port = port
-        self._records = Records(keep_requests)
-        self._parts: dict[str, Any] = {
-            "book": AnswerBook(
-                labels,
-                Rule(_said_or_drawn(labels) if answers is None else answers, default),
-                {"field": field, "tokens": tokens, "illegal_mass": illegal_mass},
-            ),
-            "script": script_of(faults, seed),
-            "limit": RateLimit(requests=requests_per_second, tokens=tokens_per_second),
-            "records": self._records,
-        }
-        self._behaviour: dict[str, Any] = {
-            "latency": latency,
-            "api_key": api_key,
-            "models": None if models is None else tuple(models),
-            "max_concurrency": max_concurrency,
-            "headers": headers or {},
-        }
+        self.latency = latency
+        self.api_key = api_key
+        self.models = models
+        self.max_concurrency = max_concurrency
+        self.headers = headers or {}
+        rule = Rule(_said_or_drawn(labels) if answers is None else answers, default)
+        style = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
+        self.book = AnswerBook(labels, rule, style)
+        self.script = script_of(faults, seed)
+        self.limit = RateLimit(requests=requests_per_second, tokens=tokens_per_second)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -157,10 +150,7 @@ class FaultServer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop."""
         self.stop()
@@ -199,49 +189,10 @@ class FaultServer:
         self._thread.join()
         self._thread = None
 
-    def count(self, text: str) -> int:
-        """Return how many requests had `text` as their last user message."""
-        return self._records.count_of(text)
-
     @property
     def api_base(self) -> str:
         """What clients take as ``api_base`` or ``base_url``, ``/v1`` included."""
         return f"http://127.0.0.1:{self.port}/v1"
-
-    @property
-    def requests(self) -> list[RecordedRequest]:
-        """The requests that were kept, in the order of arrival."""
-        return self._records.requests()
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Requests by text, in a copy; `count` looks up a single one."""
-        return self._records.counts()
-
-    @property
-    def faults_sent(self) -> dict[str, int]:
-        """Requests that met a fault, by its kind."""
-        return self._records.faults_sent()
-
-    @property
-    def refused(self) -> dict[int, int]:
-        """Requests that did not get past the key, the models or the limits, by status."""
-        return self._records.refused()
-
-    @property
-    def in_flight(self) -> int:
-        """Requests being answered now."""
-        return self._records.in_flight
-
-    @property
-    def max_in_flight(self) -> int:
-        """The most requests that were answered at the same time."""
-        return self._records.max_in_flight
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """All counts, as ``GET /stats`` reports them."""
-        return self._records.stats()
 
     async def _serve(self, listening: Future[int]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), (stopping := asyncio.Event())
@@ -257,11 +208,10 @@ class FaultServer:
     async def _listening_runner(self) -> web.ServerRunner:
         from aiohttp import web  # noqa: PLC0415 (heavy)
 
-        from fault_server._handler import Behaviour, Handler  # noqa: PLC0415 (imports aiohttp)
+        from fault_server._handler import Handler  # noqa: PLC0415 (imports aiohttp)
 
-        handler = Handler(Behaviour(**self._behaviour), **self._parts)
         # A request whose client has gone ends at once.
-        server = web.Server(handler, handler_cancellation=True, access_log=None)
+        server = web.Server(Handler(self), handler_cancellation=True, access_log=None)
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port, backlog=_BACKLOG).start()
