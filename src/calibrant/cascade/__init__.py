@@ -7,8 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
-    from calibrant.cascade.automix._frontier import routing_frontier
-    from calibrant.cascade.automix._ibc import ibc, ibc_lift
+    from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._pomdp_file import read_pomdp
@@ -29,8 +28,7 @@ else:
         {
             "._cascade": "Cascade",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
-            ".automix._frontier": "routing_frontier",
-            ".automix._ibc": "ibc ibc_lift",
+            ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
             ".automix._pomdp_file": "read_pomdp",

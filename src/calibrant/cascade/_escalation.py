@@ -22,10 +22,9 @@ from calibrant.cascade._protocol import (
     class_record,
     for_one_row,
 )
-from calibrant.cascade._ties import tie_keys
-from calibrant.cascade.automix._routing_checks import bin_numbers
+from calibrant.cascade.automix._rows import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
-from calibrant.cascade.planning._rules import KeepRule
+from calibrant.cascade.planning._rules import KeepRule, tie_keys
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.inference._classifier import Classifier

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.cascade import routing_frontier
-from calibrant.cascade.automix._frontier import RoutingFrontier
-from calibrant.cascade.automix._hull import rising_hull
+from calibrant.cascade.automix._frontier import RoutingFrontier, rising_hull
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]

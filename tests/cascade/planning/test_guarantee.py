@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import certify_cascade
-from calibrant.cascade.planning._guarantee import fewest_rows
-from calibrant.cascade.planning._paired_loss import critical_score, loss_p_value, loss_score
+from calibrant.cascade.planning._guarantee import critical_score, fewest_rows, loss_p_value, loss_score
 from calibrant.core import ConfigurationError
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
-from calibrant.cascade.planning._paired_loss import critical_score, loss_p_value, loss_score
+from calibrant.cascade.planning._guarantee import critical_score, loss_p_value, loss_score
 
 
 def rejection_probability(n: int, epsilon: float, score: float, better: float, *, loss: float) -> float:

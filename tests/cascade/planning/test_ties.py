@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade._ties import tie_ranks
-from calibrant.cascade.planning._paired_loss import loss_p_value
+from calibrant.cascade.planning._guarantee import loss_p_value
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, tie_ranks
 from calibrant.core import ConfigurationError, StateError
 
 N = 1000

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade.automix._routing_checks import Array, Bools
+from calibrant.cascade.automix._rows import Array, Bools
 from calibrant.core._errors import ConfigurationError, DataError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
