@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._label_probability import LabelProbability
     from calibrant.cascade.methods._learned import LearnedScorer
+    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
-    from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
     from calibrant.cascade.methods._verification import Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
     from calibrant.cascade.planning._planner import plan_cascade
@@ -35,10 +34,9 @@ else:
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
-            ".methods._label_probability": "LabelProbability",
             ".methods._learned": "LearnedScorer",
             ".methods._self_verify": "SelfVerify",
-            ".methods._token_methods": "AvgLogprob Hybrid Margin",
+            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._verification": "Verifier",
             ".planning._guarantee": "certify_cascade",
             ".planning._planner": "plan_cascade",

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._checks import check_real
 from calibrant.cascade._protocol import (
     Assessment,
     Calibrator,
@@ -28,6 +27,7 @@ from calibrant.cascade.planning._rules import KeepRule, tie_keys
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.inference._classifier import Classifier
+from calibrant.metrics._validation import check_number
 
 Thresholds: TypeAlias = float | Sequence[float]
 _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
@@ -282,13 +282,13 @@ def _thresholds(
 
 def _each(limits: object, count: int, name: str) -> list[float]:
     if not isinstance(limits, Sequence | np.ndarray) or isinstance(limits, str):
-        return [check_real(name, limits)] * count
+        return [check_number(name, limits, "(-inf, inf)")] * count
     if len(limits) not in {count, count - 1}:
         raise ConfigurationError(
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
             f"the last model's answer however sure it is), got {len(limits)}."
         )
-    return [check_real(name, one) for one in limits]
+    return [check_number(name, one, "(-inf, inf)") for one in limits]
 
 
 def _routers(

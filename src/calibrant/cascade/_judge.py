@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.cascade._checks import is_share
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence, is_share
 from calibrant.core._errors import ConfigurationError, NotFittedError, ProviderError
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import Query

@@ -11,9 +11,8 @@ from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED
 from calibrant.cascade.methods._entailment import AutoMixEntailment
-from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
-from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError

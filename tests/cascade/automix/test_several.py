@@ -247,11 +247,11 @@ def test_shrinkage_pulls_cells_and_keeps_the_total() -> None:
     ("options", "message"),
     [
         ({"verifier_scores": [[0.5, 0.5]]}, "of 3 models"),
-        ({"verifier_scores": [[0.5, 0.5], [0.5]]}, "one entry per row"),
+        ({"verifier_scores": [[0.5, 0.5], [0.5]]}, "same length"),
         ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
         ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
         ({"scores": [[0, 1]]}, "two models or more"),
-        ({"k": 0}, "k to be"),
+        ({"k": 0}, "k at least 1"),
         ({"k": 1000}, "cells"),
         ({"shrinkage": -1.0}, "shrinkage"),
         ({"cost": [1.0]}, "3 costs and 2 verifier"),

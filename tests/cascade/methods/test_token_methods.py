@@ -134,7 +134,7 @@ def test_every_method_asks_for_an_alternative() -> None:
     ("weights", "message"),
     [
         ((0.5, 0.6), "add up to 1"),
-        ((1.5, -0.5), r"logprob_weight to be a number in \[0, 1\], got 1.5"),
+        ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5"),
         ((-0.5, 1.5), r"logprob_weight"),
         (("0.5", 0.5), "'0.5'"),
     ],

@@ -136,7 +136,7 @@ class Halved:
     ("options", "message"),
     [
         ({"threshold": 1.5}, r"threshold in \[0, 1\], got 1.5.*native_threshold"),
-        ({"threshold": "0.5"}, "threshold to be a finite number"),
+        ({"threshold": "0.5"}, "threshold to be a number"),
         ({"native_threshold": 0.5}, "logarithm"),
         ({"threshold": 0.5, "native_threshold": -1.0}, "got threshold and native_threshold"),
         ({"threshold": [0.5, 0.5, 0.5]}, r"\(2; 1 take the last"),
@@ -393,7 +393,7 @@ def test_token_methods_refuse_models_without_tokens(told: Any, settings: dict[st
     [
         ([], "at least one model"),
         ([object()], "Expected a Classifier.*got object"),
-        (7, "list of models"),
+        (7, "list of at least one model"),
     ],
 )
 def test_a_cascade_needs_models(told: Any, given: Any, message: str) -> None:
