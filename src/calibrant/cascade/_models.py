@@ -191,10 +191,8 @@ def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
     keys = []
     for place, model in enumerate(models):
         expense = (costs[place] - least) / width if width else 0.5
-        quality = model.quality
-        if quality is None and model.billions is None:
-            quality = _QUALITY
-        elif quality is None:
-            quality = _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(model.billions / _LARGE, 1.0)
+        quality = _QUALITY if model.quality is None else model.quality
+        if model.quality is None and (billions := model.billions) is not None:
+            quality = _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(billions / _LARGE, 1.0)
         keys.append((1.0 - tradeoff) * quality + tradeoff * expense)
     return keys

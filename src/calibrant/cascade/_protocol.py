@@ -7,7 +7,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -63,6 +62,13 @@ class Assessment:
     reason: str = ""
     usage: Usage = Usage()
     attempts: int = 0
+
+    def checked(self, source: str) -> Assessment | NoEvidence:
+        """Return the assessment, or `NoEvidence` if `source` reported a confidence outside [0, 1]."""
+        if is_share(self.confidence):
+            return self
+        reason = f"expected a confidence in [0, 1] of {source}, got {self.confidence!r}"
+        return NoEvidence(reason=reason, usage=self.usage, attempts=self.attempts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +182,7 @@ class Calibrator(Protocol):
 
 def is_share(value: object) -> TypeGuard[float]:
     """Return True if `value` is a number in [0, 1], and no bool."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0.0 <= value <= 1.0
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:

@@ -170,11 +170,12 @@ def _usage(reply: Mapping[str, Any]) -> Usage:
     """Return the usage reported by the service."""
     used = reported_mapping(reply.get("usage"))
     cost = used.get("cost")
-    priced = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MOST_COST
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _MOST_COST:
+        cost = None
     return Usage(
         prompt_tokens=bounded_count(used.get("prompt_tokens")),
         completion_tokens=bounded_count(used.get("completion_tokens")),
-        cost=float(cost) if priced else None,
+        cost=None if cost is None else float(cost),
     )
 
 

@@ -58,7 +58,7 @@ class _TokenMethod(BaseMethod):
     """Base class of methods that read an answer's tokens."""
 
     token_filter: TokenFilter = "label"  # noqa: S105 (no password)
-    default_threshold: ClassVar[float] = 0.5
+    default_threshold = 0.5
     needs_tokens: ClassVar[bool] = True
     top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
@@ -156,7 +156,7 @@ class AvgLogprob(_TokenMethod):
     """
 
     name: ClassVar[str] = "avg_logprob"
-    default_threshold: ClassVar[float] = 2.0 / 3.0
+    default_threshold = 2.0 / 3.0
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
