@@ -182,7 +182,11 @@ class Calibrator(Protocol):
 
 def is_share(value: object) -> TypeGuard[float]:
     """Return True if `value` is a number in [0, 1], and no bool."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+    return (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and bool(0.0 <= value <= 1.0)
+    )
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:

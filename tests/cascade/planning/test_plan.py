@@ -441,36 +441,3 @@ def test_settings_of_a_plan_may_come_from_numpy(tmp_path: Path) -> None:
 
 
 P, Y = np.linspace(0.0, 1.0, 200), np.arange(200) % 2
-
-
-@pytest.mark.slow
-def test_the_guarantee_holds_in_the_population() -> None:
-    """Whole plans of 40 samples, and rows stay with the small model."""
-    rng = np.random.default_rng(4)
-    small, large = recorded(3000, seed=9)
-    p, s, t = (np.asarray(x) for x in (small.confidence, small.correct, large.correct))
-    broken, kept = 0, []
-    for _ in range(40):
-        own = rng.integers(3000, size=400)
-        plan = plan_cascade(
-            RecordedRun(confidence=p[own], correct=s[own]),
-            RecordedRun(confidence=p[own], correct=t[own]),
-            **COSTS,
-            epsilon=0.05,
-        )
-        keeps = p >= (2.0 if plan.threshold is None else plan.threshold)
-        broken += float(((t - s) * keeps).mean()) > 0.05
-        kept.append(float(keeps.mean()))
-    assert broken <= 40 * 0.1 + 2 * np.sqrt(40 * 0.09)
-    assert np.mean(kept) > 0.2
-
-
-def test_a_plan_with_edges_out_of_order_is_damaged(tmp_path: Path) -> None:
-    """Its policy is checked like any other."""
-    plan = plan_cascade(*recorded(), **COSTS, epsilon=0.05)
-    plan.save(tmp_path / "plan.json")
-    record = json.loads((tmp_path / "plan.json").read_text())
-    record["policy"]["rules"][0]["edges"] = [0.9, 0.1]
-    (tmp_path / "plan.json").write_text(json.dumps(record))
-    with pytest.raises(StateError, match="damaged"):
-        CascadePlan.load(tmp_path)
