@@ -37,7 +37,6 @@ from calibrant.cascade.planning._rules import (
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.metrics._validation import check_number
 
-_Floats = NDArray[np.float64]
 _Rows = NDArray[np.intp]
 
 CertifyOn = Literal["all", "half"]
@@ -235,10 +234,8 @@ def _check_settings(
         raise ConfigurationError(
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
-    if target_accuracy is not None:
-        check_number("target_accuracy", target_accuracy, "[0, 1]")
-    if budget is not None:
-        check_number("budget", budget, "[0, inf)")
+    check_number("target_accuracy", target_accuracy or 0.0, "[0, 1]")
+    check_number("budget", budget or 0.0, "[0, inf)")
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
         ("method", method, _METHODS),
@@ -270,14 +267,11 @@ class _Planner:
             keys=keys,
         )
         self.drafting, self.reporting = map(self.rows.take, self.halves)
-        self._candidates = candidate_policies(self.drafting, prices)
-        self._places = [(kind, place) for kind in self._candidates for place in range(kind.count)]
-        self._drafted = self._curve(self.drafting)
-
-    def _curve(self, rows: Signals) -> tuple[_Floats, _Floats]:
-        """Return cost and accuracy of every candidate on rows."""
-        costs, accuracies = zip(*(kind.curve(rows, self.prices) for kind in self._candidates), strict=True)
-        return np.concatenate(costs), np.concatenate(accuracies)
+        found = candidate_policies(self.drafting, prices)
+        self._places = [(kind, place) for kind in found for place in range(len(kind.cost))]
+        self._cost, self._accuracy = (
+            np.concatenate(columns) for columns in list(zip(*found, strict=True))[:2]
+        )
 
     def _policy(self, place: int) -> KeepPolicy:
         """Return the candidate at a position of the curves."""
@@ -286,39 +280,33 @@ class _Planner:
 
     def choose(self, goal: Goal, value: float) -> KeepPolicy:
         """Choose the policy for a budget or a target, on the planning half."""
-        cost, accuracy = self._drafted
+        cost, accuracy = self._cost, self._accuracy
+        possible, wanted, then = accuracy >= value - _ROUNDING, cost, -accuracy
         if goal == "budget":
-            possible = cost <= value + _ROUNDING * max(1.0, value)
-            problem = (
-                f"Expected a budget of at least {cost.min():.6g} per row, what the cheapest policy costs, got "
-                f"{value:g}: raise it."
-            )
-            order = np.lexsort((cost, -np.where(possible, accuracy, -np.inf)))
-        else:
-            possible = accuracy >= value - _ROUNDING
-            problem = (
-                f"Expected a target that a policy reaches, got {value:g}: the most accurate has "
-                f"{accuracy.max():.4f} on the planning rows. Lower the target, or add a better model."
-            )
-            order = np.lexsort((-accuracy, np.where(possible, cost, np.inf)))
+            possible, wanted, then = cost <= value + _ROUNDING * max(1.0, value), -accuracy, cost
         if not possible.any():
-            raise ConfigurationError(problem)
-        return self._policy(int(order[0]))
+            raise ConfigurationError(
+                f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy costs "
+                f"{cost.min():.6g} per row, the most accurate has {accuracy.max():.4f}. Raise the budget, lower the "
+                "target, or add a better model."
+            )
+        return self._policy(int(np.lexsort((then, np.where(possible, wanted, np.inf)))[0]))
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
         """Return the frontier corners of the planning half, also priced on the reporting half."""
-        cost, accuracy = self._drafted
-        other_cost, other_accuracy = self._curve(self.reporting)
-        return tuple(
-            FrontierPoint(
-                policy=self._policy(corner),
-                planned_cost=float(cost[corner]),
-                planned_accuracy=float(accuracy[corner]),
-                cost=float(other_cost[corner]),
-                accuracy=float(other_accuracy[corner]),
+        points = []
+        for corner in rising_hull(self._cost, self._accuracy).tolist():
+            policy = self._policy(corner)
+            cost, accuracy = self.reporting.figures(policy, self.prices)
+            point = FrontierPoint(
+                policy=policy,
+                planned_cost=float(self._cost[corner]),
+                planned_accuracy=float(self._accuracy[corner]),
+                cost=cost,
+                accuracy=accuracy,
             )
-            for corner in rising_hull(cost, accuracy).tolist()
-        )
+            points.append(point)
+        return tuple(points)
 
     def plan(
         self,
@@ -388,7 +376,7 @@ class _Planner:
             corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
             passed = _passing(self.reporting, corners[::-1], epsilon, part)
             found += [(policy, self.reporting) for policy in passed]
-        costs = [self.prices.mean_cost(policy, self.drafting.route(policy)) for policy, _ in found]
+        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in found]
         policy, tested = found[int(np.argmin(costs))]
         certificate = _certificate(policy, tested, epsilon, delta, method="sequence", sequences=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)

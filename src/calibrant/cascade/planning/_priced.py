@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, product
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ _LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal co
 _SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
 _Floats = NDArray[np.float64]
+_Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +57,6 @@ class Signals:
     ranks: _Floats
     keys: tuple[str, ...]
 
-    def signal(self, model: int, *, calibrated: bool) -> _Floats:
-        """Return the confidence of a model, shape (n,)."""
-        confidence: _Floats = (self.calibrated if calibrated else self.raw)[model]
-        return confidence
-
     def route(self, policy: KeepPolicy) -> Route:
         """Return the route of the rows under a policy, which uses the first of `keys`."""
         confidence = self.calibrated if policy.calibrated else self.raw
@@ -69,6 +66,13 @@ class Signals:
         """Return the correctness of the answers that a route gives, shape (n,)."""
         given: _Floats = self.correct[route.answered, np.arange(len(route.answered))]
         return given
+
+    def figures(self, policy: KeepPolicy, prices: Prices) -> tuple[float, float]:
+        """Return cost and accuracy of a policy, per row."""
+        route = self.route(policy)
+        # Shares first, so that one model alone costs its price to the last bit.
+        cost = float(route.asked.mean(axis=1) @ prices.under(policy))
+        return cost, float(self.right(route).mean())
 
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
         """Return the counts of rows only the last model, and only the policy, answers correctly."""
@@ -141,11 +145,6 @@ class Prices:
         price, verified = np.array(self.models), list(policy.members[:-1])
         price[verified] += np.array(self.verifier)[verified]
         return price
-
-    def mean_cost(self, policy: KeepPolicy, route: Route) -> float:
-        """Return the cost of a policy per row."""
-        # Shares first, so that one model alone costs its price to the last bit.
-        return float(route.asked.mean(axis=1) @ self.under(policy))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,22 +234,19 @@ def price_policy(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Policies of one kind.
 
     Attributes
     ----------
-    count : int
-        Number p of policies.
-    curve : callable
-        Returns cost and accuracy per row of each policy, both of shape (p,), on rows at these prices.
+    cost, accuracy : ndarray of shape (p,)
+        Of each policy, per row, on the rows they were found on.
     policy : callable
-        Returns the policy at a place of the curve.
+        Returns the policy at a place of these.
     """
 
-    count: int
-    curve: Callable[[Signals, Prices], tuple[_Floats, _Floats]]
+    cost: _Floats
+    accuracy: _Floats
     policy: Callable[[int], KeepPolicy]
 
 
@@ -271,60 +267,24 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
         Of the models.
     """
     m = len(rows.correct)
-    found = [_single(KeepPolicy.alone(model)) for model in range(m)]
+
+    def single(policy: KeepPolicy) -> Candidates:
+        cost, accuracy = rows.figures(policy, prices)
+        return Candidates(np.array([cost]), np.array([accuracy]), lambda _place: policy)
+
+    found = [single(KeepPolicy.alone(model)) for model in range(m)]
     differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
     for members in combinations(range(m), 2):
         for calibrated in (False, True) if differs else (False,):
             found += _of_two(rows, prices, members, calibrated=calibrated)
-        found += map(_single, _split(rows, members))
-    return [*found, *map(_single, _chains(rows, prices))]
-
-
-def _single(policy: KeepPolicy) -> Candidates:
-    """Return one policy as a kind of its own."""
-
-    def curve(rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
-        route = rows.route(policy)
-        return np.array([prices.mean_cost(policy, route)]), np.array([rows.right(route).mean()])
-
-    return Candidates(count=1, curve=curve, policy=lambda _place: policy)
-
-
-def _nested(
-    name: str, members: tuple[int, int], lower: _Floats, order: NDArray[np.intp], *, calibrated: bool
-) -> Candidates:
-    """Return the policies of two models that route 0, 1, ..., all bins of a confidence, in this order."""
-    first, last = members
-
-    def curve(rows: Signals, prices: Prices) -> tuple[_Floats, _Floats]:
-        signal = rows.signal(first, calibrated=calibrated)
-        sure = ~np.isnan(signal)
-        own = np.searchsorted(lower[1:], signal[sure], side="right")
-        n, bins = len(signal), len(lower)
-        gain = rows.correct[last] - rows.correct[first]
-        routed = np.bincount(own, minlength=bins)[order].cumsum() / n
-        gained = np.bincount(own, weights=gain[sure], minlength=bins)[order].cumsum() / n
-        share = np.concatenate(([0.0], routed)) + (1.0 - sure.mean())
-        base = rows.correct[first].mean() + gain[~sure].sum() / n
-        cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
-        return cost, base + np.concatenate(([0.0], gained))
-
-    def policy(place: int) -> KeepPolicy:
-        keeps = np.ones(len(lower), dtype=np.bool_)
-        keeps[order[:place]] = False
-        rule = KeepRule.from_bins(lower.tolist(), keeps.tolist())
-        limit = rule.threshold
-        detail = f"threshold {limit:.6g}" if limit is not None and name == "threshold" else name
-        kind = f"{detail} on calibrated confidence" if calibrated else detail
-        return KeepPolicy(name=kind, members=members, rules=(rule,), calibrated=calibrated)
-
-    return Candidates(count=len(order) + 1, curve=curve, policy=policy)
+        found += map(single, _split(rows, members))
+    return [*found, *map(single, _chains(rows, prices))]
 
 
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrated: bool) -> list[Candidates]:
-    """Return the two-model candidates: thresholds, bin sets and POMDP policies, in routing order."""
+    """Return the two-model candidates: thresholds, bin sets and POMDP policies, which route ever more bins."""
     first, last = members
-    signal = rows.signal(first, calibrated=calibrated)
+    signal = (rows.calibrated if calibrated else rows.raw)[first]
     sure = ~np.isnan(signal)
     if not sure.any():
         return []
@@ -334,10 +294,10 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
         "large_cost": max(prices.models[last], _FREE),
         "verifier_cost": prices.verifier[first],
     }
-    plain = routing_frontier(*scores, **costs, thresholds_only=True)
+    levels = np.unique(scores[0])
     binned = routing_frontier(*scores, **costs, k=_BINS)
     kinds = [
-        ("threshold", plain.bins.values, plain.order),
+        ("threshold", levels, np.arange(len(levels))),
         (f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order),
     ]
     if len(np.unique(scores[1])) == 2:
@@ -347,7 +307,31 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
         lower = np.arange(steps) / steps
         gain = learned.gain(lower + 0.5 / steps)
         kinds.append((f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")))
-    return [_nested(name, members, lower, order, calibrated=calibrated) for name, lower, order in kinds]
+    candidates = []
+    n, unsure = len(signal), (rows.correct[last] - rows.correct[first])[~sure].sum()
+    for name, lower, order in kinds:
+        own = np.searchsorted(lower[1:], scores[0], side="right")
+        routed = np.bincount(own, minlength=len(lower))[order].cumsum()
+        gained = np.bincount(own, weights=scores[2] - scores[1], minlength=len(lower))[order].cumsum()
+        share = (np.concatenate(([0.0], routed)) + n - sure.sum()) / n
+        cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
+        accuracy = rows.correct[first].mean() + (np.concatenate(([0.0], gained)) + unsure) / n
+        policy = partial(_bin_policy, name, members, lower, order, calibrated)
+        candidates.append(Candidates(cost, accuracy, policy))
+    return candidates
+
+
+def _bin_policy(
+    name: str, members: tuple[int, int], lower: _Floats, order: _Places, calibrated: bool, place: int
+) -> KeepPolicy:
+    """Return the policy that routes the first so many bins of a confidence."""
+    keeps = np.ones(len(lower), dtype=np.bool_)
+    keeps[order[:place]] = False
+    rule = KeepRule.from_bins(lower.tolist(), keeps.tolist())
+    limit = rule.threshold
+    detail = f"threshold {limit:.6g}" if limit is not None and name == "threshold" else name
+    kind = f"{detail} on calibrated confidence" if calibrated else detail
+    return KeepPolicy(name=kind, members=members, rules=(rule,), calibrated=calibrated)
 
 
 def _split(rows: Signals, members: tuple[int, ...]) -> list[KeepPolicy]:
