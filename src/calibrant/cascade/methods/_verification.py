@@ -8,20 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from calibrant.cascade.methods._prompts import SLOT, VERIFIER_PROMPT, check_slots, fill_slots, quoted
-from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
-from calibrant.inference._limits import Gate
+from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
-from calibrant.inference._methods import Decoding, ModelCalls
-from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._reader import AnswerReader
+from calibrant.inference._models import ModelLike
 from calibrant.inference._sampling import RowAnswers, ask_together, check_seed
-from calibrant.inference.doctor._records import identity
-from calibrant.logprobs._schema import enum_schema
 from calibrant.metrics._validation import check_count, check_number
 
 _FIELD: Final = "verdict"
@@ -150,24 +146,24 @@ class Verifier:
         self.temperature = temperature
         self.prompt = VERIFIER_PROMPT if prompt is None else prompt
         _check_prompt(self.prompt)
-        gate = Gate(Limits(concurrency=concurrency, call_seconds=call_seconds))
-        self._owns_client = not isinstance(model, Client)
-        self.client = open_client(model, concurrency=concurrency, options=options)
-        self._options = call_options(options)
+        self._classifier = Classifier(
+            model=model,
+            labels=_VERDICTS,
+            field=_FIELD,
+            space=LogprobSpace.NONE,
+            options=options,
+            limits=Limits(concurrency=concurrency, call_seconds=call_seconds),
+            retry=retry,
+        )
         # A schema would leave the model no room to reason before its verdict.
         reasons_first = self.prompt != VERIFIER_PROMPT
-        self._schema = None if reasons_first else enum_schema(_VERDICTS, _FIELD)
+        self._schema = None if reasons_first else self._classifier.response_format
         self._vote = _last_verdict if reasons_first else _exact_verdict
-        self._method = Decoding(
-            client=self.client,
-            reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
-            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
-        )
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        return self.client.name
+        return self._classifier.name
 
     def verify(self, question: str, answer: str, context: str | None = None) -> Verification:
         """Return the verdict of the samples on `answer`; see `averify`."""
@@ -240,7 +236,7 @@ class Verifier:
         messages = ({"role": "user", "content": fill_slots(self.prompt, texts)},)
 
         def request(number: int) -> CompletionRequest:
-            options = dict(self._options)
+            options = dict(self._classifier.options)
             if self.temperature is not None:
                 options["temperature"] = self.temperature
             if options.get("seed") is not None:
@@ -249,7 +245,7 @@ class Verifier:
                 messages=messages, response_format=self._schema, top_logprobs=0, options=options
             )
 
-        return await ask_together(self._method.predict(request(number)) for number in numbers)
+        return await ask_together(self._classifier.method.predict(request(number)) for number in numbers)
 
     def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
@@ -291,21 +287,13 @@ class Verifier:
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a verification as JSON values, free of credentials."""
-        endpoint = getattr(self.client, "endpoint", None)
-        name, endpoint, options = identity(self.model, self._options, api_base=endpoint)
-        return {
-            "model": name,
-            "endpoint": endpoint,
-            "options": options,
-            "k": self.k,
-            "temperature": self.temperature,
-            "prompt": self.prompt,
-        }
+        described = self._classifier.describe()
+        asked = {name: described[name] for name in ("model", "endpoint", "options")}
+        return {**asked, "k": self.k, "temperature": self.temperature, "prompt": self.prompt}
 
     def close(self) -> None:
         """Close the client, unless it was handed in."""
-        if self._owns_client:
-            self.client.close()
+        self._classifier.close()
 
 
 def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
