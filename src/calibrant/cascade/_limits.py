@@ -103,12 +103,9 @@ class Purse(Gate):
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add calls that were made."""
-        tokens = usage.prompt_tokens + usage.completion_tokens
+        super().charge(usage, rows=0)
         with self._lock:
             self.requests += attempts
-            self.tokens += tokens
-            self.cost += usage.cost or 0.0
-            self.unpriced += usage.cost is None and tokens > 0
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
         """Count a row; its calls were charged before."""
