@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any, Final
 
 from calibrant.cascade._models import CascadeModel
@@ -49,14 +48,12 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
         raise ConfigurationError(
             f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
         )
-    kind = METHODS[name]
     try:
-        signature(kind).bind(**options)
+        return METHODS[name](**options)
     except TypeError as error:
         raise ConfigurationError(
-            f"The options of the confidence method {name!r} do not fit: {error}. {kind.__name__} says what it takes."
+            f"The options of the confidence method {name!r} do not fit: {error}."
         ) from error
-    return kind(**options)
 
 
 def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:

@@ -260,4 +260,4 @@ def test_frontiers_and_policies_show_their_figures() -> None:
     """Arrays are left out."""
     frontier = routing_frontier([0, 1], [0, 1], [1, 1], small_cost=1, large_cost=10, k=1)
     assert repr(frontier) == "RoutingFrontier(2 points, cost 1 to 7, performance 0.5 to 1)"
-    assert repr(frontier.policy(0)).startswith("RoutingPolicy(small=1, large=0, verify=0, bins=2, cost=1,")
+    assert repr(frontier.policy(0)).startswith("RoutingPolicy(small=1.0, large=0.0, verify=0.0, cost=1.0,")

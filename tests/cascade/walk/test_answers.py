@@ -133,6 +133,8 @@ class Halved:
         ({"threshold": 0.5, "native_threshold": -1.0}, "got threshold and native_threshold"),
         ({"threshold": [0.5, 0.5, 0.5]}, r"\(2; 1 take the last"),
         ({"on_error": "ignore"}, "'skip' or 'fail'"),
+        ({"cost_quality_tradeoff": 1.1}, "cost_quality_tradeoff"),
+        ({"escalation_order": "largest"}, "small_to_large, size, declared, cost, automix"),
         ({"method": "certainty"}, "avg_logprob, margin, hybrid"),
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),

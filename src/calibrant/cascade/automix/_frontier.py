@@ -156,7 +156,7 @@ class SignalBins:
         return np.maximum(np.searchsorted(self.values, values, side="right") - 1, 0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class RoutingPolicy:
     """Routing policy of two models: the small one, the large one, or by signal.
 
@@ -176,19 +176,13 @@ class RoutingPolicy:
         Expected per row, on the rows the policy was planned on.
     """
 
-    bins: SignalBins
+    bins: SignalBins = field(repr=False)
     small: float
     large: float
     verify: float
-    route: Array = field(compare=False)
+    route: Array = field(compare=False, repr=False)
     cost: float
     performance: float
-
-    def __repr__(self) -> str:
-        return (
-            f"RoutingPolicy(small={self.small:.4g}, large={self.large:.4g}, verify={self.verify:.4g}, "
-            f"bins={len(self.route)}, cost={self.cost:.6g}, performance={self.performance:.6g})"
-        )
 
     def route_probability(self, signal: ArrayLike) -> Array:
         """Return each row's probability of escalation given its signal, shape (n,)."""
