@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.cascade import LearnedScorer, ibc_lift, routing_frontier
-from calibrant.cascade.automix._hull import rising_hull
+from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.core import Prediction
 
 PEER = Path(__file__).with_name("_automix_peer.py")

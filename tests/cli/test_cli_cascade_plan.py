@@ -244,7 +244,7 @@ def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> Non
         ),
         (
             ("replay", "--threshold", 3, "--cost", 1, "--cost", 2, "SMALL", "LARGE"),
-            "a threshold to be a number in",
+            "a threshold in",
         ),
         (("replay", "OUT/plan.json", "SMALL", "LARGE"), "cannot be read"),
         (("replay", "SMALL", "LARGE"), "Expected a plan before the runs, or --threshold"),

@@ -7,18 +7,16 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
-    from calibrant.cascade.automix._frontier import routing_frontier
-    from calibrant.cascade.automix._ibc import ibc, ibc_lift
+    from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._pomdp_file import read_pomdp
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._label_probability import LabelProbability
     from calibrant.cascade.methods._learned import LearnedScorer
+    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
-    from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
     from calibrant.cascade.methods._verification import Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
     from calibrant.cascade.planning._planner import plan_cascade
@@ -29,18 +27,16 @@ else:
         {
             "._cascade": "Cascade",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
-            ".automix._frontier": "routing_frontier",
-            ".automix._ibc": "ibc ibc_lift",
+            ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
             ".automix._pomdp_file": "read_pomdp",
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
-            ".methods._label_probability": "LabelProbability",
             ".methods._learned": "LearnedScorer",
             ".methods._self_verify": "SelfVerify",
-            ".methods._token_methods": "AvgLogprob Hybrid Margin",
+            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._verification": "Verifier",
             ".planning._guarantee": "certify_cascade",
             ".planning._planner": "plan_cascade",

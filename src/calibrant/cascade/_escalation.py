@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._checks import check_real
 from calibrant.cascade._protocol import (
     Assessment,
     Calibrator,
@@ -21,14 +20,15 @@ from calibrant.cascade._protocol import (
     calibrator_record,
     class_record,
     for_one_row,
+    is_share,
 )
-from calibrant.cascade._ties import tie_keys
-from calibrant.cascade.automix._routing_checks import bin_numbers
+from calibrant.cascade.automix._rows import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
-from calibrant.cascade.planning._rules import KeepRule
+from calibrant.cascade.planning._rules import KeepRule, tie_keys
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.inference._classifier import Classifier
+from calibrant.metrics._validation import check_number
 
 Thresholds: TypeAlias = float | Sequence[float]
 _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
@@ -106,13 +106,7 @@ class Policy:
         if calibrate is None:
             return assessed
         confidence = float(calibrate(assessed.confidence, predicted=label))
-        if 0.0 <= confidence <= 1.0:
-            return replace(assessed, confidence=confidence)
-        return NoEvidence(
-            reason=f"expected a confidence in [0, 1] of the calibrator, got {confidence!r}",
-            usage=assessed.usage,
-            attempts=assessed.attempts,
-        )
+        return replace(assessed, confidence=confidence).checked("the calibrator")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +154,26 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         A calibrator belongs to another classifier.
     """
     count = len(classifiers)
-    _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
+    options = {"threshold": threshold, "native_threshold": native_threshold, "meta_verifier": meta_verifier}
+    named = [name for name, value in options.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            f"Expected one of {', '.join(options)}, got {' and '.join(named)}: leave one out."
+        )
     _check_fingerprints(classifiers, calibrators)
     fitted = [calibrator_record(one) for one in calibrators]
     apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
+        actions = sorted((seen, one.kind, one.model) for seen, one in meta_verifier.actions.items())
+        digest = hashlib.sha256(json.dumps([meta_verifier.k, actions]).encode()).hexdigest()
         return _PlannedPolicy(
             count=count,
             rules=(),
             thresholds=None,
             calibrators=apply,
             verify_last=False,
-            description={"plan": _plan_record(meta_verifier), "calibrators": fitted},
+            description={"plan": {"models": count, "sha256": digest}, "calibrators": fitted},
             plan=meta_verifier,
         )
     routers = _routers(meta_verifier, count)
@@ -188,8 +189,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         count=count,
         # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
         rules=tuple(map(_by_route, routers))
-        or tuple(map(_at_native, native))
-        or tuple(map(_at_least, limits)),
+        or tuple(_at_least(one, "native" if native else "confidence") for one in native or limits),
         # Without a threshold of its own the last model's answer is taken.
         thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
         calibrators=apply,
@@ -204,20 +204,8 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _check_one_of(**options: object) -> None:
-    named = [name for name, value in options.items() if value is not None]
-    if len(named) > 1:
-        raise ConfigurationError(
-            f"Expected one of {', '.join(options)}, got {' and '.join(named)}: leave one out."
-        )
-
-
-def _at_least(limit: float) -> _Rule:
-    return lambda assessed, _label, _text: assessed.confidence >= limit
-
-
-def _at_native(limit: float) -> _Rule:
-    return lambda assessed, _label, _text: assessed.native >= limit
+def _at_least(limit: float, unit: str) -> _Rule:
+    return lambda assessed, _label, _text: getattr(assessed, unit) >= limit
 
 
 def _by_route(rule: EscalationRule) -> _Rule:
@@ -244,13 +232,6 @@ def _check_plan(plan: CascadePolicy, count: int, verify_last: bool | None) -> No
         )
 
 
-def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
-    """Return the number of models and a digest of all actions."""
-    actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
-    digest = hashlib.sha256(json.dumps([plan.k, actions]).encode()).hexdigest()
-    return {"models": len(plan.k) + 1, "sha256": digest}
-
-
 def _is_complete(plan: CascadePolicy) -> bool:
     """Return True if a policy has a valid action for every state it can reach."""
     reached: list[Seen] = [()]
@@ -269,11 +250,10 @@ def _thresholds(
 ) -> list[float]:
     """Return one threshold in [0, 1] per model; the last model needs none."""
     if native:
-        limits = [method.to_confidence(one) for one in native]
-    else:
-        limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
+        return [method.to_confidence(one) for one in native]
+    limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
     for limit in limits:
-        if not 0.0 <= limit <= 1.0:
+        if not is_share(limit):
             raise ConfigurationError(
                 f"Expected a threshold in [0, 1], got {limit!r}: a value in the method's own unit is a "
                 "native_threshold."
@@ -283,13 +263,13 @@ def _thresholds(
 
 def _each(limits: object, count: int, name: str) -> list[float]:
     if not isinstance(limits, Sequence | np.ndarray) or isinstance(limits, str):
-        return [check_real(name, limits)] * count
+        limits = [limits] * count
     if len(limits) not in {count, count - 1}:
         raise ConfigurationError(
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
             f"the last model's answer however sure it is), got {len(limits)}."
         )
-    return [check_real(name, one) for one in limits]
+    return [check_number(name, one, "(-inf, inf)") for one in limits]
 
 
 def _routers(

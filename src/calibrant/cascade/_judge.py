@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.cascade._checks import is_share
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
 from calibrant.core._errors import ConfigurationError, NotFittedError, ProviderError
 from calibrant.core._prediction import Prediction
@@ -48,12 +47,10 @@ class Judge:
     _settings: dict[tuple[int, str, str | None], str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        if self.context_of is not None and not (
-            callable(self.context_of) or isinstance(self.context_of, str)
-        ):
+        context = self.context_of
+        if context is not None and not (callable(context) or isinstance(context, str)):
             raise ConfigurationError(
-                "Expected context_of to be a function from texts to texts, or one text for all, got "
-                f"{self.context_of!r}."
+                f"Expected context_of to be a function from texts to texts, or one text for all, got {context!r}."
             )
 
     def describe(self) -> dict[str, Any]:
@@ -85,8 +82,10 @@ class Judge:
         ProviderError
             The verifier did not answer.
         """
+        context: object = query.context
         try:
-            context = self._context(query)
+            if context is None:
+                context = self.context_of(query.text) if callable(self.context_of) else self.context_of
         except Exception as error:  # noqa: BLE001  (as in `_ask`)
             return self._missing_evidence("context_of", error)
         if context is not None and not isinstance(context, str):
@@ -108,14 +107,16 @@ class Judge:
             )
         assessed = await self._ask(answered)
         if isinstance(assessed, Assessment) and assessed.attempts:
-            journal.put(key, _to_prediction(assessed, answered.prediction.label))
+            paid = Prediction(
+                label=answered.prediction.label,
+                confidence=assessed.confidence,
+                text=repr(float(assessed.native)),
+                reason=assessed.reason,
+                usage=assessed.usage,
+                attempts=assessed.attempts,
+            )
+            journal.put(key, paid)
         return assessed
-
-    def _context(self, query: Query) -> object:
-        """Return the source context of a query, or None."""
-        if query.context is not None or self.context_of is None:
-            return query.context
-        return self.context_of(query.text) if callable(self.context_of) else self.context_of
 
     async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
         try:
@@ -124,19 +125,12 @@ class Judge:
             raise  # every row would meet the first two; the last is for the caller
         except Exception as error:  # noqa: BLE001  (a method of the user's may raise anything)
             return self._missing_evidence(self.method.name, error)
+        if isinstance(assessed, Assessment):
+            return assessed.checked(self.method.name)
         if isinstance(assessed, NoEvidence):
             return assessed
-        if not isinstance(assessed, Assessment):
-            return NoEvidence(
-                reason=f"expected an Assessment or NoEvidence of {self.method.name}, got {assessed!r:.80}"
-            )
-        if not is_share(assessed.confidence):
-            return NoEvidence(
-                reason=f"expected a confidence in [0, 1] of {self.method.name}, got {assessed.confidence!r}",
-                usage=assessed.usage,
-                attempts=assessed.attempts,
-            )
-        return assessed
+        reason = f"expected an Assessment or NoEvidence of {self.method.name}, got {assessed!r:.80}"
+        return NoEvidence(reason=reason)
 
     def _missing_evidence(self, what: str, error: Exception) -> NoEvidence:
         """Return `NoEvidence` for a failure of user code; log the first with its traceback."""
@@ -155,15 +149,3 @@ class Judge:
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
         subject = self._settings[about] + json.dumps(texts)
         return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _to_prediction(assessment: Assessment, label: str | None) -> Prediction:
-    """Return the assessment as a prediction for the journal; its text is the native value."""
-    return Prediction(
-        label=label,
-        confidence=assessment.confidence,
-        text=repr(float(assessment.native)),
-        reason=assessment.reason,
-        usage=assessment.usage,
-        attempts=assessment.attempts,
-    )

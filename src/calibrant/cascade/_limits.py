@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from calibrant.cascade._checks import check_count, check_real
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
 from calibrant.inference._limits import Gate
+from calibrant.metrics._validation import check_count, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class RowLimits:
             if value is not None and name in {"max_escalations", "max_tokens"}:
                 check_count(name, value, low=0)
             elif value is not None:
-                check_real(name, value, low=0.0)
+                check_number(name, value, "[0, inf)")
 
     def reached(self, *, escalations: int, usage: Usage, unpriced: str, seconds: float) -> str:
         """Return the exceeded limit of the row; an empty text if a further model may be asked.
@@ -67,20 +67,17 @@ class RowLimits:
         """
         if self.max_escalations is not None and escalations > self.max_escalations:
             return f"max_escalations of {self.max_escalations} is reached"
-        tokens = usage.prompt_tokens + usage.completion_tokens
+        tokens, cost = usage.prompt_tokens + usage.completion_tokens, usage.cost or 0.0
         if self.max_tokens is not None and tokens >= self.max_tokens:
             return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
-        if self.max_cost is not None:
-            # A limit on money that cannot be kept must not look as if it were.
-            if unpriced:
-                return (
-                    f"no price is known for {unpriced}, so max_cost cannot be kept: set input_cost_per_token and "
-                    "output_cost_per_token among its options, or cost=0 where it is free"
-                )
-            if (usage.cost or 0.0) >= self.max_cost:
-                return (
-                    f"max_cost of {self.max_cost:g} US dollars is reached ({usage.cost or 0.0:g} US dollars)"
-                )
+        # A limit on money that cannot be kept must not look as if it were.
+        if self.max_cost is not None and unpriced:
+            return (
+                f"no price is known for {unpriced}, so max_cost cannot be kept: set input_cost_per_token and "
+                "output_cost_per_token among its options, or cost=0 where it is free"
+            )
+        if self.max_cost is not None and cost >= self.max_cost:
+            return f"max_cost of {self.max_cost:g} US dollars is reached ({cost:g} US dollars)"
         if self.deadline_seconds is not None and seconds >= self.deadline_seconds:
             return f"deadline_seconds of {self.deadline_seconds:g} has passed"
         return ""
@@ -106,12 +103,9 @@ class Purse(Gate):
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add calls that were made."""
-        tokens = usage.prompt_tokens + usage.completion_tokens
+        super().charge(usage, rows=0)
         with self._lock:
             self.requests += attempts
-            self.tokens += tokens
-            self.cost += usage.cost or 0.0
-            self.unpriced += usage.cost is None and tokens > 0
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
         """Count a row; its calls were charged before."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any, Final
 
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED
 from calibrant.cascade.methods._entailment import AutoMixEntailment
-from calibrant.cascade.methods._label_probability import LabelProbability
+from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
-from calibrant.cascade.methods._token_methods import AvgLogprob, Hybrid, Margin
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
@@ -50,14 +48,12 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
         raise ConfigurationError(
             f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
         )
-    kind = METHODS[name]
     try:
-        signature(kind).bind(**options)
+        return METHODS[name](**options)
     except TypeError as error:
         raise ConfigurationError(
-            f"The options of the confidence method {name!r} do not fit: {error}. {kind.__name__} says what it takes."
+            f"The options of the confidence method {name!r} do not fit: {error}."
         ) from error
-    return kind(**options)
 
 
 def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:

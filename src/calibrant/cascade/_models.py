@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
-from calibrant.cascade._checks import check_real, check_share, is_number
 from calibrant.core._errors import ConfigurationError
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._predictor import BasePredictor
+from calibrant.metrics._validation import check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
 _BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([kmbt]?)\s*", re.IGNORECASE)
+# An exponent with its sign is how Python writes a small number.
+_SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
 # 135m, 8b, 8x7b. Thousands are left out, for a name that holds "128k" speaks of its context.
 _NAMED: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
 # The assumed quality of a model without size, and how quality is guessed from a size (in billions).
@@ -68,12 +69,9 @@ class CascadeModel:
             raise ConfigurationError(
                 f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: {hint}."
             )
-        if self.cost is not None:
-            check_real(f"the cost of {self.label!r}", self.cost, low=0.0)
-        if self.quality is not None and check_share(f"the quality of {self.label!r}", self.quality) == 0.0:
-            raise ConfigurationError(f"Expected the quality of {self.label!r} above 0, got {self.quality!r}.")
-        if self.concurrency is not None:
-            check_real(f"the concurrency of {self.label!r}", self.concurrency, low=1)
+        for name, interval in (("cost", "[0, inf)"), ("quality", "(0, 1]"), ("concurrency", "[1, inf)")):
+            if getattr(self, name) is not None:
+                check_number(f"the {name} of {self.label!r}", getattr(self, name), interval)
         if self.size is not None:
             _parse_size(self.size, model=self.label)
 
@@ -87,18 +85,17 @@ class CascadeModel:
         """Parameter count in billions, from `size` or the model's name; None if unknown."""
         if self.size is not None:
             return _parse_size(self.size, model=self.label)
-        return _size_in_name(self.classifier.name)
+        # The last part of a path: llamacpp:/models/70b/SmolLM2-135M.gguf has 0.135.
+        match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
+        if match is None:
+            return None
+        return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
 
 
 def _parse_size(size: float | str, *, model: str) -> float:
     """Parse a parameter count into billions; `model` is for the error message."""
-    number = math.nan
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        if match is not None:
-            number = float(match[1]) * _BILLIONS[match[2].lower() or "b"]
-    elif is_number(size):
-        number = float(size)
+    match = _SIZE.fullmatch(str(size))
+    number = 0.0 if match is None else float(match[1]) * _BILLIONS[match[2].lower() or "b"]
     if not 0.0 < number < math.inf:
         raise ConfigurationError(
             f"Expected the size of {model!r} as a number of parameters such as '7b', '135m' or 7 (billions), got "
@@ -107,35 +104,18 @@ def _parse_size(size: float | str, *, model: str) -> float:
     return number
 
 
-def _size_in_name(name: str) -> float | None:
-    """Return the parameter count in a model's name, in billions, or None.
-
-    Only the last part of a path is read: ``llamacpp:/models/70b/SmolLM2-135M.gguf`` has 0.135.
-    """
-    match = _NAMED.search(re.split(r"[/\\]", name)[-1])
-    if match is None:
-        return None
-    return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
-
-
-def with_names(models_or_classifiers: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
+def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
     """Return the models with distinct names.
 
     Raises
     ------
     ConfigurationError
-        There are none, or two were models_or_classifiers the same name.
+        There are none, or two have the same `CascadeModel.name`.
     """
-    if isinstance(models_or_classifiers, Classifier | CascadeModel) or not isinstance(
-        models_or_classifiers, Sequence
-    ):
-        raise ConfigurationError(f"Expected a list of models, got {type(models_or_classifiers).__name__}.")
-    if not models_or_classifiers:
-        raise ConfigurationError("Expected at least one model in a cascade, got none.")
-    models = [
-        one if isinstance(one, CascadeModel) else CascadeModel(classifier=one)
-        for one in models_or_classifiers
-    ]
+    if not isinstance(given, Sequence) or not given:
+        got = "none" if isinstance(given, Sequence) else type(given).__name__
+        raise ConfigurationError(f"Expected a list of at least one model, got {got}.")
+    models = [one if isinstance(one, CascadeModel) else CascadeModel(classifier=one) for one in given]
     named = [model.name for model in models if model.name is not None]
     if len(set(named)) < len(named):
         raise ConfigurationError(f"Expected every model of a cascade to have its own name, got {named}.")
@@ -178,32 +158,23 @@ def escalation_places(
         raise ConfigurationError(
             f"Expected escalation_order to be one of {', '.join(get_args(EscalationOrder))}, got {order!r}."
         )
-    check_share("cost_quality_tradeoff", tradeoff)
+    check_number("cost_quality_tradeoff", tradeoff, "[0, 1]")
     places = list(range(len(models)))
-    if order == "declared":
-        return places, order
     if order == "automix":
         keys = _tradeoffs(models, tradeoff)
-    elif order == "cost":
-        keys = _all_numbers(models, "cost", order)
-        if not keys:
-            raise ConfigurationError(
-                "Expected the cost of every model with escalation_order='cost', got none: give cost=... to every "
-                "CascadeModel, or take escalation_order='declared'."
-            )
-    else:
-        keys = _all_numbers(models, "size", order)
-        # Where no size is known, the declared order is the user's own.
-        if not keys:
-            return places, "declared"
+    elif order != "declared":
+        keys = _all_numbers(models, "cost" if order == "cost" else "size", order)
+    # Where no size is known, the declared order is the user's own.
+    if order == "declared" or not keys:
+        return places, "declared"
     return sorted(places, key=keys.__getitem__), order
 
 
 def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
-    """Return one number per model, or none if no model has one; refuse gaps."""
+    """Return one number per model, or none if no model has one and the order does without; refuse gaps."""
     numbers = [model.cost if what == "cost" else model.billions for model in models]
     declared = [number for number in numbers if number is not None]
-    if not declared or len(declared) == len(numbers):
+    if len(declared) == len(numbers) or not (declared or order == "cost"):
         return declared
     missing = [model.label for model, number in zip(models, numbers, strict=True) if number is None]
     raise ConfigurationError(
@@ -216,19 +187,12 @@ def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], 
 def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
     """Return ``(1 - t) * quality + t * expense`` of each model."""
     costs = _all_numbers(models, "cost", "automix") if tradeoff else []
-    expenses = [0.5] * len(models)
-    if costs and max(costs) > min(costs):
-        least, width = min(costs), max(costs) - min(costs)  # costs are >= 0, so no difference overflows
-        expenses = [(cost - least) / width for cost in costs]
-    return [
-        (1.0 - tradeoff) * _quality(model) + tradeoff * expense
-        for model, expense in zip(models, expenses, strict=True)
-    ]
-
-
-def _quality(model: CascadeModel) -> float:
-    if model.quality is not None:
-        return model.quality
-    if model.billions is None:
-        return _QUALITY
-    return _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(model.billions / _LARGE, 1.0)
+    least, width = min(costs, default=0.0), max(costs, default=0.0) - min(costs, default=0.0)
+    keys = []
+    for place, model in enumerate(models):
+        expense = (costs[place] - least) / width if width else 0.5
+        quality = _QUALITY if model.quality is None else model.quality
+        if model.quality is None and (billions := model.billions) is not None:
+            quality = _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(billions / _LARGE, 1.0)
+        keys.append((1.0 - tradeoff) * quality + tradeoff * expense)
+    return keys

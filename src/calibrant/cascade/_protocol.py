@@ -7,14 +7,14 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade._checks import check_share
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._classifier import Classifier
+from calibrant.metrics._validation import check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,13 @@ class Assessment:
     reason: str = ""
     usage: Usage = Usage()
     attempts: int = 0
+
+    def checked(self, source: str) -> Assessment | NoEvidence:
+        """Return the assessment, or `NoEvidence` if `source` reported a confidence outside [0, 1]."""
+        if is_share(self.confidence):
+            return self
+        reason = f"expected a confidence in [0, 1] of {source}, got {self.confidence!r}"
+        return NoEvidence(reason=reason, usage=self.usage, attempts=self.attempts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +141,10 @@ class ConfidenceMethod(Protocol):
         ...
 
 
-class ShareMethod:
-    """Base class of methods that read no tokens; their native unit is the confidence."""
+class BaseMethod:
+    """Base class of methods; unless they say otherwise they read no tokens, and their unit is the confidence."""
 
+    name: ClassVar[str]
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
@@ -150,7 +158,11 @@ class ShareMethod:
         ConfigurationError
             The value is not in [0, 1].
         """
-        return check_share(self.unit, native)
+        return check_number(self.unit, native, "[0, 1]")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the method's name; subclasses add their settings."""
+        return {"method": self.name}
 
     def close(self) -> None:
         """Close nothing: the method holds nothing open."""
@@ -166,6 +178,15 @@ class Calibrator(Protocol):
     def predict(self, confidence: NDArray[np.float64], /) -> NDArray[np.float64]:
         """Return calibrated confidence in [0, 1], shape (n,), like `confidence`."""
         ...
+
+
+def is_share(value: object) -> TypeGuard[float]:
+    """Return True if `value` is a number in [0, 1], and no bool."""
+    return (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and bool(0.0 <= value <= 1.0)
+    )
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
-from urllib.parse import urlsplit
 
 import pydantic
 
@@ -166,19 +165,16 @@ class CascadeSettings(Section):
 
     file: Path | None = None
     confidence_method: Literal[
-        "avg_logprob",
-        "margin",
-        "hybrid",
-        "self_verify",
-        "automix_entailment",
-        "label_probability",
-        "learned",
+        "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
     ] = "avg_logprob"
     threshold: Share | None = None
     native_threshold: Number | None = None
     escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"
     cost_quality_tradeoff: Share = 0.3
-    token_filter: Literal["all", "stop", "label", "tool_call_args"] = "label"  # noqa: S105 (no password)
+    token_filter: Annotated[
+        Literal["all", "stop", "label", "tool_call_args"],
+        pydantic.BeforeValidator(lambda value: "label" if value == "" else value),
+    ] = "label"  # noqa: S105 (no password)
     on_error: Literal["skip", "fail"] = "skip"
     hybrid_weights: HybridWeights | None = None
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
@@ -190,11 +186,6 @@ class CascadeSettings(Section):
     max_cost: Amount | None = None
     deadline_seconds: Amount | None = None
     models: tuple[CascadeModelSettings, ...] = ()
-
-    @pydantic.field_validator("token_filter", mode="before")
-    @classmethod
-    def _read_unset(cls, token_filter: object) -> object:
-        return "label" if token_filter == "" else token_filter
 
     @pydantic.field_validator("threshold", mode="before")
     @classmethod
@@ -216,33 +207,23 @@ class CascadeSettings(Section):
     @pydantic.field_validator(*_METHODS_OF)
     @classmethod
     def _check_method(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        methods = _METHODS_OF[str(info.field_name)]
+        field, methods = info.field_name, _METHODS_OF[str(info.field_name)]
         # A wrong method is a mistake of its own, and a looper's file may name another one beside a context.
-        method = info.data.get("confidence_method", methods[0])
-        if value and method not in methods and not (info.field_name == "context" and info.data.get("file")):
+        method, has_file = info.data.get("confidence_method"), info.data.get("file") is not None
+        if value and method not in {None, *methods} and not (field == "context" and has_file):
             raise wrong(
                 f"Input should come with confidence_method = {' or '.join(map(repr, methods))}",
                 "set it, or leave it out",
             )
-        return value
-
-    @pydantic.field_validator("verifier_server_url")
-    @classmethod
-    def _check_url(cls, url: str | None, info: pydantic.ValidationInfo) -> str | None:
-        needed = info.data.get("confidence_method") == ENTAILMENT and info.data.get("file") is None
-        if (url or needed) and not _is_service(url or ""):
+        if field == "learned_file" and value is None and method == LEARNED:
+            raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
+        needed = field == "verifier_server_url" and (value or (method == ENTAILMENT and not has_file))
+        if needed and not _is_service(str(value or "")):
             raise wrong(
                 "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment",
                 "say where the verifier answers",
             )
-        return url
-
-    @pydantic.field_validator("learned_file")
-    @classmethod
-    def _check_learned(cls, file: Path | None, info: pydantic.ValidationInfo) -> Path | None:
-        if file is None and info.data.get("confidence_method") == LEARNED:
-            raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
-        return file
+        return value
 
 
 # Keys that a looper's own file may have.
@@ -261,12 +242,8 @@ LOOPER_KEYS: Final = (
 
 def _is_service(url: str) -> bool:
     """Return True if `url` is a plain service address."""
-    if any(character.isspace() or not character.isprintable() for character in url):
-        return False
     try:
-        parts = urlsplit(url)
-        port_fits = parts.port is None or parts.port > 0
+        legal = pydantic.AnyHttpUrl(url).port != 0
     except ValueError:
         return False
-    plain = not (parts.username or parts.password or "@" in parts.netloc or "?" in url or "#" in url)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain and port_fits
+    return legal and url.isprintable() and not set(" @?#") & set(url)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._judge import Judge
@@ -99,11 +99,8 @@ class _RowState:
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Keep an answer unless the current one is more confident; no evidence ranks lowest."""
-        # Of equals the later is taken: that model is asked because it is the better one.
-        least = -1.0
-        if (least if confidence is None else confidence) >= (
-            least if self.confidence is None else self.confidence
-        ):
+        new, kept = (-1.0 if one is None else one for one in (confidence, self.confidence))
+        if new >= kept:  # of equals the later is taken: that model is called because it is the better one
             self.take(prediction, confidence)
 
     def take(self, prediction: Prediction, confidence: float | None = None) -> None:
@@ -228,24 +225,26 @@ class Walk:
         position = self.policy.next_model(None, row.seen)
         while position is not None:
             # Limits are looked at between calls: one that is under way is paid for already.
-            if row.steps and (reason := self._limit_reached(row)):
-                row.stopped = f"the next model was not asked: {reason}"
-                last = row.steps[-1]
-                reasons = filter(None, (last.reason, row.stopped))
-                row.steps[-1] = replace(last, reason="; ".join(reasons))
+            if row.steps and self._is_stopped(row):
                 break
             if await self._step(row, position, self._query_for(query, self.members[position])):
                 break
             position = self.policy.next_model(position, row.seen)
         return self._result(row)
 
-    def _limit_reached(self, row: _RowState) -> str:
-        return self.limits.reached(
+    def _is_stopped(self, row: _RowState) -> bool:
+        """Return True if a limit of the row is reached, which its last step then says."""
+        reason = self.limits.reached(
             escalations=sum(step.verdict is not Verdict.FAILED for step in row.steps),
             usage=row.usage,
             unpriced=row.unpriced,
             seconds=perf_counter() - row.started,
         )
+        if reason:
+            row.stopped = f"the next model was not asked: {reason}"
+            reasons = filter(None, (row.steps[-1].reason, row.stopped))
+            row.steps[-1] = replace(row.steps[-1], reason="; ".join(reasons))
+        return bool(reason)
 
     def _query_for(self, query: Query, member: CascadeMember) -> Query:
         """Return the query under the member's prompt and template."""
@@ -280,33 +279,23 @@ class Walk:
         return row.decided
 
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
-        classifier = self.members[position].classifier
+        member = self.members[position]
+        classifier, client = member.classifier, member.classifier.client
         call = classifier.answer(query)
+        verified = self.policy.verifies(position, row.seen)
         try:
             # The first model's answer is waited for in any case: without it there is none.
             answer = await (self._in_time(row, call) if row.steps else call)
-            if self._needs_evidence(row, position):
+            if verified and not self.policy.believes(position, row.seen):
                 check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:
-            raise self._unsupported_error(self.members[position], error) from None
+            name = client.name if member.label == client.name else f"{member.label}: {client.name}"
+            raise error.under(task_section(client, self.judge.method), provider=name) from None
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
         return classifier.finished(query, answer)
-
-    def _needs_evidence(self, row: _RowState, position: int) -> bool:
-        """Return True if an answer without evidence is useless at `position`."""
-        verified = self.policy.verifies(position, row.seen)
-        return verified and not self.policy.believes(position, row.seen)
-
-    def _unsupported_error(
-        self, member: CascadeMember, error: LogprobsUnsupportedError
-    ) -> LogprobsUnsupportedError:
-        """Return the error with the member's name and its task-file section."""
-        client = member.classifier.client
-        name = client.name if member.label == client.name else f"{member.label}: {client.name}"
-        return error.under(task_section(client, self.judge.method), provider=name)
 
     async def _assess(
         self, row: _RowState, position: int, query: Query, answer: Prediction
@@ -361,18 +350,21 @@ class Walk:
 
     def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
         """Handle an answer without evidence; return True if the row ends."""
-        believed = self.policy.believes(position, row.seen)
-        if believed:
+        if self.policy.believes(position, row.seen):
             row.take(answer)
-        elif self.on_error == "fail":
+            return True
+        if self.on_error == "fail":
             row.take(replace(_NOTHING, reason=reason, text=answer.text, model=answer.model))
-        else:
-            row.offer(answer, None)
-        return believed or self.on_error == "fail"
+            return True
+        row.offer(answer, None)
+        return False
 
     def _result(self, row: _RowState) -> Prediction:
         if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
-            self._raise(row)
+            faults = "; ".join(map(str, row.systemic))
+            failure = ProviderError(f"no model could be asked: {faults}", provider=self.name, systemic=True)
+            failure.attempts = row.attempts
+            raise failure
         answer = row.answer
         reason = answer.reason
         if answer.outcome is not Outcome.OK:
@@ -391,15 +383,6 @@ class Walk:
             # They belong to one model's answer, and would make every stored row large.
             tokens=None,
         )
-
-    def _raise(self, row: _RowState) -> NoReturn:
-        failure = ProviderError(
-            "no model could be asked: " + "; ".join(map(str, row.systemic)),
-            provider=self.name,
-            systemic=True,
-        )
-        failure.attempts = row.attempts
-        raise failure
 
 
 def _step_of(

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ HONEST = {
     "samples": ["correct"] * 6 + ["incorrect"] * 2,
     "threshold": 0.7,
 }
-Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class VerifierServer(LoopbackServer):
@@ -182,6 +180,7 @@ def test_usage_that_makes_no_sense_is_left_aside(server: VerifierServer, used: o
         ({"confidence": 7}, "in [0, 1], got 7"),
         ({"confidence": float("nan")}, "in [0, 1], got nan"),
         ({"confidence": None}, "in [0, 1], got None"),
+        ({"confidence": "x" * 100_000}, "in [0, 1], got 'xxx"),
         ({"verified_count": 5}, "contradict each other"),
         ({"confidence": 0.76}, "contradict each other"),
         ({"verified_count": 9}, "not below the first"),
@@ -194,13 +193,8 @@ def test_a_lying_verifier_is_no_evidence(server: VerifierServer, change: dict[st
     server.reply = {**HONEST, **change}
     found = refused(server)
     assert reason in found.reason
+    assert len(found.reason) < 300
     assert found.attempts == 1
-
-
-def test_an_enormous_value_is_shown_in_part(server: VerifierServer) -> None:
-    """A reason is a line."""
-    server.reply = {**HONEST, "confidence": "x" * 100_000}
-    assert len(refused(server).reason) < 300
 
 
 @pytest.mark.parametrize(
@@ -330,41 +324,10 @@ async def _endless(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _announced(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": str(50 * 2**20)})
-    await response.prepare(request)
-    return response
-
-
-async def _packed(_: web.Request) -> web.StreamResponse:
-    body = zlib.compress(b'{"confidence": 1, "samples": "' + b"x" * (50 * 2**20) + b'"}')
-    return web.Response(
-        body=body, headers={"Content-Encoding": "deflate", "Content-Type": "application/json"}
-    )
-
-
-@pytest.mark.parametrize("fault", [_endless, _announced, _packed])
-def test_fifty_megabytes_are_not_read(server: VerifierServer, fault: Fault) -> None:
-    """The limit holds for announced, streamed and packed bodies."""
-    server.reply = fault
+def test_fifty_megabytes_are_not_read(server: VerifierServer) -> None:
+    """A reply above 1 MB is no evidence."""
+    server.reply = _endless
     assert "at most 1 MB" in refused(server, retry=RetryPolicy(attempts=1)).reason
-
-
-async def _cut(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "100"})
-    await response.prepare(request)
-    await response.write(b'{"confidence": 1')
-    assert request.transport is not None
-    request.transport.close()
-    return response
-
-
-def test_half_an_answer_is_no_evidence(server: VerifierServer) -> None:
-    """It is tried again like every broken one."""
-    server.reply = _cut
-    found = refused(server)
-    assert "broke off" in found.reason
-    assert found.attempts == 3
 
 
 @pytest.mark.parametrize("url", ["", None])
@@ -499,17 +462,3 @@ def test_one_verifier_is_needed(options: dict[str, Any]) -> None:
         options = {**options, "verifier": in_process("correct")[0].verifier}
     with pytest.raises(ConfigurationError, match="verifier"):
         AutoMixEntailment(**options)
-
-
-def test_many_questions_at_once_are_all_answered(server: VerifierServer) -> None:
-    """Concurrently, each by itself."""
-    method = AutoMixEntailment(server.root, retry=QUICK)
-
-    async def all_of_them() -> list[Assessment | NoEvidence]:
-        try:
-            return await asyncio.gather(*(method.assess(answered()) for _ in range(50)))
-        finally:
-            method.close()
-
-    assert all(isinstance(found, Assessment) for found in asyncio.run(all_of_them()))
-    assert len(server.asked) == 50

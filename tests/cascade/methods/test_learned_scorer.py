@@ -255,10 +255,10 @@ def test_answers_without_fitted_features_are_no_evidence(fitted: LearnedScorer, 
     ("questions", "predictions", "correct", "message"),
     [
         (["a"] * 3, [prediction()] * 3, [1, 1, 1], "only right ones among 3 rows.*Fit on more rows"),
-        ([], [], [], "none among 0 rows"),
+        ([], [], [], "at least one row"),
         (["a"], [prediction()] * 2, [0, 1], "one question per prediction, got 1 for 2"),
         (["a"] * 2, [prediction()] * 2, [0, 1, 1], "each of 2 predictions"),
-        (["a"] * 2, [prediction()] * 2, [0, 0.5], "0 or 1"),
+        (["a"] * 2, [prediction()] * 2, [0, 0.5], "only 0 and 1"),
         (["a"] * 2, [prediction(), Prediction(label=None)], [0, 1], "leave rows that failed out"),
         (["a"] * 2, [prediction(), bare()], [0, 1], "got 1 of 2 without"),
     ],
@@ -284,7 +284,7 @@ def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
             attempt()
 
 
-@pytest.mark.parametrize("n_buckets", [1, 2.0])
+@pytest.mark.parametrize("n_buckets", [1, 2.5])
 def test_the_number_of_buckets_is_checked(n_buckets: Any) -> None:
     """It is a whole number of at least two."""
     with pytest.raises(ConfigurationError, match="n_buckets"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from calibrant.cascade import SelfVerify
 from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.cascade.methods._self_verify import SELF_VERIFY_PROMPT
 from calibrant.core import ConfigurationError, Limits, Outcome, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
@@ -355,9 +353,3 @@ def test_native_values_out_of_range_are_refused(native: Any) -> None:
     assert SelfVerify().to_confidence(0.25) == 0.25
     with pytest.raises(ConfigurationError, match="grade"):
         SelfVerify().to_confidence(native)
-
-
-def test_the_default_prompt_names_six_levels() -> None:
-    """They go from 0 to 1."""
-    levels = [float(level) for level in re.findall(r"^(\d\.\d):", SELF_VERIFY_PROMPT, re.MULTILINE)]
-    assert levels == [1.0, 0.8, 0.6, 0.4, 0.2, 0.0]

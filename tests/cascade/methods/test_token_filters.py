@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade.methods._filters import kept_tokens
-from calibrant.cascade.methods._tool_calls import argument_spans
+from calibrant.cascade.methods._filters import argument_spans, kept_tokens
 from calibrant.core import LogprobsUnavailableError, Token
 
 FILTERS = ("all", "stop", "label", "tool_call_args")
@@ -169,7 +168,7 @@ ARGUMENTS = {
     "escaped quotes": ('{"arguments": {"a": "say \\"hi\\""}}', ['say \\"hi\\"']),
     "braces in a string": ('{"arguments": {"a": "}{]["}, "b": 1}', ["}{]["]),
     "backslash at the end": ('{"arguments": {"a": "x\\\\"}, "b": "y"}', ["x\\\\"]),
-    "escaped key": ('{"\\u0061rguments": {"a": "x"}}', ["x"]),
+    "no escape of JSON in a value": ('{"arguments": {"a": "\\d+"}}', ["\\d+"]),
     "empty string": ('{"arguments": {"a": "", "b": "y"}}', ['"', "y"]),
     "cut off in a value": ('{"name": "f", "arguments": {"a": "Pari', ["Pari"]),
     "cut off in a number": ('{"arguments": {"a": 12', ["12"]),
@@ -206,10 +205,12 @@ def test_empty_tokens_count_inside_a_value_only() -> None:
     assert kept("tool_call_args", *pieces) == [b"", b"\xe6", b"", b"\x97\xa5"]
 
 
-def test_hundreds_of_braces_take_bounded_work() -> None:
-    """Text that is all openings is given up on, not read over and over."""
+def test_braces_in_front_of_a_call_are_passed_over() -> None:
+    """Text that is all openings is not read over and over."""
     assert argument_spans(b"{" * 100_000) == []
-    assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == []
+    assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == [(920, 921)]
+    nested = b'{"arguments": ' * 5_000
+    assert argument_spans(nested + b"1") == [(70_000, 70_001)]
 
 
 Piece = tuple[str, bool]

@@ -134,7 +134,7 @@ def test_every_method_asks_for_an_alternative() -> None:
     ("weights", "message"),
     [
         ((0.5, 0.6), "add up to 1"),
-        ((1.5, -0.5), r"logprob_weight to be a number in \[0, 1\], got 1.5"),
+        ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5"),
         ((-0.5, 1.5), r"logprob_weight"),
         (("0.5", 0.5), "'0.5'"),
     ],
@@ -331,28 +331,6 @@ def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict
     for method in METHODS:
         assert "label-prior correction" in refused(method(), found)
         assert assess(method(), replace(found, prediction=CLASSIFIER.classify("meow"))).confidence > 0
-
-
-@given(st.lists(LOGPROBS, min_size=1, max_size=6), st.integers(0, 5), st.floats(0.0, 30.0))
-def test_a_more_probable_token_never_lowers_the_confidence(
-    logprobs: list[float], at: int, more: float
-) -> None:
-    """The others staying as they are."""
-    raised = list(logprobs)
-    raised[at % len(raised)] = min(0.0, raised[at % len(raised)] + more)
-    method = AvgLogprob(token_filter="all")
-    before, after = (
-        assess(method, answered(*(token(one, -9.0) for one in row))) for row in (logprobs, raised)
-    )
-    assert after.confidence >= before.confidence - 1e-12
-
-
-@given(st.floats(-9.0, 0.0), st.floats(0.0, 20.0), st.floats(0.0, 5.0))
-def test_a_wider_gap_never_lowers_the_confidence(best: float, gap: float, more: float) -> None:
-    """Wherever the best alternative lies."""
-    method = Margin(token_filter="all")
-    near, far = (assess(method, answered(token(best, best - width))) for width in (gap, gap + more))
-    assert far.confidence >= near.confidence - 1e-12
 
 
 @given(TOKENS, st.floats(0.0, 1.0))

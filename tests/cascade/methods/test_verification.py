@@ -188,7 +188,7 @@ def test_no_temperature_leaves_it_to_the_provider() -> None:
     [
         ({"k": 0}, "k, the samples"),
         ({"temperature": 0}, "alike"),
-        ({"temperature": -1, "k": 1}, "temperature above 0"),
+        ({"temperature": -1, "k": 1}, r"temperature in \[0, inf\)"),
         ({"options": {"temperature": 0.5}}, "temperature of Verifier"),
         ({"options": {"seed": "x"}}, "seed"),
         ({"concurrency": 0}, "concurrency"),

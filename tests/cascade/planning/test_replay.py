@@ -89,13 +89,6 @@ def test_thresholds_stand_for_a_policy() -> None:
     assert replay(0, *recorded, **given_).policy.thresholds == (0.0, 0.0)
 
 
-def test_an_explicit_zero_keeps_every_answer_that_has_a_confidence() -> None:
-    """And only those."""
-    recorded = runs(2, 50, 1)
-    kept = ~np.isnan(np.asarray(recorded[0].confidence))
-    assert replay(0.0, *recorded, costs=[0.0, 1.0]).share_small.estimate == pytest.approx(kept.mean())
-
-
 def test_a_rule_is_a_meta_verifier() -> None:
     """It routes what it does not keep, edges included in what lies above them."""
     rule = KeepRule(edges=(0.3, 0.6), keeps=(True, False, True))

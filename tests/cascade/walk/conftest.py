@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import ConfigurationError, Limits, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, fake_response
+from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
 
@@ -186,3 +188,31 @@ def build() -> Build:
         )
 
     return make
+
+
+async def no_wait(_seconds: float) -> None:
+    """Replace sleeping."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., tuple[FaultServer, Classifier]]]:
+    """Return a function that starts a server, and a classifier that calls it; all stop with the test."""
+    with ExitStack() as running:
+
+        def start(
+            name: str, *, limits: Limits | None = None, retry: RetryPolicy | None = None, **options: Any
+        ) -> tuple[FaultServer, Classifier]:
+            server = running.enter_context(FaultServer(LABELS, **options))
+            classifier = Classifier(
+                model=f"hosted_vllm/{name}",
+                labels=LABELS,
+                field="category",
+                options={"api_base": server.api_base, "api_key": "k"},
+                space="masked",
+                retry=retry or RetryPolicy(sleep=no_wait),
+                limits=limits,
+            )
+            running.callback(classifier.close)
+            return server, classifier
+
+        yield start

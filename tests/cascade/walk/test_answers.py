@@ -81,14 +81,6 @@ def test_a_confidence_at_the_threshold_is_accepted(
     assert verdicts(found)[0] == verdict
 
 
-def test_thresholds_may_be_zero_and_one(build: Build, told: Any) -> None:
-    """Zero accepts whatever has evidence; one accepts certainty alone."""
-    unsure = told(lambda _: 0.0)
-    assert build("cat", "dog", method=unsure, threshold=0).cascade.classify("t").accepted is True
-    nearly = told(lambda _: 1.0 - 1e-12)
-    assert build("cat", "dog", method=nearly, threshold=1).cascade.classify("t").accepted is False
-
-
 def test_the_methods_own_threshold_is_the_default(build: Build, told: Any) -> None:
     """Thresholds lie on [0, 1]."""
     assert build("cat", "dog", method=told(default_threshold=0.25)).cascade.thresholds == (0.25, 0.25)
@@ -136,11 +128,13 @@ class Halved:
     ("options", "message"),
     [
         ({"threshold": 1.5}, r"threshold in \[0, 1\], got 1.5.*native_threshold"),
-        ({"threshold": "0.5"}, "threshold to be a finite number"),
+        ({"threshold": "0.5"}, "threshold to be a number"),
         ({"native_threshold": 0.5}, "logarithm"),
         ({"threshold": 0.5, "native_threshold": -1.0}, "got threshold and native_threshold"),
         ({"threshold": [0.5, 0.5, 0.5]}, r"\(2; 1 take the last"),
         ({"on_error": "ignore"}, "'skip' or 'fail'"),
+        ({"cost_quality_tradeoff": 1.1}, "cost_quality_tradeoff"),
+        ({"escalation_order": "largest"}, "small_to_large, size, declared, cost, automix"),
         ({"method": "certainty"}, "avg_logprob, margin, hybrid"),
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
@@ -186,19 +180,6 @@ def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> No
     assert (skipped.label, len(skipped.steps)) == ("dog", 2)
 
 
-def test_unsure_models_return_the_most_confident_answer(build: Build) -> None:
-    """The last answer is not taken, and none is accepted."""
-    found = build(("cat", 0.55), ("dog", 0.65), ("cat", 0.6)).cascade.classify("t")
-    assert (found.label, found.confidence, found.accepted) == ("dog", 0.65, False)
-    assert verdicts(found) == ["escalated"] * 3
-    assert found.outcome is Outcome.OK
-
-
-def test_of_equally_confident_answers_the_later_is_returned(build: Build, told: Any) -> None:
-    """The later model is asked because it is the better one."""
-    assert build("cat", "dog", method=told(lambda _: 0.5)).cascade.classify("t").label == "dog"
-
-
 def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) -> None:
     """Any answer with a confidence comes before it, and it is never passed off as sure."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
@@ -230,10 +211,13 @@ def test_a_verifier_that_is_down_is_no_evidence(build: Build, told: Any) -> None
     assert (found.steps[0].reason, found.attempts, found.accepted) == ("verifier: is down.", 4, False)
 
 
-@pytest.mark.parametrize(
+FAULTS = pytest.mark.parametrize(
     ("first", "outcome"),
     [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
 )
+
+
+@FAULTS
 def test_a_model_that_gives_no_answer_is_skipped(
     build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
 ) -> None:
@@ -246,10 +230,7 @@ def test_a_model_that_gives_no_answer_is_skipped(
     assert step.reason
 
 
-@pytest.mark.parametrize(
-    ("first", "outcome"),
-    [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
-)
+@FAULTS
 def test_on_error_fail_ends_rows_without_answer(
     build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
 ) -> None:
@@ -393,7 +374,7 @@ def test_token_methods_refuse_models_without_tokens(told: Any, settings: dict[st
     [
         ([], "at least one model"),
         ([object()], "Expected a Classifier.*got object"),
-        (7, "list of models"),
+        (7, "list of at least one model"),
     ],
 )
 def test_a_cascade_needs_models(told: Any, given: Any, message: str) -> None:
@@ -417,12 +398,6 @@ def test_models_over_other_labels_are_refused(told: Any) -> None:
     ]
     with pytest.raises(ConfigurationError, match="labels of 'fake #1', in their order"):
         Cascade(models, method=told())
-
-
-def test_one_model_alone_is_judged(build: Build) -> None:
-    """There is nobody to escalate to."""
-    assert build(("cat", 0.6)).cascade.classify("t").accepted is False
-    assert build(("cat", 0.9)).cascade.classify("t").accepted is True
 
 
 class Route:
@@ -606,6 +581,7 @@ def _fail(*_: Any) -> Any:
         (lambda _: None, "expected an Assessment or NoEvidence of told, got None"),
         (lambda _: Assessment(confidence=math.nan, native=0.0), "in [0, 1] of told, got nan"),
         (lambda _: Assessment(confidence="0.9", native=0.9), "in [0, 1] of told, got '0.9'"),  # type: ignore[arg-type]
+        (lambda _: Assessment(confidence=7.0, native=0.0), "in [0, 1] of told, got 7.0"),
     ],
 )
 def test_results_outside_the_protocol_are_no_evidence(
@@ -641,12 +617,6 @@ def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
     assert built.calls == [1]
 
 
-def test_contexts_for_all_are_told_apart(build: Build) -> None:
-    """Their texts tell them apart."""
-    one, other = (build("cat", context_of=context).cascade for context in ("one", "other"))
-    assert one.fingerprint() != other.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("context_of", "reason"),
     [
@@ -673,54 +643,3 @@ def test_a_fault_of_a_method_is_logged_once(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "told failed" in record.message
-
-
-@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_the_account_is_the_sum_of_all_calls(build: Build, told: Any, say: Any, data: st.DataObject) -> None:
-    """Of any rows, models and verifiers: what clients were asked is what predictions and gate say."""
-    count = data.draw(st.integers(1, 3))
-    verifier = data.draw(st.integers(0, 3))
-    tokens = [data.draw(st.integers(0, 50)) for _ in range(count)]
-    costs = [data.draw(st.sampled_from([0.0, 0.25, 1.0])) for _ in range(count)]
-    rows = [data.draw(st.lists(st.integers(0, 10), min_size=count, max_size=count)) for _ in range(4)]
-
-    def rule(model: int) -> Callable[[str], Any]:
-        def answer(text: str) -> Any:
-            sure = rows[int(text)][model] / 10
-            return DOWN if sure == 0 else say("cat", sure, tokens=tokens[model], cost=costs[model])
-
-        return answer
-
-    built = build(*[rule(model) for model in range(count)], method=told(calls=verifier))
-    found = built.cascade.classify_many([str(number) for number in range(4)])
-    answered = [
-        sum(rows[int(request.messages[1]["content"])][model] > 0 for request in client.requests)
-        for model, client in enumerate(built.clients)
-    ]
-    verified = len(built.method.asked)
-    assert verified == sum(answered)
-    gate = built.cascade.meter
-    assert sum(row.attempts for row in found) == sum(built.calls) + verifier * verified == gate.requests
-    expected = (
-        sum(number * one for number, one in zip(answered, tokens, strict=True)) + 100 * verifier * verified
-    )
-    assert sum(row.usage.prompt_tokens for row in found) == expected == gate.tokens
-    cost = sum(number * one for number, one in zip(answered, costs, strict=True))
-    assert sum(row.usage.cost or 0.0 for row in found) == cost == gate.cost
-    for row in found:
-        assert sum((step.usage for step in row.steps), Usage()) == row.usage
-        assert sum(step.attempts for step in row.steps) == row.attempts
-
-
-@pytest.mark.parametrize("lie", [7.0, -0.1, math.nan, math.inf])
-def test_a_confidence_that_cannot_be_is_no_evidence(build: Build, told: Any, lie: float) -> None:
-    """A method, or a verifier behind it, that lies."""
-    found = build("cat", ("dog", 0.9), method=told(lambda answered: lie if _is(answered, "a") else 0.9))
-    prediction = found.cascade.classify("t")
-    assert verdicts(prediction) == ["no_evidence", "accepted"]
-    assert "expected a confidence in [0, 1] of told" in prediction.steps[0].reason
-
-
-def _is(answered: Any, name: str) -> bool:
-    return bool(answered.classifier.client.name == name)

@@ -15,7 +15,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, Stop
+from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError
 from calibrant.core._predictor import Query
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
@@ -341,6 +341,8 @@ SETTINGS: list[Mapping[str, Any]] = [
     {"deadline_seconds": 1.0},
     {"verify_last": False},
     {"context_of": str.upper},
+    {"context_of": "one"},
+    {"context_of": "other"},
     {"models": [{"name": "x"}, {}]},
     {"models": [{"cost": 0}, {}]},
     {"models": [{"size": 7}, {"size": 1}]},
@@ -444,29 +446,3 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
     clients, owners = models()
     Cascade(owners, method="margin").close()
     assert (method.closed, [client.closed for client in clients]) == (2, [False, False])
-
-
-def test_a_stopped_batch_goes_on_where_it_was(build: Build, tmp_path: Path) -> None:
-    """And ends with what one run, row by row, gives."""
-    serial = BatchEvaluator(build(unsure, sure).cascade, concurrency=1).evaluate(ROWS).predictions
-    built = build(unsure, sure, client={"latency": 0.001})
-    stop = Stop()
-
-    def enough(progress: Any) -> None:
-        if progress.rows:
-            stop.request("enough")
-
-    first = build(
-        lambda text: (stop.request("enough"), unsure(text))[1] if text.endswith("12") else unsure(text), sure
-    )
-    BatchEvaluator(first.cascade, concurrency=4).evaluate(
-        ROWS, out=tmp_path / "run", stop=stop, on_progress=enough
-    )
-    asked = first.calls[0]
-    assert 12 < asked < 30
-    BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
-    assert asked + built.calls[0] == 30
-    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    assert [(line["label"], line["confidence"]) for line in lines] == [
-        (row.label, row.confidence) for row in serial
-    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,8 +9,8 @@ import pytest
 from calibrant.cascade import Cascade
 from calibrant.core import Limits, Outcome
 from calibrant.core._prediction import Verdict
-from calibrant.inference import Classifier, RetryPolicy
-from fault_server import Fault, FaultServer
+from calibrant.inference import RetryPolicy
+from fault_server import Fault
 
 LABELS = ["cat", "dog"]
 FAULTS: list[tuple[str | Fault, Outcome | None]] = [
@@ -28,39 +26,14 @@ FAULTS: list[tuple[str | Fault, Outcome | None]] = [
 ]
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., tuple[FaultServer, Classifier]]]:
-    """Return a function that starts a server, and a classifier that asks it; all stop with the test."""
-    with ExitStack() as running:
-
-        def start(
-            name: str, *, limits: Limits | None = None, **options: Any
-        ) -> tuple[FaultServer, Classifier]:
-            server = running.enter_context(FaultServer(LABELS, **options))
-            classifier = Classifier(
-                model=f"hosted_vllm/{name}",
-                labels=LABELS,
-                field="category",
-                options={"api_base": server.api_base, "api_key": "k"},
-                space="masked",
-                retry=RetryPolicy(attempts=1),
-                limits=limits,
-            )
-            running.callback(classifier.close)
-            return server, classifier
-
-        yield start
-
-
 @pytest.mark.parametrize(("fault", "outcome"), FAULTS, ids=lambda value: str(getattr(value, "kind", value)))
 def test_the_next_server_answers_after_any_fault(
     serve: Any, told: Any, fault: str | Fault, outcome: Outcome | None
 ) -> None:
     """The step says what happened; None is an answer nobody can judge. Every request is counted."""
-    bad, first = serve(
-        "small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, limits=Limits(call_seconds=1.0)
-    )
-    good, second = serve("large", answers={"t": ("dog", 0.95)})
+    once = {"limits": Limits(call_seconds=1.0), "retry": RetryPolicy(attempts=1)}
+    bad, first = serve("small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, **once)
+    good, second = serve("large", answers={"t": ("dog", 0.95)}, **once)
     found = Cascade([first, second], method=told()).classify("t")
     assert (found.label, found.confidence, found.accepted) == ("dog", pytest.approx(0.95), True)
     step = found.steps[0]
@@ -76,18 +49,6 @@ def test_the_next_server_answers_after_any_fault(
 
 def test_retries_of_a_server_are_counted(serve: Any, told: Any) -> None:
     """Two faults and an answer are three calls."""
-    server, classifier = serve("small", answers={"t": ("cat", 0.9)}, faults=["500", "503"])
-
-    async def at_once(_seconds: float) -> None:
-        pass
-
-    patient = Classifier(
-        model=classifier.client,
-        labels=LABELS,
-        field="category",
-        options=classifier.options,
-        space="masked",
-        retry=RetryPolicy(attempts=4, sleep=at_once),
-    )
+    server, patient = serve("small", answers={"t": ("cat", 0.9)}, faults=["500", "503"])
     found = Cascade([patient], method=told()).classify("t")
     assert (found.label, found.attempts, server.counts["t"]) == ("cat", 3, 3)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibrant.cascade import Cascade
 from calibrant.cascade._models import CascadeModel
@@ -102,7 +98,7 @@ def test_without_any_size_the_list_says_the_order(build: Build) -> None:
     [
         ("small_to_large", [{"size": 7}, {}], "the size of every model.*but b has none.*'declared'"),
         ("cost", [{"cost": 1}, {}, {}], "the cost of every model.*but b, c have none"),
-        ("cost", [{}, {}], "the cost of every model.*got none"),
+        ("cost", [{}, {}], "the cost of every model.*a, b have none"),
         ("automix", [{"cost": 1}, {}], "the cost of every model.*but b has none"),
     ],
 )
@@ -163,41 +159,6 @@ def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
     """Quality alone decides at a trade-off of 0."""
     models = [{"quality": 0.9, "cost": 1}, {"quality": 0.4}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0) == "ba"
-
-
-@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@given(
-    models=st.lists(st.tuples(st.floats(0, 1e300), st.floats(0.01, 1.0)), min_size=2, max_size=4),
-    tradeoff=st.floats(0.0, 1.0),
-)
-def test_dominated_models_never_come_later(
-    told: Any, models: list[tuple[float, float]], tradeoff: float
-) -> None:
-    """The trade-off matters only where cost and quality disagree."""
-    listed = [
-        named("m", cost=cost, quality=quality, name=str(number))
-        for number, (cost, quality) in enumerate(models)
-    ]
-    cascade = Cascade(listed, method=told(), escalation_order="automix", cost_quality_tradeoff=tradeoff)
-    asked = [models[int(name)] for name in cascade.models]
-    assert sorted(asked) == sorted(models)
-    for first, second in combinations(asked, 2):
-        # Gaps that rounding could hide are no gaps.
-        cheaper = second[0] < first[0] - 1e-6 * max(cost for cost, _ in models)
-        assert not (cheaper and second[1] < first[1] - 1e-9)
-
-
-@pytest.mark.parametrize("tradeoff", [1.1])
-def test_a_tradeoff_outside_its_range_is_refused(build: Build, tradeoff: Any) -> None:
-    """It is checked whether or not the order needs it."""
-    with pytest.raises(ConfigurationError, match="cost_quality_tradeoff"):
-        build("cat", cost_quality_tradeoff=tradeoff)
-
-
-def test_an_unknown_order_is_refused(build: Build) -> None:
-    """The message names those there are."""
-    with pytest.raises(ConfigurationError, match="small_to_large, size, declared, cost, automix"):
-        build("cat", escalation_order="largest")
 
 
 @pytest.mark.parametrize(

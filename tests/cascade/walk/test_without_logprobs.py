@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from calibrant.cascade import AvgLogprob, Cascade
 from calibrant.core import Limits, LogprobsUnsupportedError, Outcome
 from calibrant.core._prediction import Verdict
-from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
+from calibrant.inference import Classifier, Provider, RoutedClient
 from calibrant.routing import FixedRouter
 from fault_server import FaultServer
 
@@ -21,32 +20,6 @@ Serve = Callable[..., tuple[FaultServer, Classifier]]
 LABELS = ["cat", "dog"]
 REFUSED = LogprobsUnsupportedError("UnsupportedParamsError: logprobs.", provider="x")
 TEXTS = [f"text {number}" for number in range(100)]
-
-
-async def no_wait(_seconds: float) -> None:
-    """Replace sleeping."""
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Return a function that starts a server, and a classifier that asks it; all stop with the test."""
-    with ExitStack() as running:
-
-        def start(name: str, **options: Any) -> tuple[FaultServer, Classifier]:
-            server = running.enter_context(FaultServer(LABELS, **options))
-            classifier = Classifier(
-                model=f"hosted_vllm/{name}",
-                labels=LABELS,
-                field="category",
-                options={"api_base": server.api_base, "api_key": "k"},
-                space="masked",
-                retry=RetryPolicy(sleep=no_wait),
-                limits=Limits(concurrency=4),
-            )
-            running.callback(classifier.close)
-            return server, classifier
-
-        yield start
 
 
 def failure(cascade: Cascade) -> LogprobsUnsupportedError:
@@ -97,7 +70,7 @@ def test_refusals_after_answers_are_row_data(build: Build) -> None:
 
 def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
     """The first row is asked about twice, like every one whose evidence is missing; few others were begun."""
-    small, first = serve("small", faults=lambda _number, _body: "no_logprobs")
+    small, first = serve("small", faults=lambda _number, _body: "no_logprobs", limits=Limits(concurrency=4))
     large, second = serve("large")
     error = failure(Cascade([first, second], method="label_probability"))
     assert str(error).startswith("hosted_vllm/small: Its answers come without token log-probabilities.")
@@ -158,7 +131,6 @@ def test_runs_end_when_all_providers_lack_logprobs(serve: Serve) -> None:
             model=RoutedClient(providers, router=FixedRouter(list(clients))),
             labels=LABELS,
             field="category",
-            retry=RetryPolicy(sleep=no_wait),
         )
         return Cascade([routed, large], method="label_probability", escalation_order="declared")
 

@@ -1,19 +1,126 @@
-"""The exact frontier of cost against performance between a small and a large model."""
+"""Exact frontiers of cost against performance, of a small and a large model, and benefit per cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade._checks import check_count
-from calibrant.cascade.automix._hull import Corners, rising_hull
-from calibrant.cascade.automix._routing_checks import Array, PairedRows, bin_numbers
-from calibrant.metrics._validation import check_values
+from calibrant.cascade.automix._rows import Array, PairedRows, bin_numbers
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_count, check_number, check_values
 
 Action = Literal["small", "large", "verify"]
+
+# Means are off by some units in the last place: a budget may miss an end by as little.
+_ALMOST: Final = 1.0 - 1e-9
+# Sums that are added up step by step are off by a few units in the last place of their size.
+_ROUNDING: Final = 8 * float(np.finfo(np.float64).eps)
+_FRONTIER = (
+    "Look at `routing_frontier` instead: it says what each cost buys whichever model is better or dearer."
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Corners:
+    """The break points of a frontier.
+
+    Between two corners the best is a straight line, reached by randomising between their policies; beyond
+    the last one more cost buys nothing.
+
+    Attributes
+    ----------
+    cost, performance : ndarray of shape (m,), m >= 1
+        Expected per row at every break point; both ascend strictly, and the slope falls strictly.
+    """
+
+    cost: Array = field(compare=False)
+    performance: Array = field(compare=False)
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} points, cost {self.cost[0]:.6g} to {self.cost[-1]:.6g}, "
+            f"performance {self.performance[0]:.6g} to {self.performance[-1]:.6g})"
+        )
+
+    @property
+    def price(self) -> Array:
+        """Slope of each segment, performance per unit of cost, shape (m - 1,); strictly decreasing."""
+        return np.diff(self.performance) / np.diff(self.cost)
+
+    def at(self, cost: float) -> float:
+        """Return the best performance that costs at most `cost` per row; randomised between break points.
+
+        Raises
+        ------
+        ConfigurationError
+            Less than the cheapest policy costs, or not a number.
+        """
+        return float(np.interp(self._check_cost(cost), self.cost, self.performance))
+
+    def _check_cost(self, cost: float) -> float:
+        budget = check_number("cost", cost, "(-inf, inf)")
+        if budget < self.cost[0] * _ALMOST:
+            raise ConfigurationError(
+                f"Expected a cost of at least {self.cost[0]:.6g}, which the cheapest policy takes per row, got "
+                f"{budget!r}: raise it."
+            )
+        return budget
+
+    def _points_around(self, cost: float) -> tuple[int, int, float]:
+        """Return the points on either side of a budget, and the share of the upper one."""
+        budget = self._check_cost(cost)
+        upper = int(np.searchsorted(self.cost, budget))
+        if upper in {0, len(self)}:
+            end = min(upper, len(self) - 1)
+            return end, end, 0.0
+        share = (budget - self.cost[upper - 1]) / (self.cost[upper] - self.cost[upper - 1])
+        return upper - 1, upper, float(share)
+
+    def _check_point(self, point: int) -> int:
+        """Return the position of a break point, from 0; negative numbers count from the dearest."""
+        if not -len(self) <= point < len(self):
+            raise ConfigurationError(f"Expected a point in [0, {len(self)}), got {point!r}.")
+        return point % len(self)
+
+
+def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
+    """Return the positions of the corners of the upper hull, up to the best point.
+
+    Parameters
+    ----------
+    cost, performance : ndarray of shape (n,), n >= 1
+        Finite. Among equal points the first counts.
+
+    Returns
+    -------
+    ndarray of shape (m,), 1 <= m <= n
+        From the cheapest corner to the best; cost and performance both rise strictly, and the slope falls
+        strictly. Points on a segment between two corners are left out.
+    """
+    order = np.lexsort((-performance, cost))  # stable: the first of equal points stays first
+    # Only points better than all cheaper ones can be corners.
+    tall, wide = _ROUNDING * np.abs(performance).max(), _ROUNDING * np.abs(cost).max()
+    best = np.maximum.accumulate(performance[order])
+    order = order[np.concatenate(([True], performance[order][1:] > best[:-1] + tall))]
+    x, y = cost[order].tolist(), performance[order].tolist()
+    corners: list[int] = []
+    for new in range(len(x)):
+        while corners and x[new] - x[corners[-1]] <= wide:
+            corners.pop()  # better at the same cost
+        while len(corners) >= 2:
+            a, b = corners[-2], corners[-1]
+            run, rise = x[new] - x[a], y[new] - y[a]
+            if (y[b] - y[a]) * run - rise * (x[b] - x[a]) > tall * run + wide * rise:
+                break
+            corners.pop()
+        corners.append(new)
+    return order[corners]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +156,7 @@ class SignalBins:
         return np.maximum(np.searchsorted(self.values, values, side="right") - 1, 0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class RoutingPolicy:
     """Routing policy of two models: the small one, the large one, or by signal.
 
@@ -69,19 +176,13 @@ class RoutingPolicy:
         Expected per row, on the rows the policy was planned on.
     """
 
-    bins: SignalBins
+    bins: SignalBins = field(repr=False)
     small: float
     large: float
     verify: float
-    route: Array = field(compare=False)
+    route: Array = field(compare=False, repr=False)
     cost: float
     performance: float
-
-    def __repr__(self) -> str:
-        return (
-            f"RoutingPolicy(small={self.small:.4g}, large={self.large:.4g}, verify={self.verify:.4g}, "
-            f"bins={len(self.route)}, cost={self.cost:.6g}, performance={self.performance:.6g})"
-        )
 
     def route_probability(self, signal: ArrayLike) -> Array:
         """Return each row's probability of escalation given its signal, shape (n,)."""
@@ -113,9 +214,6 @@ class RoutingPolicy:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RoutingFrontier(Corners):
     """Cost-performance frontier of two models: break points and their policies.
-
-    Between two corners the best is a straight line, reached by randomising between their policies; beyond
-    the last one more cost buys nothing.
 
     Attributes
     ----------
@@ -246,12 +344,15 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     # Rows of equal signal cannot be told apart, so that they share a bin.
     n = len(values)
     if k is not None:
-        k = check_count("k", k)
+        k = check_count("k", k, low=1)
         values = bin_numbers(values, k, name="signal") / k
     levels, bin_of = np.unique(values, return_inverse=True)
     gain = np.bincount(bin_of, weights=rows.gain).astype(np.float64)  # for the type checker
     dear = np.bincount(bin_of, weights=rows.large_cost).astype(np.float64)
-    order = np.arange(len(levels)) if thresholds_only else _by_worth(gain, dear)
+    order = np.arange(len(levels))
+    if not thresholds_only:  # by falling gain per cost; the least sure first among equals
+        gainful = np.where(gain > 0.0, np.inf, -np.inf)
+        order = np.argsort(-np.divide(gain, dear, out=gainful, where=dear > 0.0), kind="stable")
     asked, base = rows.small_cost.mean(), rows.small.mean()
     looked = asked + rows.verifier_cost.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
@@ -269,9 +370,107 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _by_worth(gain: Array, dear: Array) -> NDArray[np.intp]:
-    """Return the bins by decreasing gain per cost; the least confident first among equals."""
-    free = dear == 0.0
-    worth = gain / np.where(free, 1.0, dear)
-    worth[free] = np.where(gain[free] > 0.0, np.inf, -np.inf)
-    return np.argsort(-worth, kind="stable")
+def ibc(*, performance: float, cost: float, small_performance: float, small_cost: float) -> float:
+    """Return the performance gained per unit of cost over always using the small model.
+
+    Parameters
+    ----------
+    performance : float
+        Mean performance of the method, in any unit.
+    cost : float
+        What it costs per row, above `small_cost`.
+    small_performance, small_cost : float
+        The same of the small model alone.
+
+    Returns
+    -------
+    float
+        ``(performance - small_performance) / (cost - small_cost)``, negative where the method is worse.
+
+    Raises
+    ------
+    ConfigurationError
+        NaN, infinite, a negative cost, or a method that costs no more than the small model: the ratio
+        then says nothing about its worth.
+
+    References
+    ----------
+    Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963,
+    section 4 (incremental benefit per cost).
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ibc
+    >>> round(ibc(performance=0.8, cost=6.0, small_performance=0.6, small_cost=1.0), 6)
+    0.04
+    """
+    return _benefit(performance, cost, small_performance, small_cost)
+
+
+def ibc_lift(
+    *,
+    performance: float,
+    cost: float,
+    small_performance: float,
+    small_cost: float,
+    large_performance: float,
+    large_cost: float,
+) -> float:
+    """Return the relative gain per unit of cost of a method over mixing the two models blindly.
+
+    Parameters
+    ----------
+    performance, cost : float
+        Of the method, per row.
+    small_performance, small_cost : float
+        Of always using the small model.
+    large_performance, large_cost : float
+        Of always using the large one; both larger than the small model's.
+
+    Returns
+    -------
+    float
+        ``(IBC of the method - IBC of the large model) / IBC of the large model``, as a ratio: 0 for a
+        method on the line between the two models, 0.5 for half as much again per unit of cost.
+
+    Raises
+    ------
+    ConfigurationError
+        NaN or infinite; the method costs no more than the small model; or the large model is not better or
+        not dearer, so that there is nothing a lift could be relative to.
+
+    References
+    ----------
+    Aggarwal, Madaan et al. (2023). AutoMix: Automatically Mixing Language Models. arXiv:2310.12963.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ibc_lift
+    >>> small = {"small_performance": 0.6, "small_cost": 1.0}
+    >>> large = {"large_performance": 0.85, "large_cost": 11.0}
+    >>> round(ibc_lift(performance=0.8, cost=6.0, **small, **large), 6)
+    0.6
+    """
+    base = _benefit(large_performance, large_cost, small_performance, small_cost, of="large_")
+    if base <= 0.0:
+        raise ConfigurationError(
+            f"Expected large_performance above small_performance, got {large_performance!r} and "
+            f"{small_performance!r}: an IBC lift is relative to what the large model gains, and it gains nothing. "
+            f"{_FRONTIER}"
+        )
+    return (_benefit(performance, cost, small_performance, small_cost) - base) / base
+
+
+def _benefit(
+    performance: float, cost: float, small_performance: float, small_cost: float, *, of: str = ""
+) -> float:
+    """Return the performance gained per unit of cost; `of` begins the names of the first two in messages."""
+    gained = check_number(f"{of}performance", performance, "(-inf, inf)")
+    gained -= check_number("small_performance", small_performance, "(-inf, inf)")
+    extra = check_number(f"{of}cost", cost, "[0, inf)") - check_number("small_cost", small_cost, "[0, inf)")
+    if extra <= 0.0:
+        raise ConfigurationError(
+            f"Expected {of}cost above small_cost, got {cost!r} and {small_cost!r}: benefit per cost is not defined "
+            f"where nothing is paid in addition. {_FRONTIER}"
+        )
+    return gained / extra

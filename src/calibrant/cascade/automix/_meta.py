@@ -11,10 +11,10 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.cascade._checks import check_real
 from calibrant.cascade.automix._frontier import routing_frontier
-from calibrant.cascade.automix._routing_checks import Array, Bools, PairedRows, check_scores
+from calibrant.cascade.automix._rows import Array, Bools, PairedRows, check_scores
 from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.metrics._validation import check_number
 
 _SHOWN: Final = 6  # corners of a frontier in a message
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
@@ -50,7 +50,7 @@ class MetaVerifier(ABC):
             )
         for name, value in (("price", price), ("budget", budget)):
             if value is not None:
-                check_real(name, value, low=0.0)
+                check_number(name, value, "[0, inf)")
         if isinstance(fixed_answers, str):
             raise ConfigurationError(
                 f"Expected fixed_answers to be a list of answers, got the text {fixed_answers!r}: put it in a list."

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.cascade.automix._routing_checks import Array, Bools
+from calibrant.cascade.automix._rows import Array, Bools
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.metrics._validation import check_number
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]*")
 _REQUIRED: Final = ("discount", "values", "states", "actions", "observations")
@@ -80,8 +81,7 @@ class PomdpSpecification:
                 raise ConfigurationError(
                     f"Expected each row of {name} to hold probabilities that sum to 1, got sums {table.sum(axis=-1)}."
                 )
-        if not 0.0 <= self.discount <= 1.0:
-            raise ConfigurationError(f"Expected discount in [0, 1], got {self.discount!r}.")
+        check_number("discount", self.discount, "[0, 1]")
 
 
 def read_pomdp(path: str | Path) -> PomdpSpecification:
@@ -115,13 +115,17 @@ def read_pomdp(path: str | Path) -> PomdpSpecification:
     ([0.28, -0.08], [True, False])
     """
     place = Path(path)
+    reader = _PomdpReader()
     try:
         text = place.read_text(encoding="utf-8")
+        return reader.read(text.splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"Expected a POMDP file of UTF-8 text that can be read: {error}.", path=place
         ) from error
-    return _PomdpReader(text, place).read()
+    except ValueError as error:
+        message = str(error).rstrip(".")
+        raise DataError(f"{message}: correct the file.", path=place, line=reader.line) from error
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:
@@ -129,7 +133,7 @@ def _check_names(kind: str, names: Sequence[str]) -> None:
     if not names or not legal or len(set(names)) != len(names):
         raise ConfigurationError(
             f"Expected {kind} to be different names of letters, digits, '_', '.' and '-', beginning with a letter and "
-            f"none of the format's own words, got {names!r}"
+            f"none of the format's own words, got {names!r}."
         )
 
 
@@ -139,28 +143,55 @@ def _are_probabilities(table: Array) -> Bools:
     return valid
 
 
-class _PomdpReader:
-    """Parser of a POMDP file; errors name the line of the entry."""
+def _probabilities(name: str, row: Array) -> Array:
+    """Return a row of probabilities; ValueError if it is none."""
+    if not _are_probabilities(row):
+        raise ValueError(
+            f"Expected the probabilities of '{name}' to be at least 0 and sum to 1, got {row.tolist()}"
+        )
+    return row
 
-    def __init__(self, text: str, path: Path) -> None:
-        self._path = path
-        self._text = text.splitlines()
-        self._line = 1
+
+def _numbers(name: str, words: list[str], shape: tuple[int, ...]) -> Array:
+    numbers = []
+    for word in words:
+        try:
+            numbers.append(float(word))
+        except ValueError:
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            raise ValueError(f"Expected a finite number, got {word!r}")
+    if len(numbers) != math.prod(shape):
+        raise ValueError(f"Expected {math.prod(shape)} numbers for '{name}', got {len(numbers)}")
+    return np.array(numbers).reshape(shape)
+
+
+class _PomdpReader:
+    """Parser of a POMDP file, which raises ValueError for a mistake.
+
+    Attributes
+    ----------
+    line : int
+        Line of the entry that was read last.
+    """
+
+    def __init__(self) -> None:
+        self.line = 1
         self._given: dict[str, Any] = {}  # what the entries before the tables say, by their first word
         self._tables: dict[str, Array] = {}
         # The line that each row of probabilities is from; 0 where none gave it.
         self._lines: dict[str, NDArray[np.intp]] = {}
 
-    def read(self) -> PomdpSpecification:
+    def read(self, lines: Sequence[str]) -> PomdpSpecification:
         """Read everything, and check that nothing is missing and all probabilities sum to 1."""
-        for head, words in self._entries():
+        for head, words in self._entries(lines):
             if head in _AXES:
                 self._read_table(head, words)
             elif head in self._given:
-                self._fail(f"Expected {head!r} once, got it again")
+                raise ValueError(f"Expected {head!r} once, got it again")
             else:
                 self._given[head] = self._read_head(head, words)
-        self._line = max(len(self._text), 1)
+        self.line = max(len(lines), 1)
         self._need(_REQUIRED, "the end of the file")
         for kind in ("T", "O"):
             self._check_rows(kind)
@@ -176,11 +207,11 @@ class _PomdpReader:
             discount=self._given["discount"],
         )
 
-    def _entries(self) -> Iterator[tuple[str, list[str]]]:
+    def _entries(self, lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield the first word of each entry and the words behind its colon; remember its line."""
         words = [
             (word, number)
-            for number, line in enumerate(self._text, start=1)
+            for number, line in enumerate(lines, start=1)
             for word in line.split("#", 1)[0].replace(":", " : ").split()
         ]
         starts = [
@@ -189,34 +220,26 @@ class _PomdpReader:
             if word in _ENTRIES and mark == ":"
         ]
         if words and starts[:1] != [0]:
-            self._line = words[0][1]
-            self._fail(f"Expected an entry, a known word and ':', such as 'states: a b', got {words[0][0]!r}")
+            first, self.line = words[0]
+            raise ValueError(f"Expected an entry, a known word and ':', such as 'states: a b', got {first!r}")
         for begin, end in pairwise([*starts, len(words)]):
-            head, self._line = words[begin]
+            head, self.line = words[begin]
             yield head, [word for word, _ in words[begin + 2 : end]]
 
     def _read_head(self, head: str, words: list[str]) -> object:
         if head == "discount":
-            discount = float(self._numbers(head, words, ())[()])
-            if not 0.0 <= discount <= 1.0:
-                self._fail(f"Expected discount in [0, 1], got {discount:g}")
-            return discount
+            return check_number("discount", float(_numbers(head, words, ())[()]), "[0, 1]")
         if head == "values":
             if words not in (["reward"], ["cost"]):
-                self._fail(f"Expected values to be 'reward' or 'cost', got {' '.join(words)!r}")
+                raise ValueError(f"Expected values to be 'reward' or 'cost', got {' '.join(words)!r}")
             return 1.0 if words == ["reward"] else -1.0
-        return self._read_start(words) if head == "start" else self._read_names(head, words)
-
-    def _read_names(self, kind: str, words: list[str]) -> tuple[str, ...]:
+        if head == "start":
+            return self._read_start(words)
         if len(words) == 1 and words[0].isdigit():
-            count = int(words[0])
-            if not 1 <= count <= _MOST_NAMES:
-                self._fail(f"Expected 1 to {_MOST_NAMES} {kind}, got {words[0]}")
-            return tuple(f"{kind[:-1]}{i}" for i in range(count))
-        try:
-            _check_names(kind, words)
-        except ConfigurationError as error:
-            self._fail(str(error))
+            if not 1 <= int(words[0]) <= _MOST_NAMES:
+                raise ValueError(f"Expected 1 to {_MOST_NAMES} {head}, got {words[0]}")
+            return tuple(f"{head[:-1]}{i}" for i in range(int(words[0])))
+        _check_names(head, words)
         return tuple(words)
 
     def _read_start(self, words: list[str]) -> Array:
@@ -225,15 +248,12 @@ class _PomdpReader:
         if words == ["uniform"]:
             return np.full(len(states), 1.0 / len(states))
         if words[:1] in (["include"], ["exclude"]):
-            self._fail(
+            raise ValueError(
                 "Expected probabilities, 'uniform' or one state after 'start:'; include and exclude are not read"
             )
         if len(words) == 1 and words[0] in states:
             return np.array([float(state == words[0]) for state in states])
-        start = self._numbers("start", words, (len(states),))
-        if not _are_probabilities(start):
-            self._fail_row("start", start)
-        return start
+        return _probabilities("start", _numbers("start", words, (len(states),)))
 
     def _read_table(self, kind: str, words: list[str]) -> None:
         """Fill the part of a table that an entry names, such as ``T: action : state``, with its numbers."""
@@ -245,14 +265,14 @@ class _PomdpReader:
             rest = rest[2:]
         shape = table.shape[len(where) :]
         if len(shape) > 2:
-            self._fail(f"Expected a state behind '{kind}: action :'")
+            raise ValueError(f"Expected a state behind '{kind}: action :'")
         if rest == ["uniform"] and shape and kind != "R":
             table[tuple(where)] = 1.0 / shape[-1]
         elif rest == ["identity"] and len(shape) == 2 and kind == "T":
             table[tuple(where)] = np.eye(shape[0])
         else:
-            table[tuple(where)] = self._numbers(kind, rest, shape)
-        self._lines[kind][tuple(where[:2])] = self._line
+            table[tuple(where)] = _numbers(kind, rest, shape)
+        self._lines[kind][tuple(where[:2])] = self.line
 
     def _table(self, kind: str) -> Array:
         """Return a table, filled with zeros before its first entry."""
@@ -260,7 +280,7 @@ class _PomdpReader:
             self._need(("states", "actions", "observations"), f"'{kind}'")
             shape = tuple(len(self._given[axis]) for axis in _AXES[kind])
             if math.prod(shape) > _MOST_NUMBERS:
-                self._fail(f"Expected at most {_MOST_NUMBERS} entries in '{kind}', got {shape}")
+                raise ValueError(f"Expected at most {_MOST_NUMBERS} entries in '{kind}', got {shape}")
             self._tables[kind] = np.zeros(shape)
             self._lines[kind] = np.zeros(shape[:2], dtype=np.intp)
         return self._tables[kind]
@@ -270,9 +290,9 @@ class _PomdpReader:
         for action, state in np.argwhere((lines == 0) | ~_are_probabilities(table)):
             name = f"{kind}: {self._given['actions'][action]} : {self._given['states'][state]}"
             if not lines[action, state]:
-                self._fail(f"Expected probabilities for '{name}', got none")
-            self._line = int(lines[action, state])
-            self._fail_row(name, table[action, state])
+                raise ValueError(f"Expected probabilities for '{name}', got none")
+            self.line = int(lines[action, state])
+            _probabilities(name, table[action, state])
 
     def _index(self, axis: str, words: list[str]) -> slice | int:
         names: tuple[str, ...] = self._given[axis]
@@ -282,31 +302,10 @@ class _PomdpReader:
         if word in names:
             return names.index(word)
         if not word.isdigit() or int(word) >= len(names):
-            self._fail(f"Expected one of the {axis} ({' '.join(names[:20])}) or '*', got {word!r}")
+            raise ValueError(f"Expected one of the {axis} ({' '.join(names[:20])}) or '*', got {word!r}")
         return int(word)
-
-    def _numbers(self, name: str, words: list[str], shape: tuple[int, ...]) -> Array:
-        numbers = []
-        for word in words:
-            try:
-                numbers.append(float(word))
-            except ValueError:
-                numbers.append(math.nan)
-            if not math.isfinite(numbers[-1]):
-                self._fail(f"Expected a finite number, got {word!r}")
-        if len(numbers) != math.prod(shape):
-            self._fail(f"Expected {math.prod(shape)} numbers for '{name}', got {len(numbers)}")
-        return np.array(numbers).reshape(shape)
 
     def _need(self, names: Sequence[str], before: str) -> None:
         missing = [name for name in names if name not in self._given]
         if missing:
-            self._fail(f"Expected {' and '.join(missing)} before {before}")
-
-    def _fail_row(self, name: str, row: Array) -> NoReturn:
-        self._fail(
-            f"Expected the probabilities of '{name}' to be at least 0 and sum to 1, got {row.tolist()}"
-        )
-
-    def _fail(self, message: str) -> NoReturn:
-        raise DataError(f"{message}: correct the file.", path=self._path, line=self._line)
+            raise ValueError(f"Expected {' and '.join(missing)} before {before}")

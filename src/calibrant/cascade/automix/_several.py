@@ -10,12 +10,16 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade._checks import check_count, check_real
-from calibrant.cascade.automix._frontier import RoutingFrontier, RoutingPolicy, routing_frontier
-from calibrant.cascade.automix._hull import Corners, rising_hull
-from calibrant.cascade.automix._routing_checks import Array, bin_numbers, check_rows, check_scores
+from calibrant.cascade.automix._frontier import (
+    Corners,
+    RoutingFrontier,
+    RoutingPolicy,
+    rising_hull,
+    routing_frontier,
+)
+from calibrant.cascade.automix._rows import Array, bin_numbers, check_scores
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_values
+from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
 
 # The tree of decisions has a branch for every cell, and is searched whole.
 _MOST_CELLS: Final = 1_000_000
@@ -132,7 +136,7 @@ class CascadeFrontier(Corners):
         at = self._check_point(point)
         # Between its two slopes a corner is the only optimum, so that no ties have to be broken.
         slopes = np.concatenate(([2.0 * self.price[0]], self.price, [0.0])) if len(self) > 1 else np.ones(2)
-        actions = self._tree.best_actions(float(slopes[at] + slopes[at + 1]) / 2.0)
+        _, actions = self._tree.best(self._tree.root, (), float(slopes[at] + slopes[at + 1]) / 2.0)
         return CascadePolicy(
             actions=MappingProxyType(actions),
             k=tuple(size - 1 for size in self._tree.root.mass.shape),
@@ -208,7 +212,7 @@ def plan_models(
     >>> frontier.cost.tolist(), frontier.performance.tolist()
     ([1.0, 6.0], [0.5, 1.0])
     """
-    steps = check_count("k", k)
+    steps = check_count("k", k, low=1)
     verified = len(scores) - 1
     if verified < 1 or (steps + 1) ** verified > _MOST_CELLS:
         raise ConfigurationError(
@@ -216,7 +220,7 @@ def plan_models(
         )
     bins, columns = _check_columns(verifier_scores, scores, (steps,) * verified)
     costs, looks = _check_prices(cost, verifier_cost, models=len(columns))
-    strength = check_real("shrinkage", shrinkage, low=0.0)
+    strength = check_number("shrinkage", shrinkage, "[0, inf)")
     shape = (steps + 1,) * len(bins)
     cells = np.ravel_multi_index(tuple(bins), shape)
     counts = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
@@ -254,8 +258,7 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
 
 def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
     """Return joint probabilities and mean scores, each axis shrunk towards the preceding axes."""
-    axes = counts.ndim
-    n = counts.sum()
+    axes, n = counts.ndim, counts.sum()
     mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
     for axis in range(axes):
         rest = tuple(range(axis + 1, axes))
@@ -281,7 +284,7 @@ def _check_columns(
     columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
     looks = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}
     checked = {name: check_scores(name, column) for name, column in {**looks, **columns}.items()}
-    check_rows(**checked)
+    check_same_length(**checked)
     bins = [bin_numbers(checked[name], steps) for name, steps in zip(looks, k, strict=True)]
     return bins, [checked[name] for name in columns]
 
@@ -362,18 +365,13 @@ class _PlanTree:
         corners = rising_hull(x, y)
         return x[corners], y[corners]
 
-    def best_actions(self, price: float) -> dict[Seen, CascadeAction]:
-        """Return, for each reachable state, the action with the best performance minus price times cost."""
-        return self._best(self.root, (), price)[1]
-
-    def _best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
+    def best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
+        """Return the best performance minus price times cost, and its action in each state from a node on."""
         value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
-            below = [
-                self._best(child, (*seen, (looked, b)), price)
-                for b, child in enumerate(node.verified(looked))
-            ]
+            children = enumerate(node.verified(looked))
+            below = [self.best(child, (*seen, (looked, b)), price) for b, child in children]
             worth = sum(part for part, _ in below) - price * cost
             if worth > value:
                 value = worth
@@ -425,11 +423,7 @@ class UnionBaseline:
         ConfigurationError
             Less than the smallest model costs, or not a number.
         """
-        budget = check_real("cost", cost)
-        if budget < self.cost[0]:
-            raise ConfigurationError(
-                f"Expected a budget of at least {self.cost[0]:.6g}, the smallest model's cost, got {cost!r}."
-            )
+        budget = check_number("cost", cost, "(-inf, inf)")
         dearer = np.flatnonzero(self.cost[1:] > budget)
         pair = int(dearer[0]) if len(dearer) else len(self.frontiers) - 1
         return self.frontiers[pair].mixture(cost=budget)

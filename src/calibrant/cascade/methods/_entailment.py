@@ -6,15 +6,15 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from calibrant.cascade._checks import check_real, check_share, is_count, is_number, is_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
+from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.cascade.methods._verification import Verifier
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Query
-from calibrant.core._reported import bounded_count
+from calibrant.core._reported import bounded_count, reported_mapping
 from calibrant.inference import RetryPolicy
 from calibrant.inference._models import JsonService
+from calibrant.metrics._validation import check_number
 
 _LOG = logging.getLogger("calibrant")
 _ROUTE: Final = "/verify"
@@ -23,9 +23,10 @@ _MOST_BYTES: Final = 2**20
 # Confidences rounded to two places may differ from the counts by this much.
 _ROUNDING: Final = 0.005 + 1e-9
 _CALLED: Final = "verifier"
+_MOST_COST: Final = 1e300
 
 
-class AutoMixEntailment(ShareMethod):
+class AutoMixEntailment(BaseMethod):
     """Confidence as the share of a verifier's samples that confirm the answer.
 
     With `verifier` nothing else has to run: hand it the small model itself for AutoMix's self-verification, k
@@ -77,8 +78,8 @@ class AutoMixEntailment(ShareMethod):
         timeout_seconds: float = 60,
         retry: RetryPolicy | None = None,
     ) -> None:
-        self.default_threshold = check_share("threshold", threshold)
-        seconds = check_real("timeout_seconds", timeout_seconds, low=0.0)
+        self.default_threshold = check_number("threshold", threshold, "[0, 1]")
+        seconds = check_number("timeout_seconds", timeout_seconds, "[0, inf)")
         self.verifier = verifier
         self._service: JsonService | None = None
         if verifier is None:
@@ -127,8 +128,9 @@ class AutoMixEntailment(ShareMethod):
             "question": self._question(answered),
             "answer": answered.prediction.label,
             "threshold": self.default_threshold,
-            **({"context": answered.context} if answered.context else {}),
         }
+        if answered.context:
+            body["context"] = answered.context
         try:
             reply, attempts = await service.post(body, on_object=lambda one: usages.append(_usage(one)))
         except ProviderError as error:
@@ -143,10 +145,10 @@ class AutoMixEntailment(ShareMethod):
             confidence=share, native=share, reason=_remark(reply), usage=usage, attempts=attempts
         )
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the verifier, or its address, and the settings of its question."""
         who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
-        return {"method": self.name, **who, "include_task": True}
+        return {**super().describe(), **who, "include_task": True}
 
     def close(self) -> None:
         """Close the connections to a service; a verifier passed as an object stays open."""
@@ -166,14 +168,14 @@ class AutoMixEntailment(ShareMethod):
 
 def _usage(reply: Mapping[str, Any]) -> Usage:
     """Return the usage reported by the service."""
-    used = reply.get("usage")
-    if not isinstance(used, Mapping):
-        return Usage()
+    used = reported_mapping(reply.get("usage"))
     cost = used.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _MOST_COST:
+        cost = None
     return Usage(
         prompt_tokens=bounded_count(used.get("prompt_tokens")),
         completion_tokens=bounded_count(used.get("completion_tokens")),
-        cost=float(cost) if is_number(cost) and cost >= 0 else None,
+        cost=None if cost is None else float(cost),
     )
 
 
@@ -186,7 +188,8 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
         return f"a confidence in [0, 1], got {confidence!r:.60}."
     if verified is None and total is None:
         return ""
-    if not (is_count(verified, low=0) and is_count(total) and verified <= total):
+    # JSON knows one kind of whole number; true is none.
+    if not (type(verified) is type(total) is int and 0 <= verified <= total > 0):
         return (
             "verified_count and total_samples to be whole numbers, the second above 0 and not below the "
             f"first, got {verified!r:.40} and {total!r:.40}."
@@ -201,17 +204,16 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
 
 def _remark(reply: Mapping[str, Any]) -> str:
     """Return the reply's counts in words, with a warning if advice and confidence disagree."""
-    counts = reply.get("verified_count"), reply.get("total_samples")
-    remark = "the verifier gave no counts" if counts == (None, None) else _in_words(*counts)
-    confidence = reply["confidence"]
+    verified, total, confidence = reply.get("verified_count"), reply.get("total_samples"), reply["confidence"]
+    remark = "the verifier gave no counts" if verified is None else _in_words(verified, total)
     advice, threshold = reply.get("should_escalate"), reply.get("threshold")
     if isinstance(advice, bool) and is_share(threshold) and advice is not (confidence < threshold):
+        _LOG.warning("The verifier's should_escalate contradicts its own confidence and is ignored.")
         verb = "escalate" if advice else "accept"
         remark += (
             f"; it says {verb}, which contradicts its confidence {confidence:g} at threshold {threshold:g}: that was "
             "ignored"
         )
-        _LOG.warning("The verifier's should_escalate contradicts its own confidence and is ignored.")
     return remark
 
 

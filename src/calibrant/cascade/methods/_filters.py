@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Literal, TypeAlias
 
-from calibrant.cascade.methods._tool_calls import argument_spans
+from pydantic_core import from_json
+
 from calibrant.core._completion import Completion, Token
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.logprobs._fields import align
@@ -41,6 +43,20 @@ _SPECIAL = re.compile(
     rb"|\[/?INST\]"
 )
 _FENCE = re.compile(rb"\s*```[\w+-]*[ \t]*(?=\r?\n|$)")
+
+# A quote behind a backslash is part of a string.
+_ARGUMENTS: Final = re.compile(rb'(?<!\\)"arguments"[ \t\r\n]*:[ \t\r\n]*')
+_DECODER: Final = json.JSONDecoder()
+# Only places are wanted, so that an escape that JSON does not know, or a raw line break, is no fault.
+_UNSAFE: Final = re.compile(rb"\\.|[\x00-\x1f]", re.DOTALL)
+# A string (its closing quote may be cut off), a mark, or a number or literal.
+_LEXEME: Final = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)\\?("?)|([{}\[\]:,])|([^\s{}\[\]:,"]+)', re.DOTALL)
+_STRING, _QUOTE, _MARK, _SCALAR = 1, 2, 3, 4  # its groups
+_PARTNERS: Final = {b"}": b"{", b"]": b"["}
+# Halves of a surrogate pair may stay apart: only places are wanted.
+_UNIT: Final = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
+
+Span: TypeAlias = tuple[int, int]
 
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
@@ -105,7 +121,11 @@ def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token
     """
     if not any(token.top for token in tokens):
         return tuple(kept)
-    chosen = tuple(token for token in kept if not _is_forced(token))
+    chosen = tuple(
+        token
+        for token in kept
+        if token.logprob < _CERTAIN or any(data != token.data for data, _ in token.top)
+    )
     if not chosen:
         raise LogprobsUnavailableError(
             f"Expected a token at which the model had a choice, got {len(kept)} of probability 1 without an "
@@ -113,10 +133,6 @@ def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token
             "or the method label_probability."
         )
     return chosen
-
-
-def _is_forced(token: Token) -> bool:
-    return token.logprob >= _CERTAIN and all(data == token.data for data, _ in token.top)
 
 
 def _holding_content(tokens: Sequence[Token]) -> tuple[Token, ...]:
@@ -139,3 +155,98 @@ def _holding_arguments(tokens: Sequence[Token]) -> tuple[Token, ...]:
         for token, start in zip(tokens, starts, strict=False)
         if any(begin < start + max(1, len(token.data)) and start < end for begin, end in spans)
     )
+
+
+def argument_spans(data: bytes) -> list[Span]:
+    """Return the byte ranges of all argument values, in order, without overlaps.
+
+    A value is a number, a literal or the content of a string, at any depth below the key
+    ``arguments`` of any object: keys, quotes and punctuation are not. Keys behind ``arguments`` in
+    the same object belong to the call, not to its arguments. Arguments that are encoded as one
+    string are read as the JSON they hold; where they hold none, their content is one value. The
+    closing quote stands in for the content of an empty string. Everything around the calls
+    (``<tool_call>``, prose, a code fence) is passed over, and a call that was cut off counts as far
+    as it goes.
+
+    Parameters
+    ----------
+    data : bytes
+        The answer.
+    """
+    spans: list[Span] = []
+    text, end = _plain_text(data), 0
+    for key in _ARGUMENTS.finditer(data):
+        begin = key.end()
+        if begin < end:  # among the arguments of another call
+            continue
+        end = _value_end(text, begin)
+        string = _LEXEME.match(data, begin, end) if data[begin : begin + 1] == b'"' else None
+        encoded = None if string is None else _encoded_spans(string[_STRING], begin + 1)
+        spans += _content_spans(data, begin, end) if encoded is None else encoded
+    return spans
+
+
+def _plain_text(data: bytes) -> str:
+    """Return a document with one character a byte, and spaces for escapes and control characters."""
+    return _UNSAFE.sub(lambda unsafe: b" " * len(unsafe[0]), data).decode("latin-1")
+
+
+def _value_end(text: str, begin: int) -> int:
+    """Return the end of the JSON value at a position: of the text, where it is cut off, or `begin` if it is none."""
+    try:
+        return _DECODER.raw_decode(text, begin)[1]
+    except (ValueError, RecursionError):
+        pass
+    try:
+        from_json(text[begin:], allow_partial="trailing-strings")
+    except ValueError:
+        return begin
+    return len(text)
+
+
+def _content_spans(data: bytes, begin: int, end: int) -> list[Span]:
+    """Return the ranges of all values in a JSON document; none if its brackets do not match."""
+    spans: list[Span] = []
+    opened: list[bytes] = []
+    last = b""
+    for match in _LEXEME.finditer(data, begin, end):
+        mark = match[_MARK] or b""
+        if mark in _PARTNERS.values():
+            opened.append(mark)
+        elif mark in _PARTNERS and opened.pop() != _PARTNERS[mark]:
+            return []
+        elif match[_SCALAR]:
+            spans.append(match.span(_SCALAR))
+        elif not mark and not (opened[-1:] == [b"{"] and last in {b"{", b","}):  # no key
+            start, stop = match.span(_STRING)
+            spans += [(start, stop)] if start < stop else [match.span(_QUOTE)] * bool(match[_QUOTE])
+        last = mark
+    return spans
+
+
+def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
+    """Return the ranges of all values of JSON encoded in the string at `start`, or None."""
+    decoded = bytearray()
+    origin: list[Span] = []  # of every decoded byte
+    for match in _UNIT.finditer(raw):
+        begin, end = match.start() + start, match.end() + start
+        if not match[0].startswith(b"\\"):
+            decoded += match[0]
+            origin += [(at, at + 1) for at in range(begin, end)]
+            continue
+        try:
+            unit = json.loads(b'"' + match[0] + b'"').encode("utf-8", "surrogatepass")
+        except ValueError:
+            return None
+        decoded += unit
+        origin += [(begin, end)] * len(unit)
+    document = bytes(decoded).rstrip()
+    first = len(document) - len(document.lstrip())
+    if document[first : first + 1] not in _PARTNERS.values():
+        return None
+    if _value_end(_plain_text(document), first) < len(document):
+        return None
+    return [
+        (origin[begin][0], origin[end - 1][1])
+        for begin, end in _content_spans(document, first, len(document))
+    ]

@@ -18,12 +18,12 @@ import pydantic
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._state import read_state, write_state
-from calibrant.cascade._checks import is_count
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
+from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._files import damaged_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Prediction
+from calibrant.metrics._validation import check_binary, check_count
 
 _KIND: Final = "learned scorer"
 _VERSION: Final = 1
@@ -38,11 +38,7 @@ _WORD: Final = re.compile(r"\w+")
 _Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
-class _StrictRecord(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, allow_inf_nan=False)
-
-
-class _ConfidenceState(_StrictRecord):
+class _ConfidenceState(pydantic.BaseModel, frozen=True, allow_inf_nan=False):
     """Weights and means of the confidence features; empty without confidence."""
 
     weights: list[float]
@@ -55,7 +51,7 @@ class _ConfidenceState(_StrictRecord):
         return self
 
 
-class _TextState(_StrictRecord):
+class _TextState(pydantic.BaseModel, frozen=True, allow_inf_nan=False):
     """Hashed TF-IDF of words and pairs of neighbouring words.
 
     With n texts, of which d hold something in a bucket, its inverse document frequency is
@@ -67,7 +63,7 @@ class _TextState(_StrictRecord):
     buckets: list[tuple[int, _Positive, float]]  # number, frequency, weight
 
 
-class _LearnedState(_StrictRecord):
+class _LearnedState(pydantic.BaseModel, frozen=True, allow_inf_nan=False):
     strength: float
     intercept: float
     labels: dict[str, float]
@@ -75,7 +71,7 @@ class _LearnedState(_StrictRecord):
     text: _TextState
 
 
-class LearnedScorer(ShareMethod):
+class LearnedScorer(BaseMethod):
     """Learned probability that an answer is right, from question, label and confidence.
 
     FrugalGPT [1]_ escalates when a learned score of question and answer is low. Here that score is a
@@ -127,16 +123,12 @@ class LearnedScorer(ShareMethod):
     unit: ClassVar[str] = "a probability"
     strength_: float
     uses_confidence_: bool
-    _state: _LearnedState
+    _state: _LearnedState | None = None
     _frequency: dict[int, float]  # inverse document frequency of a bucket
     _weights: dict[int, float]
 
     def __init__(self, *, n_buckets: int = 4096) -> None:
-        if not is_count(n_buckets, low=2):
-            raise ConfigurationError(
-                f"Expected n_buckets to be a whole number of at least 2, got {n_buckets!r}."
-            )
-        self.n_buckets = n_buckets
+        self.n_buckets = check_count("n_buckets", n_buckets, low=2)
 
     def fit(
         self,
@@ -177,7 +169,9 @@ class LearnedScorer(ShareMethod):
         centre, scale = dense.mean(axis=0), dense.std(axis=0)
         # A feature that never varies tells nothing, and must not be divided by 0.
         scale[scale < 1e-12] = 1.0
-        rare, frequency = _frequencies(questions, self.n_buckets)
+        holding = Counter(bucket for text in questions for bucket in _counts(text, self.n_buckets))
+        rare = math.log(1 + len(y)) + 1.0
+        frequency = {bucket: rare - math.log(1 + holding[bucket]) for bucket in sorted(holding)}
         rows: list[dict[str, float]] = []
         for question, one, values in zip(questions, predictions, (dense - centre) / scale, strict=True):
             words = _word_values(question, self.n_buckets, frequency, rare)
@@ -223,11 +217,9 @@ class LearnedScorer(ShareMethod):
         ConfigurationError
             Different lengths, or an answer lacks its label or the confidence that the fitted ones had.
         """
-        self._require_fitted("predict")
+        state = self._fitted()
         _check_lengths(questions, predictions)
-        values = [
-            self._probability(question, one) for question, one in zip(questions, predictions, strict=True)
-        ]
+        values = [self._probability(state, *row) for row in zip(questions, predictions, strict=True)]
         missing = values.count(None)
         if missing:
             raise ConfigurationError(
@@ -243,8 +235,7 @@ class LearnedScorer(ShareMethod):
         NotFittedError
             The scorer is not fitted.
         """
-        self._require_fitted("assess")
-        probability = self._probability(answered.question, answered.prediction)
+        probability = self._probability(self._fitted(), answered.question, answered.prediction)
         if probability is None:
             return NoEvidence(
                 reason=f"Expected a prediction with {self._needs()}, as those that were fitted, got one without: use "
@@ -252,14 +243,13 @@ class LearnedScorer(ShareMethod):
             )
         return Assessment(confidence=probability, native=probability)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the method's name and a digest of the fit; None before it."""
         learned = None
-        if hasattr(self, "_state"):
-            learned = hashlib.sha256(
-                json.dumps(self._state.model_dump(), sort_keys=True).encode()
-            ).hexdigest()
-        return {"method": self.name, "learned": learned}
+        if self._state is not None:
+            record = json.dumps(self._state.model_dump(), sort_keys=True)
+            learned = hashlib.sha256(record.encode()).hexdigest()
+        return {**super().describe(), "learned": learned}
 
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
         """Write the fit to one JSON file, atomically and at full precision.
@@ -278,10 +268,8 @@ class LearnedScorer(ShareMethod):
         StateError
             The file cannot be written.
         """
-        self._require_fitted("save")
-        write_state(
-            path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=self._state.model_dump()
-        )
+        state = self._fitted().model_dump()
+        write_state(path, kind=_KIND, version=_VERSION, fingerprint=fingerprint, state=state)
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
@@ -309,10 +297,16 @@ class LearnedScorer(ShareMethod):
         self.strength_ = state.strength
         self.uses_confidence_ = bool(state.confidence.weights)
 
-    def _probability(self, question: str, prediction: Prediction) -> float | None:
+    def _fitted(self) -> _LearnedState:
+        if self._state is None:
+            raise NotFittedError(
+                "Expected a fitted LearnedScorer, got one before fit: call fit or load first."
+            )
+        return self._state
+
+    def _probability(self, state: _LearnedState, question: str, prediction: Prediction) -> float | None:
         if prediction.label is None:
             return None
-        state = self._state
         values = _word_values(question, self.n_buckets, self._frequency, state.text.rare)
         score = state.intercept + math.fsum(
             self._weights.get(bucket, 0.0) * value for bucket, value in values.items()
@@ -323,20 +317,12 @@ class LearnedScorer(ShareMethod):
             features = confidence_features(prediction)
             if features is None:
                 return None
-            score += float(
-                (np.array(features) - state.confidence.centre) @ np.array(state.confidence.weights)
-            )
+            score += float((np.array(features) - state.confidence.centre) @ state.confidence.weights)
         # Either form alone overflows at one end.
         return 1.0 / (1.0 + math.exp(-score)) if score >= 0.0 else math.exp(score) / (1.0 + math.exp(score))
 
     def _needs(self) -> str:
         return "a label, a confidence and a distribution" if self.uses_confidence_ else "a label"
-
-    def _require_fitted(self, action: str) -> None:
-        if not hasattr(self, "_state"):
-            raise NotFittedError(
-                f"Expected a fitted LearnedScorer, got {action} before fit: call fit or load first."
-            )
 
 
 def _check_lengths(questions: Sequence[str], predictions: Sequence[Prediction]) -> None:
@@ -350,19 +336,18 @@ def _check_rows(
     questions: Sequence[str], predictions: Sequence[Prediction], correct: ArrayLike
 ) -> NDArray[np.int_]:
     _check_lengths(questions, predictions)
-    y = np.asarray(correct)
-    if y.shape != (len(predictions),) or not np.isin(y, (0, 1)).all():
+    y = check_binary("correct", correct)
+    if len(y) != len(predictions):
         raise ConfigurationError(
-            f"Expected correct to hold 0 or 1 for each of {len(predictions)} predictions, got shape {y.shape} and "
-            f"values such as {y.ravel()[:3].tolist()}."
+            f"Expected correct for each of {len(predictions)} predictions, got {len(y)}."
         )
     unanswered = sum(one.label is None for one in predictions)
     if unanswered:
         raise ConfigurationError(
             f"Expected predictions with a label, got {unanswered} of {len(y)} without: leave rows that failed out."
         )
-    if len(set(y.tolist())) < 2:
-        kind = "none" if not len(y) else "only right ones" if y[0] else "only wrong ones"
+    if len(np.unique(y)) < 2:
+        kind = "only right ones" if y[0] else "only wrong ones"
         raise ConfigurationError(
             f"Expected right and wrong answers, got {kind} among {len(y)} rows: nothing tells them apart. Fit on more "
             "rows, or on harder ones."
@@ -393,14 +378,6 @@ def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
         float(-probabilities @ logprobs),
         distribution.label_mass,
     )
-
-
-def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int, float]]:
-    """Return the inverse document frequencies: of an empty bucket, and of all others."""
-    holding = Counter(bucket for text in texts for bucket in _counts(text, n_buckets))
-    n = len(texts)
-    frequency = {bucket: math.log((1 + n) / (1 + holding[bucket])) + 1.0 for bucket in sorted(holding)}
-    return math.log(1 + n) + 1.0, frequency
 
 
 def _word_values(text: str, n_buckets: int, frequency: Mapping[int, float], rare: float) -> dict[int, float]:

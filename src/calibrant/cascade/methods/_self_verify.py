@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
-from calibrant.cascade._checks import check_count, check_real, is_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence, ShareMethod
+from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.cascade.methods._prompts import SELF_VERIFY_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import CalibrantError
-from calibrant.inference._classifier import Classifier
+from calibrant.metrics._validation import check_count, check_number
 
 _SCHEMA: Final = {
     "type": "object",
@@ -21,9 +20,16 @@ _SCHEMA: Final = {
     "required": ["confidence", "reason"],
     "additionalProperties": False,
 }
+_FORMATS: Final[Mapping[Any, Mapping[str, Any]]] = {
+    "json_schema": {
+        "type": "json_schema",
+        "json_schema": {"name": "grade", "strict": True, "schema": _SCHEMA},
+    },
+    "json_object": {"type": "json_object"},
+}
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 # The number comes first, so that a reply that is cut off in its reason still counts.
-_CUT_OFF = re.compile(r'\{\s*"confidence"\s*:\s*(-?\d[\d.eE+-]*)\s*,')
+_CUT_OFF = re.compile(rf'\{{\s*"confidence"\s*:\s*({_NUMBER.pattern})\s*,')
 # Behind a number: it is a share of something else than 1.
 _OTHER_UNIT = re.compile(
     r"\s*(?:%|percent\b|(?:/|out\s+of\b|of\b)\s*(?!1(?:\.0+)?(?![\d.]))\d)", re.IGNORECASE
@@ -32,7 +38,7 @@ _SHOWN: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfVerify(ShareMethod):
+class SelfVerify(BaseMethod):
     """Confidence as the grade that a model gives its own answer.
 
     One user message, one call, under the limits and retries of the classifier that answered. The
@@ -83,9 +89,9 @@ class SelfVerify(ShareMethod):
 
     def __post_init__(self) -> None:
         check_slots(self.prompt, ("question", "answer"), whose="the prompt")
-        check_count("max_tokens", self.max_tokens)
+        check_count("max_tokens", self.max_tokens, low=1)
         if self.temperature is not None:
-            check_real("temperature", self.temperature, low=0.0)
+            check_number("temperature", self.temperature, "[0, inf)")
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the grade; `NoEvidence` if the call or the grade is missing."""
@@ -123,27 +129,15 @@ class SelfVerify(ShareMethod):
             own["temperature"] = self.temperature
         return CompletionRequest(
             messages=({"role": "user", "content": message},),
-            response_format=_response_format(classifier),
+            # Of the kind that the classifier's own requests use.
+            response_format=_FORMATS.get((classifier.response_format or {}).get("type")),
             top_logprobs=0,
             options=own,
         )
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the method's name and settings."""
-        return {
-            "method": self.name,
-            "prompt": self.prompt,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-        }
-
-
-def _response_format(classifier: Classifier) -> Mapping[str, Any] | None:
-    """Return a response format of the kind the classifier's requests use."""
-    own = classifier.response_format or {}
-    if own.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": _SCHEMA}}
-    return {"type": "json_object"} if own.get("type") == "json_object" else None
+        return {**super().describe(), **asdict(self)}
 
 
 def _grade(completion: Completion) -> tuple[float | None, str]:
@@ -166,7 +160,7 @@ def _in_object(text: str) -> tuple[object, str]:
     begin, end = text.index("{"), text.rfind("}") + 1
     if end <= begin:
         match = _CUT_OFF.match(text, begin)
-        return (None if match is None else _number(match[1])), ""
+        return (None if match is None else float(match[1])), ""
     try:
         reply = json.loads(text[begin:end], strict=False)
     except (ValueError, RecursionError):
@@ -182,14 +176,6 @@ def _in_prose(text: str) -> float | None:
     match = _NUMBER.search(text)
     if match is None or _OTHER_UNIT.match(text, match.end()):
         return None
-    if "." not in match[0] and text[match.end() :].strip(" \n.!\"'*`"):
-        value = _number(match[0])
-        return None if value is not None and 0.0 <= value <= 1.0 else value
-    return _number(match[0])
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    grade = float(match[0])
+    has_words = "." not in match[0] and text[match.end() :].strip(" \n.!\"'*`")
+    return None if has_words and is_share(grade) else grade

@@ -7,22 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibrant.cascade._checks import is_count, is_number
 from calibrant.cascade.methods._prompts import SLOT, VERIFIER_PROMPT, check_slots, fill_slots, quoted
-from calibrant.core._completion import Client, CompletionRequest
+from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
-from calibrant.inference._limits import Gate
+from calibrant.inference._classifier import Classifier
 from calibrant.inference._loop import run_sync
-from calibrant.inference._methods import Decoding, ModelCalls
-from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._reader import AnswerReader
-from calibrant.inference._sampling import RowAnswers, ask_together
-from calibrant.inference.doctor._records import identity
-from calibrant.logprobs._schema import enum_schema
+from calibrant.inference._models import ModelLike
+from calibrant.inference._sampling import RowAnswers, ask_together, check_seed
+from calibrant.metrics._validation import check_count, check_number
 
 _FIELD: Final = "verdict"
 _PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
@@ -32,7 +28,6 @@ _UNREADABLE: Final = "unreadable"
 _VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
 # A context that nearly every model has room for, in characters: all samples are asked at once.
 _FITS: Final = 4_000
-_NOTHING: Final = RowAnswers(given=(), failures=())
 _WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
@@ -151,24 +146,24 @@ class Verifier:
         self.temperature = temperature
         self.prompt = VERIFIER_PROMPT if prompt is None else prompt
         _check_prompt(self.prompt)
-        gate = Gate(Limits(concurrency=concurrency, call_seconds=call_seconds))
-        self._owns_client = not isinstance(model, Client)
-        self.client = open_client(model, concurrency=concurrency, options=options)
-        self._options = call_options(options)
+        self._classifier = Classifier(
+            model=model,
+            labels=_VERDICTS,
+            field=_FIELD,
+            space=LogprobSpace.NONE,
+            options=options,
+            limits=Limits(concurrency=concurrency, call_seconds=call_seconds),
+            retry=retry,
+        )
         # A schema would leave the model no room to reason before its verdict.
         reasons_first = self.prompt != VERIFIER_PROMPT
-        self._schema = None if reasons_first else enum_schema(_VERDICTS, _FIELD)
+        self._schema = None if reasons_first else self._classifier.response_format
         self._vote = _last_verdict if reasons_first else _exact_verdict
-        self._method = Decoding(
-            client=self.client,
-            reader=AnswerReader(labels=_VERDICTS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.NONE),
-            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
-        )
 
     @property
     def model(self) -> str:
         """Name of the model."""
-        return self.client.name
+        return self._classifier.name
 
     def verify(self, question: str, answer: str, context: str | None = None) -> Verification:
         """Return the verdict of the samples on `answer`; see `averify`."""
@@ -214,18 +209,17 @@ class Verifier:
 
     async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
         """Return all samples, and the context cut to the model's window."""
-        answers = _NOTHING
         # Of a long context a single call finds out whether it fits.
         together = self.k if len(context) <= _FITS else 1
-        while True:
+        new = answers = await self._ask(question, answer, context, range(together))
+        while context and _too_long(new):
+            context, together = _beginning(context), 1
             new = await self._ask(question, answer, context, range(together))
             answers = _joined_answers(answers, new)
-            if not (context and _is_too_long(new)):
-                break
-            context = _beginning(context)
-            together = 1
-        if _is_too_long(new):
-            raise _refusal(answers)
+        if _too_long(new):
+            refusal = _too_long(answers)[0]
+            refusal.attempts = answers.attempts
+            raise refusal
         if new.given and together < self.k:
             rest = await self._ask(question, answer, context, range(together, self.k))
             answers = _joined_answers(answers, rest)
@@ -239,111 +233,81 @@ class Verifier:
             _PAPERS_NAME: quoted(answer),
             "context": quoted(context) if context else "(none)",
         }
-        text = fill_slots(self.prompt, texts)
-        return await ask_together(self._method.predict(self._request(text, number)) for number in numbers)
+        messages = ({"role": "user", "content": fill_slots(self.prompt, texts)},)
 
-    def _request(self, text: str, number: int) -> CompletionRequest:
-        options = dict(self._options)
-        if self.temperature is not None:
-            options["temperature"] = self.temperature
-        if options.get("seed") is not None:
-            # Equal seeds would draw equal samples.
-            options["seed"] += number
-        return CompletionRequest(
-            messages=({"role": "user", "content": text},),
-            response_format=self._schema,
-            top_logprobs=0,
-            options=options,
-        )
+        def request(number: int) -> CompletionRequest:
+            options = dict(self._classifier.options)
+            if self.temperature is not None:
+                options["temperature"] = self.temperature
+            if options.get("seed") is not None:
+                options["seed"] += number  # equal seeds would draw equal samples
+            return CompletionRequest(
+                messages=messages, response_format=self._schema, top_logprobs=0, options=options
+            )
+
+        return await ask_together(self._classifier.method.predict(request(number)) for number in numbers)
 
     def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
-        verified, total = samples.count(_CORRECT), len(samples)
-        problem = self._problem(answers, samples)
-        confidence = verified / total if total and not problem else None
+        verified, unreadable, total = samples.count(_CORRECT), samples.count(_UNREADABLE), len(samples)
+        # A share of few samples would look as sure as one of all.
+        is_verdict = 2 * total >= self.k and unreadable < total
         return Verification(
-            confidence=confidence,
+            confidence=verified / total if is_verdict else None,
             verified_count=verified,
             total_samples=total,
             samples=samples,
             usage=answers.usage,
             attempts=answers.attempts,
             context_cut=context_cut,
-            reason=problem or self._remark(answers, samples),
+            reason=self._reason(answers, samples, unreadable),
         )
 
-    def _problem(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
-        """Return the reason for a missing verdict; an empty text if there is one."""
-        # A share of few samples would look as sure as one of all.
-        if 2 * len(samples) < self.k:
-            return (
-                f"Expected at least half of {self.k} samples of the verifier, got {len(samples)}: "
-                f"{answers.failures[-1]}"
-            )
-        if samples.count(_UNREADABLE) < len(samples):
-            return ""
-        return (
-            f'Expected samples of the verifier to be {{"verdict": "correct"}} or {{"verdict": "incorrect"}}, or under '
-            "a prompt of your own to end with one of the two words, "
-            f"none of {len(samples)} is: {self._unread(answers)}. "
-            "Use a model that keeps to a schema, or a prompt that asks for this more clearly; a reply that is cut off "
-            "needs more max_tokens."
-        )
-
-    def _remark(self, answers: RowAnswers, samples: tuple[str, ...]) -> str:
+    def _reason(self, answers: RowAnswers, samples: tuple[str, ...], unreadable: int) -> str:
+        """Return the reason for a missing verdict, or what went wrong on the way to one."""
+        total = len(samples)
+        if 2 * total < self.k:
+            return f"Expected at least half of {self.k} samples of the verifier, got {total}: {answers.failures[-1]}"
         remarks = []
         failures = [one for one in answers.failures if not isinstance(one, ContextLengthError)]
         if failures:
             remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
-        unreadable = samples.count(_UNREADABLE)
         if unreadable:
-            remarks.append(
-                f"{unreadable} of {len(samples)} samples cannot be read, the first: {self._unread(answers)}"
-            )
+            first = answers.given[samples.index(_UNREADABLE)]
+            shown = first.reason or repr(first.text[:80])
+            if unreadable == total:
+                return (
+                    'Expected samples of the verifier to be {"verdict": "correct"} or {"verdict": "incorrect"}, or '
+                    "under a prompt of your own to end with one of the two words, none of "
+                    f"{total} is: {shown}. Use a model that keeps to a schema, or a prompt that asks for this more "
+                    "clearly; a reply that is cut off needs more max_tokens."
+                )
+            remarks.append(f"{unreadable} of {total} samples cannot be read, the first: {shown}")
         return "; ".join(remarks)
-
-    def _unread(self, answers: RowAnswers) -> str:
-        first = next(sample for sample in answers.given if self._vote(sample) == _UNREADABLE)
-        return first.reason or repr(first.text[:80])
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a verification as JSON values, free of credentials."""
-        endpoint = getattr(self.client, "endpoint", None)
-        name, endpoint, options = identity(self.model, self._options, api_base=endpoint)
-        return {
-            "model": name,
-            "endpoint": endpoint,
-            "options": options,
-            "k": self.k,
-            "temperature": self.temperature,
-            "prompt": self.prompt,
-        }
+        described = self._classifier.describe()
+        asked = {name: described[name] for name in ("model", "endpoint", "options")}
+        return {**asked, "k": self.k, "temperature": self.temperature, "prompt": self.prompt}
 
     def close(self) -> None:
         """Close the client, unless it was handed in."""
-        if self._owns_client:
-            self.client.close()
+        self._classifier.close()
 
 
 def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
-    if not is_count(k):
-        raise ConfigurationError(
-            f"Expected k, the samples of a verifier, to be a whole number above 0, got {k!r}."
-        )
+    check_count("k, the samples of a verifier,", k, low=1)
+    check_seed(options)
     if "temperature" in options:
         raise ConfigurationError(
             "Expected no temperature among the options of a verifier: set temperature of Verifier itself."
         )
-    if temperature is not None and not (
-        is_number(temperature) and temperature >= 0 and (temperature > 0 or k == 1)
-    ):
+    if temperature is not None and not check_number("temperature", temperature, "[0, inf)") and k != 1:
         raise ConfigurationError(
             f"Expected a temperature above 0 for the {k} samples of a verifier, got {temperature!r}: at 0 all samples "
             "are alike, so ask for one (k=1)."
         )
-    seed = options.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ConfigurationError(f"Expected the seed of a verifier to be a whole number, got {seed!r}.")
 
 
 def _check_prompt(prompt: str) -> None:
@@ -381,14 +345,10 @@ def _joined_answers(one: RowAnswers, other: RowAnswers) -> RowAnswers:
     return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
 
 
-def _is_too_long(answers: RowAnswers) -> bool:
-    return not answers.given and any(isinstance(one, ContextLengthError) for one in answers.failures)
-
-
-def _refusal(answers: RowAnswers) -> ContextLengthError:
-    first = next(one for one in answers.failures if isinstance(one, ContextLengthError))
-    first.attempts = answers.attempts
-    return first
+def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
+    """Return the faults that say so where no sample had room; else none."""
+    faults = [one for one in answers.failures if isinstance(one, ContextLengthError)]
+    return [] if answers.given else faults
 
 
 def _beginning(context: str) -> str:

@@ -7,18 +7,37 @@ from itertools import takewhile
 from typing import Final, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import select_calibrator
 from calibrant.cascade._methods import METHOD_NAMES
-from calibrant.cascade._ties import DEFAULT_KEY, check_key
-from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows
-from calibrant.cascade.planning._paired_loss import loss_p_value
-from calibrant.cascade.planning._plan import CascadePlan, Goal, PlanCertificate, PlanningRows
-from calibrant.cascade.planning._planning import Planning
-from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, price_policy
-from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs, recorded_run
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, rule_policy, threshold_policy
+from calibrant.cascade.automix._frontier import rising_hull
+from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
+from calibrant.cascade.planning._plan import (
+    CascadePlan,
+    FrontierPoint,
+    Goal,
+    PlanCertificate,
+    PlannedModel,
+    PlanningRows,
+    calibrated,
+)
+from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, candidate_policies, price_policy
+from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
+from calibrant.cascade.planning._rules import (
+    DEFAULT_KEY,
+    KeepPolicy,
+    KeepRule,
+    rule_policy,
+    threshold_policy,
+    tie_keys,
+    tie_ranks,
+)
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.metrics._validation import check_number
+
+_Rows = NDArray[np.intp]
 
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
@@ -31,6 +50,7 @@ _COMMON: Final = sorted(
 )
 # Of a tied block. A step changes the share of every model: by twentieths, plans for three tied models cost 5 % more.
 _COMMON_SHARES: Final = tuple(step / 100 for step in range(1, 100))
+_ROUNDING: Final = 1e-12  # of sums of costs and accuracies
 
 
 def plan_cascade(  # noqa: PLR0913  (keyword-only options)
@@ -130,20 +150,19 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
             "Expected one of between_costs (--between-cost) for each model between the first and the last, "
             f"{len(between)}, got {len(middle)}."
         )
-    runs = _paired([small, *between, large])
+    runs = pair_runs([small, *between, large])
     if len(runs) < 2:
         raise DataError(f"Expected at least two rows that all models answered, got {len(runs)}: record more.")
     prices = Prices.of(runs, [small_cost, *middle, large_cost], verifier_cost)
-    generator = np.random.default_rng(0 if rng is None else rng)
-    planning = Planning(runs, prices, generator, key=check_key(key))
-    if target_accuracy is None and budget is None:
-        policy, certificate, held_out = _certified(planning, *risk, certify_on=certify_on)
-        return _plan(planning, "certified", None, policy, certificate, held_out=held_out, method=method)
+    planner = _Planner(runs, prices, np.random.default_rng(0 if rng is None else rng), key=key)
+    value = target_accuracy if budget is None else budget
+    if value is None:
+        policy, certificate, held_out = planner.certified(*risk, certify_on=certify_on)
+        return planner.plan("certified", None, policy, certificate, held_out=held_out, method=method)
     goal: Goal = "target_accuracy" if budget is None else "budget"
-    value = float(target_accuracy or 0.0) if budget is None else float(budget)
-    policy = planning.choose(goal, value)
-    certificate = _certificate(policy, planning.reporting, *risk, method="single test")
-    return _plan(planning, goal, value, policy, certificate, held_out=True, method=method)
+    policy = planner.choose(goal, float(value))
+    certificate = _certificate(policy, planner.reporting, *risk, method="single test")
+    return planner.plan(goal, float(value), policy, certificate, held_out=True, method=method)
 
 
 def replay(
@@ -181,7 +200,7 @@ def replay(
     """
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model, got none.")
-    runs = _paired(sources)
+    runs = pair_runs(sources)
     confidence = runs.confidence
     own_costs: Sequence[float | None] = [None] * len(sources)
     own_checks: float | Sequence[float] = 0.0
@@ -208,10 +227,6 @@ def replay(
     return price_policy(policy, rows, prices, held_out=True, rng=rng)
 
 
-def _paired(sources: Sequence[RunSource]) -> PairedRuns:
-    return pair_runs([recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)])
-
-
 def _check_settings(
     target_accuracy: float | None, budget: float | None, certify_on: str, method: str
 ) -> None:
@@ -219,10 +234,8 @@ def _check_settings(
         raise ConfigurationError(
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
-    if target_accuracy is not None:
-        check_number("target_accuracy", target_accuracy, "[0, 1]")
-    if budget is not None:
-        check_number("budget", budget, "[0, inf)")
+    check_number("target_accuracy", target_accuracy or 0.0, "[0, 1]")
+    check_number("budget", budget or 0.0, "[0, inf)")
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
         ("method", method, _METHODS),
@@ -233,62 +246,173 @@ def _check_settings(
             )
 
 
-def _plan(  # noqa: PLR0913  (parts of a plan)
-    planning: Planning,
-    goal: Goal,
-    value: float | None,
-    policy: KeepPolicy,
-    certificate: PlanCertificate,
-    *,
-    held_out: bool,
-    method: str,
-) -> CascadePlan:
-    """Price the chosen policy, and every model alone, on the reporting half."""
-    runs = planning.runs
-    alone = [KeepPolicy.alone(model) for model in range(len(runs.names))]
-    return CascadePlan(
-        goal=goal,
-        value=value,
-        policy=policy,
-        certificate=certificate,
-        report=planning.price(policy, held_out=held_out),
-        alone=tuple(planning.price(one, held_out=True) for one in alone),
-        frontier=planning.frontier(),
-        models=planning.models(),
-        rows=PlanningRows(
-            given=runs.given,
-            paired=len(runs),
-            failed=runs.failed,
-            unlabelled=runs.unlabelled,
-            planning=len(planning.halves[0]),
-            reporting=len(planning.halves[1]),
-        ),
-        method=method,
-        key=planning.rows.keys[0],
+class _Planner:
+    """Inputs of a plan: both halves of the rows, calibrators, prices and candidates.
+
+    Calibrators are fitted and candidates found on the planning half, which is `drafting`.
+    """
+
+    def __init__(self, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, key: str) -> None:
+        self.runs, self.prices, self.generator = runs, prices, generator
+        self.last = len(runs.names) - 1
+        keys = tie_keys(key, self.last)
+        self.halves = _halves(runs.texts, generator)
+        fitted = [_calibrator(runs, self.halves[0], one, generator) for one in range(self.last)]
+        self.calibrators = [*fitted, ("none", None)]
+        self.rows = Signals(
+            raw=runs.confidence,
+            calibrated=calibrated(runs.confidence, [found for _, found in self.calibrators], runs.labels),
+            correct=runs.correct,
+            ranks=np.array([tie_ranks(runs.texts, key=one) for one in keys]),
+            keys=keys,
+        )
+        self.drafting, self.reporting = map(self.rows.take, self.halves)
+        found = candidate_policies(self.drafting, prices)
+        self._places = [(kind, place) for kind in found for place in range(len(kind.cost))]
+        self._cost, self._accuracy = (
+            np.concatenate(columns) for columns in list(zip(*found, strict=True))[:2]
+        )
+
+    def _policy(self, place: int) -> KeepPolicy:
+        """Return the candidate at a position of the curves."""
+        kind, own = self._places[place]
+        return kind.policy(own)
+
+    def choose(self, goal: Goal, value: float) -> KeepPolicy:
+        """Choose the policy for a budget or a target, on the planning half."""
+        cost, accuracy = self._cost, self._accuracy
+        possible, wanted, then = accuracy >= value - _ROUNDING, cost, -accuracy
+        if goal == "budget":
+            possible, wanted, then = cost <= value + _ROUNDING * max(1.0, value), -accuracy, cost
+        if not possible.any():
+            raise ConfigurationError(
+                f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy costs "
+                f"{cost.min():.6g} per row, the most accurate has {accuracy.max():.4f}. Raise the budget, lower the "
+                "target, or add a better model."
+            )
+        return self._policy(int(np.lexsort((then, np.where(possible, wanted, np.inf)))[0]))
+
+    def frontier(self) -> tuple[FrontierPoint, ...]:
+        """Return the frontier corners of the planning half, also priced on the reporting half."""
+        points = []
+        for corner in rising_hull(self._cost, self._accuracy).tolist():
+            policy = self._policy(corner)
+            cost, accuracy = self.reporting.figures(policy, self.prices)
+            point = FrontierPoint(
+                policy=policy,
+                planned_cost=float(self._cost[corner]),
+                planned_accuracy=float(self._accuracy[corner]),
+                cost=cost,
+                accuracy=accuracy,
+            )
+            points.append(point)
+        return tuple(points)
+
+    def plan(
+        self,
+        goal: Goal,
+        value: float | None,
+        policy: KeepPolicy,
+        certificate: PlanCertificate,
+        *,
+        held_out: bool,
+        method: str,
+    ) -> CascadePlan:
+        """Price the chosen policy, and every model alone, on the reporting half."""
+        runs, prices = self.runs, self.prices
+
+        def price(one: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
+            return price_policy(one, self.reporting, prices, held_out=held_out, rng=self.generator)
+
+        columns = (runs.names, prices.models, prices.verifier, self.calibrators, runs.fingerprints)
+        return CascadePlan(
+            goal=goal,
+            value=value,
+            policy=policy,
+            certificate=certificate,
+            report=price(policy, held_out=held_out),
+            alone=tuple(price(KeepPolicy.alone(model)) for model in range(self.last + 1)),
+            frontier=self.frontier(),
+            models=tuple(
+                PlannedModel(
+                    name=name,
+                    cost=cost,
+                    verifier_cost=check,
+                    calibration=kind,
+                    calibrator=calibrator,
+                    fingerprint=None if fingerprint is None else fingerprint.to_record(),
+                )
+                for name, cost, check, (kind, calibrator), fingerprint in zip(*columns, strict=True)
+            ),
+            rows=PlanningRows(
+                given=runs.given,
+                paired=len(runs),
+                failed=runs.failed,
+                unlabelled=runs.unlabelled,
+                planning=len(self.halves[0]),
+                reporting=len(self.halves[1]),
+            ),
+            method=method,
+            key=self.rows.keys[0],
+        )
+
+    def certified(
+        self, epsilon: float, delta: float, *, certify_on: CertifyOn
+    ) -> tuple[KeepPolicy, PlanCertificate, bool]:
+        """Return the cheapest certified policy, and True if it is reported on other rows than certified."""
+        rows, texts = self.rows, self.runs.texts
+        if certify_on == "half":
+            rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
+        found = [(KeepPolicy.alone(self.last), rows)]
+        sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
+        part = delta / sequences
+        if sequences == 1:
+            found += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, part)]
+        else:
+            # One by one: the sequence is long, and most of it comes after the first failure.
+            common = takewhile(lambda one: _passing(rows, [one], epsilon, part), _common_policies(rows))
+            found += [(policy, rows) for policy in list(common)[-1:]]
+            ceiling = self.prices.models[-1]
+            corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
+            passed = _passing(self.reporting, corners[::-1], epsilon, part)
+            found += [(policy, self.reporting) for policy in passed]
+        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in found]
+        policy, tested = found[int(np.argmin(costs))]
+        certificate = _certificate(policy, tested, epsilon, delta, method="sequence", sequences=sequences)
+        return policy, certificate, tested is self.drafting or policy.members == (self.last,)
+
+
+def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[_Rows, _Rows]:
+    """Split the rows at random into halves, equal texts together; neither is empty if two texts differ.
+
+    The draw knows nothing of the hashes that split ties, so that either half has them evenly.
+    """
+    numbers: dict[str | int, int] = {}
+    own = [numbers.setdefault(text, len(numbers)) for text in texts]
+    rank = generator.permutation(len(numbers))[own]
+    order = np.argsort(rank, kind="stable")
+    cut = len(order) // 2
+    # The group that the middle falls into goes to the first half, unless nothing would be left.
+    while cut < len(order) - 1 and rank[order[cut]] == rank[order[cut - 1]]:
+        cut += 1
+    return np.sort(order[:cut]), np.sort(order[cut:])
+
+
+def _calibrator(
+    runs: PairedRuns, rows: _Rows, model: int, generator: np.random.Generator
+) -> tuple[str, ConfidenceCalibrator | None]:
+    """Return the calibrator of a model's confidence and its name, or None if none helps."""
+    sure = rows[~np.isnan(runs.confidence[model, rows])]
+    if not len(sure):
+        return "none", None
+    labels = runs.labels[model]
+    found = select_calibrator(
+        runs.confidence[model, sure],
+        runs.correct[model, sure],
+        predicted=None if labels is None else [labels[row] for row in sure.tolist()],
+        rng=generator,
     )
-
-
-def _certified(
-    planning: Planning, epsilon: float, delta: float, *, certify_on: CertifyOn
-) -> tuple[KeepPolicy, PlanCertificate, bool]:
-    """Return the cheapest certified policy, and True if it is reported on other rows than certified."""
-    last, texts = len(planning.runs.names) - 1, planning.runs.texts
-    rows = planning.rows
-    if certify_on == "half":
-        rows, texts = planning.drafting, tuple(texts[row] for row in planning.halves[0].tolist())
-    found = [(KeepPolicy.alone(last), rows)]
-    if last == 1:
-        sequences = 1
-        found += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, delta)]
-    else:
-        sequences = 2  # each tested at half of the allowed error
-        found += [(policy, rows) for policy in _certified_common(rows, epsilon, delta / 2.0)]
-        chains = _certified_chains(planning, epsilon, delta / 2.0)
-        found += [(policy, planning.reporting) for policy in chains]
-    costs = [planning.prices.mean_cost(policy, planning.drafting.route(policy)) for policy, _ in found]
-    policy, tested = found[int(np.argmin(costs))]
-    certificate = _certificate(policy, tested, epsilon, delta, method="sequence", sequences=sequences)
-    return policy, certificate, tested is planning.drafting or policy.members == (last,)
+    return found.name, None if found.name == "none" else found.calibrator
 
 
 def _certificate(
@@ -331,13 +455,6 @@ def _certified_rules(
     return policies
 
 
-def _certified_common(rows: Signals, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the chain of all models under their lowest certified common threshold."""
-    # One by one: the sequence is long, and most of it comes after the first failure.
-    passed = takewhile(lambda policy: _passing(rows, [policy], epsilon, delta), _common_policies(rows))
-    return list(passed)[-1:]
-
-
 def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
     """Yield the policies of a fixed sequence, with tie shares only where ties exist."""
     for threshold in _COMMON:
@@ -346,13 +463,6 @@ def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
                 [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in rows.keys]
             )
         yield rule_policy([KeepRule.from_threshold(threshold)] * len(rows.keys))
-
-
-def _certified_chains(planning: Planning, epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the planning half's frontier corners that pass on the other half, dearest first."""
-    ceiling = planning.prices.models[-1]
-    chains = [point.policy for point in planning.frontier() if point.planned_cost < ceiling][::-1]
-    return _passing(planning.reporting, chains, epsilon, delta)
 
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:

@@ -1,28 +1,40 @@
-"""Cost and accuracy of a policy on recorded rows, with intervals."""
+"""Cost and accuracy of policies on recorded rows, and the candidates that a plan chooses from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, product
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from calibrant.cascade._checks import check_real
+from calibrant.cascade.automix._frontier import routing_frontier
+from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
-from calibrant.cascade.planning._rules import KeepPolicy, Route
+from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Interval
 from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import paired_comparison
+from calibrant.metrics._validation import check_number
 
 _RESAMPLES: Final = (200, 10_000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval whose values do not repeat, about a second
+_BINS: Final = 10  # of a confidence that need not be a threshold
+_SAMPLES: Final = 8  # steps of confidence that a POMDP observes
+_CELLS: Final = 8  # of each of them, for the form that interpolates
+_FREE: Final = 1e-12  # what a model is taken to cost that costs nothing
+_PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
+_LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal confidences is split
+_SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
 _Floats = NDArray[np.float64]
+_Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +62,27 @@ class Signals:
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
+    def right(self, route: Route) -> _Floats:
+        """Return the correctness of the answers that a route gives, shape (n,)."""
+        given: _Floats = self.correct[route.answered, np.arange(len(route.answered))]
+        return given
+
+    def figures(self, policy: KeepPolicy, prices: Prices) -> tuple[float, float]:
+        """Return cost and accuracy of a policy, per row."""
+        route = self.route(policy)
+        # Shares first, so that one model alone costs its price to the last bit.
+        cost = float(route.asked.mean(axis=1) @ prices.under(policy))
+        return cost, float(self.right(route).mean())
+
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
         """Return the counts of rows only the last model, and only the policy, answers correctly."""
-        answered = self.route(policy).answered
-        difference = self.correct[-1] - self.correct[answered, np.arange(len(answered))]
+        difference = self.correct[-1] - self.right(self.route(policy))
         return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
     def take(self, rows: NDArray[np.intp]) -> Signals:
         """Return a subset of the rows."""
-        return Signals(
-            raw=self.raw[:, rows],
-            calibrated=self.calibrated[:, rows],
-            correct=self.correct[:, rows],
-            ranks=self.ranks[:, rows],
-            keys=self.keys,
-        )
+        columns = ("raw", "calibrated", "correct", "ranks")
+        return replace(self, **{name: getattr(self, name)[:, rows] for name in columns})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,26 +131,20 @@ class Prices:
                     "(small_cost, between_costs and large_cost of a plan, costs of a replay)."
                 )
             known = np.nanmean(recorded) if cost is None else cost
-            models.append(check_real(f"the cost of model {place}", known, low=0.0))
+            models.append(check_number(f"the cost of model {place}", known, "[0, inf)"))
         if not models[-1]:
             raise ConfigurationError(
                 "Expected a large model that costs more than 0: one that costs nothing needs no cascade. Give its "
                 "price, its time per row, or 1 for equal costs."
             )
-        checked = [check_real("the verifier's cost", one, low=0.0) for one in checks]
+        checked = [check_number("the verifier's cost", one, "[0, inf)") for one in checks]
         return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
 
     def under(self, policy: KeepPolicy) -> _Floats:
         """Return the price of calling each model under a policy, shape (m,): the last member is not verified."""
-        price = np.array(self.models)
-        for member in policy.members[:-1]:
-            price[member] += self.verifier[member]
+        price, verified = np.array(self.models), list(policy.members[:-1])
+        price[verified] += np.array(self.verifier)[verified]
         return price
-
-    def mean_cost(self, policy: KeepPolicy, route: Route) -> float:
-        """Return the cost of a policy per row."""
-        # Shares first, so that one model alone costs its price to the last bit.
-        return float(route.asked.mean(axis=1) @ self.under(policy))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +214,7 @@ def price_policy(
     """
     m, n = rows.correct.shape
     route = rows.route(policy)
-    right = rows.correct[route.answered, np.arange(n)]
+    right = rows.right(route)
     cost = prices.under(policy) @ route.asked
     repeated = len(np.unique(cost)) * 16 < n
     resamples = _RESAMPLES[1] if repeated else int(np.clip(_DRAWS // n, *_RESAMPLES))
@@ -220,3 +232,157 @@ def price_policy(
         shares=tuple(wilson_interval(int(count), n) for count in answered),
         held_out=held_out,
     )
+
+
+class Candidates(NamedTuple):
+    """Policies of one kind.
+
+    Attributes
+    ----------
+    cost, accuracy : ndarray of shape (p,)
+        Of each policy, per row, on the rows they were found on.
+    policy : callable
+        Returns the policy at a place of these.
+    """
+
+    cost: _Floats
+    accuracy: _Floats
+    policy: Callable[[int], KeepPolicy]
+
+
+def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
+    """Return the candidate policies, the simplest first.
+
+    Every model alone; for every two models each threshold on the confidence of the smaller one, as reported
+    and calibrated, each set of tenths of it that `routing_frontier` routes, what `POMDPMetaVerifier` does
+    (its `ThresholdMetaVerifier` and `SelfConsistencyMetaVerifier` are thresholds as well), and shares, in
+    twentieths, of what is tied at a confidence as reported; and, where there are more, thresholds for chains
+    of models.
+
+    Parameters
+    ----------
+    rows : Signals
+        To plan on.
+    prices : Prices
+        Of the models.
+    """
+    m = len(rows.correct)
+
+    def single(policy: KeepPolicy) -> Candidates:
+        cost, accuracy = rows.figures(policy, prices)
+        return Candidates(np.array([cost]), np.array([accuracy]), lambda _place: policy)
+
+    found = [single(KeepPolicy.alone(model)) for model in range(m)]
+    differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
+    for members in combinations(range(m), 2):
+        for calibrated in (False, True) if differs else (False,):
+            found += _of_two(rows, prices, members, calibrated=calibrated)
+        found += map(single, _split(rows, members))
+    return [*found, *map(single, _chains(rows, prices))]
+
+
+def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrated: bool) -> list[Candidates]:
+    """Return the two-model candidates: thresholds, bin sets and POMDP policies, which route ever more bins."""
+    first, last = members
+    signal = (rows.calibrated if calibrated else rows.raw)[first]
+    sure = ~np.isnan(signal)
+    if not sure.any():
+        return []
+    scores = signal[sure], rows.correct[first][sure], rows.correct[last][sure]
+    costs: dict[str, Any] = {
+        "small_cost": prices.models[first],
+        "large_cost": max(prices.models[last], _FREE),
+        "verifier_cost": prices.verifier[first],
+    }
+    levels = np.unique(scores[0])
+    binned = routing_frontier(*scores, **costs, k=_BINS)
+    kinds = [
+        ("threshold", levels, np.arange(len(levels))),
+        (f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order),
+    ]
+    if len(np.unique(scores[1])) == 2:
+        # What AutoMix's meta-verifier routes at any price, with confidence as the verifier's score.
+        learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0).fit(*scores, **costs)
+        steps = _SAMPLES * _CELLS
+        lower = np.arange(steps) / steps
+        gain = learned.gain(lower + 0.5 / steps)
+        kinds.append((f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")))
+    candidates = []
+    n, unsure = len(signal), (rows.correct[last] - rows.correct[first])[~sure].sum()
+    for name, lower, order in kinds:
+        own = np.searchsorted(lower[1:], scores[0], side="right")
+        routed = np.bincount(own, minlength=len(lower))[order].cumsum()
+        gained = np.bincount(own, weights=scores[2] - scores[1], minlength=len(lower))[order].cumsum()
+        share = (np.concatenate(([0.0], routed)) + n - sure.sum()) / n
+        cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
+        accuracy = rows.correct[first].mean() + (np.concatenate(([0.0], gained)) + unsure) / n
+        policy = partial(_bin_policy, name, members, lower, order, calibrated)
+        candidates.append(Candidates(cost, accuracy, policy))
+    return candidates
+
+
+def _bin_policy(
+    name: str, members: tuple[int, int], lower: _Floats, order: _Places, calibrated: bool, place: int
+) -> KeepPolicy:
+    """Return the policy that routes the first so many bins of a confidence."""
+    keeps = np.ones(len(lower), dtype=np.bool_)
+    keeps[order[:place]] = False
+    rule = KeepRule.from_bins(lower.tolist(), keeps.tolist())
+    limit = rule.threshold
+    detail = f"threshold {limit:.6g}" if limit is not None and name == "threshold" else name
+    kind = f"{detail} on calibrated confidence" if calibrated else detail
+    return KeepPolicy(name=kind, members=members, rules=(rule,), calibrated=calibrated)
+
+
+def _split(rows: Signals, members: tuple[int, ...]) -> list[KeepPolicy]:
+    """Return thresholds that split large blocks of tied answers."""
+    first = rows.raw[members[0]]
+    levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
+    rules = [
+        KeepRule.from_threshold(level, tied_share=share, key=rows.keys[0])
+        for level in levels[count >= _LEAST_TIED * len(first)].tolist()
+        for share in _SHARES
+    ]
+    return [KeepPolicy(name=f"threshold {rule.describe()}", members=members, rules=(rule,)) for rule in rules]
+
+
+def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
+    """Return thresholds for three and more models, from the most accurate policy to the cheapest.
+
+    At every price of accuracy in cost the thresholds are chosen backwards: what comes after a model is to
+    it a single large model, whose cost differs from row to row.
+    """
+    m = len(rows.correct)
+    scale = prices.models[-1] + sum(prices.models)
+    worth = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, _PRICES) / scale))
+    chains = [members for size in range(m, 2, -1) for members in combinations(range(m), size)]
+    policies: dict[tuple[object, ...], KeepPolicy] = {}
+    for price, members in product(worth.tolist(), chains):
+        rules = _backwards(rows, prices, members, price)
+        if rules is not None:
+            shown = ", ".join(rule.describe() for rule in rules)
+            name = f"thresholds {shown} on calibrated confidence"
+            policy = KeepPolicy(name=name, members=members, rules=tuple(rules), calibrated=True)
+            policies.setdefault((members, policy.rules), policy)
+    return list(policies.values())
+
+
+def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: float) -> list[KeepRule] | None:
+    """Return the rule of every member but the last; None if a rule would keep no answer."""
+    score, cost = rows.correct[members[-1]], np.full(rows.correct.shape[1], prices.models[members[-1]])
+    rules: list[KeepRule] = []
+    for member in members[-2::-1]:
+        signal = rows.calibrated[member]
+        sure = ~np.isnan(signal)
+        levels, own = np.unique(signal[sure], return_inverse=True)
+        gain = (score - rows.correct[member] - price * cost)[sure]
+        # Worth of routing none, the lowest level, the lowest two, ..., all; the lowest threshold of equals.
+        routed = int(np.concatenate(([0.0], np.bincount(own, weights=gain, minlength=1).cumsum())).argmax())
+        if routed >= len(levels):
+            return None
+        rule = KeepRule.from_threshold(levels[routed])
+        rules.insert(0, rule)
+        kept = rule.accepts(signal)
+        score = np.where(kept, rows.correct[member], score)
+        cost = prices.models[member] + prices.verifier[member] + np.where(kept, 0.0, cost)
+    return rules

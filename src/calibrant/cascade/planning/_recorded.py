@@ -188,16 +188,25 @@ class PairedRuns:
         return int(self.correct.shape[1])
 
 
-def pair_runs(runs: Sequence[RecordedRun]) -> PairedRuns:
+def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     """Pair runs over the same rows by id, else by text, else by position.
+
+    Parameters
+    ----------
+    sources : sequence of RunSource
+        A run of each model, from the smallest to the largest; see `recorded_run`.
 
     Raises
     ------
     DataError
         They are not of the same rows, or no row is left; the message names the first row.
     """
+    runs = [recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)]
     first = runs[0]
-    names = tuple(_name(run, place) for place, run in enumerate(runs, 1))
+    names = tuple(
+        run.name or (run.fingerprint.model if run.fingerprint is not None else f"model {place}")
+        for place, run in enumerate(runs, 1)
+    )
     orders = [np.arange(len(first))]
     orders += [_order(first, other, names[0], name) for other, name in zip(runs[1:], names[1:], strict=True)]
 
@@ -289,10 +298,6 @@ def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
     if any(label is None and not skip for label, skip in zip(labels, unsure, strict=True)):
         return None
     return tuple(label or "" for label in labels)
-
-
-def _name(run: RecordedRun, place: int) -> str:
-    return run.name or (run.fingerprint.model if run.fingerprint is not None else f"model {place}")
 
 
 def _numbers(name: str, values: ArrayLike) -> _Floats:

@@ -1,24 +1,97 @@
-"""Keep rules and keep policies of a cascade."""
+"""Keep rules and keep policies of a cascade, and tie-breaking by a keyed hash of the texts."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import PlainSerializer, PlainValidator
 
-from calibrant.cascade._checks import check_share
-from calibrant.cascade._ties import DEFAULT_KEY, check_key, tie_ranks
 from calibrant.core._errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
+from calibrant.metrics._validation import check_number
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
+
+DEFAULT_KEY: Final = "calibrant"
+_LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE
+_DIGEST_SIZE: Final = 8  # bytes of a digest; 2**64 ranks do not repeat in practice
+_KEY_SIZE: Final = 16  # bytes of a derived key, which is twice as many hexadecimal digits
+_PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a text
+
+
+def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
+    """Return the rank of each text among answers of equal confidence, in (0, 1], shape (n,).
+
+    A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
+    answer is right, and is the same on every machine. A rule that keeps a share of a tied block keeps the ranks up
+    to that share.
+
+    Parameters
+    ----------
+    texts : sequence of (str or int), length n
+        The texts, as a model is asked them; the place of a row, from 0, where its text is not known.
+    key : str, default "calibrant"
+        Under another key other texts come first; 1 to 64 bytes in UTF-8.
+
+    Raises
+    ------
+    ConfigurationError
+        The key is empty, too long or no text.
+
+    Examples
+    --------
+    >>> tie_ranks(["a film", "a film", "a play"]).round(3).tolist()
+    [0.685, 0.685, 0.9]
+    """
+    secret = _secret(key)
+    hashes = (
+        hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest() for text in texts
+    )
+    return np.array(
+        [(int.from_bytes(one) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for one in hashes], dtype=np.float64
+    )
+
+
+def tie_keys(key: str, count: int) -> tuple[str, ...]:
+    """Return one hash key per rule of a policy: `key`, then keys derived from it.
+
+    A text's ranks under different keys are independent. Under one key for all rules, the texts that the first rule
+    passes on have the ranks above its share, and the second rule keeps fewer of them than its own share.
+
+    Raises
+    ------
+    ConfigurationError
+        The key is empty, too long or no text.
+    """
+    secret = _secret(key)
+    # A digest, as a key of the longest allowed size has no room for a suffix.
+    derived = (
+        hashlib.blake2b(str(place).encode(), key=secret, digest_size=_KEY_SIZE).hexdigest()
+        for place in range(1, count)
+    )
+    return (key, *derived)[:count]
+
+
+def _secret(key: object) -> bytes:
+    """Return the bytes of a key of a hash; ConfigurationError if it cannot be one."""
+    secret = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b""
+    if not 0 < len(secret) <= _LONGEST:
+        raise ConfigurationError(
+            f"Expected key as a text of 1 to {_LONGEST} bytes in UTF-8, got {key!r:.80}: shorten it, or leave it out."
+        )
+    return secret
+
+
+def _message(text: str | int) -> bytes:
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogatepass")
+    return _PLACE + str(int(text)).encode()  # the place may be a number of numpy's, which is no int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +130,8 @@ class KeepRule:
                 "Expected ascending, finite edges and one entry of keeps more than there are edges, got edges "
                 f"{self.edges!r:.80} and {len(self.keeps)} entries."
             )
-        check_key(self.key)
-        if check_share("tied_share", self.tied_share) < 1.0 and self.keeps != (False, True):
+        _secret(self.key)
+        if check_number("tied_share", self.tied_share, "[0, 1]") < 1.0 and self.keeps != (False, True):
             raise ConfigurationError(
                 f"Expected tied_share below 1 only with keeps (False, True), got {self.tied_share!r} with "
                 f"{self.keeps!r:.80}: only the block at a threshold is split."
@@ -72,12 +145,9 @@ class KeepRule:
     @classmethod
     def from_bins(cls, lower: Sequence[float], keeps: Sequence[bool]) -> Self:
         """Return the rule of kept bins, given their lower ends; the lowest bin is unbounded."""
-        edges, kept = [], [bool(keeps[0])]
-        for edge, keep in zip(lower[1:], keeps[1:], strict=True):
-            if bool(keep) != kept[-1]:
-                edges.append(float(edge))
-                kept.append(bool(keep))
-        return cls(edges=tuple(edges), keeps=tuple(kept))
+        changes = [place for place in range(1, len(keeps)) if keeps[place] != keeps[place - 1]]
+        edges = tuple(float(lower[place]) for place in changes)
+        return cls(edges=edges, keeps=tuple(bool(keeps[place]) for place in (0, *changes)))
 
     @property
     def splits(self) -> bool:
@@ -166,17 +236,13 @@ class KeepRule:
             edges=tuple(float(edge) for edge in record["edges"]), keeps=tuple(map(bool, record["keeps"]))
         )
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        """Return a Pydantic schema that stores rules by `to_record` and `from_record`."""
-        from pydantic_core import core_schema  # noqa: PLC0415  (only to read and write plans)
 
-        written = core_schema.plain_serializer_function_ser_schema(cls.to_record)
-        return core_schema.no_info_plain_validator_function(cls.from_record, serialization=written)
+_StoredRule = Annotated[
+    KeepRule, PlainValidator(KeepRule.from_record), PlainSerializer(lambda rule: rule.to_record())
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Route:
+class Route(NamedTuple):
     """Route of n rows through m models under a policy.
 
     Attributes
@@ -215,7 +281,7 @@ class KeepPolicy:
 
     name: str
     members: tuple[int, ...]
-    rules: tuple[KeepRule, ...] = ()
+    rules: tuple[_StoredRule, ...] = ()
     calibrated: bool = False
 
     def __post_init__(self) -> None:
@@ -304,7 +370,9 @@ def threshold_policy(thresholds: float | Sequence[float], n_models: int) -> Keep
         raise ConfigurationError(
             f"Expected one threshold for each of {n_models} models but the last, got {len(levels)}."
         )
-    return rule_policy([KeepRule.from_threshold(check_share("a threshold", level)) for level in levels])
+    return rule_policy(
+        [KeepRule.from_threshold(check_number("a threshold", level, "[0, 1]")) for level in levels]
+    )
 
 
 def rule_policy(rules: Sequence[KeepRule]) -> KeepPolicy:

@@ -1,19 +1,34 @@
-"""Confidence methods on an answer's token log-probabilities."""
+"""Confidence methods on what the model reports: log-probabilities of tokens, or the probability of the label."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_args
 
-from calibrant.cascade._checks import check_real, check_share
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.cascade._protocol import (
+    Answered,
+    Assessment,
+    BaseMethod,
+    Calibrator,
+    NoEvidence,
+    calibrator_record,
+    for_one_row,
+    is_share,
+)
 from calibrant.cascade.methods._filters import TokenFilter, chosen_tokens, kept_tokens
 from calibrant.core._completion import Token
-from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._errors import (
+    CalibrantError,
+    ConfigurationError,
+    LogprobsUnavailableError,
+    NotFittedError,
+)
 from calibrant.logprobs._fields import UnparsedError, field_value
+from calibrant.metrics._validation import check_number
 
 _SCALE: Final = 3.0  # nats
 # Servers write -9999 for a token that was ruled out; less would overflow a mean.
@@ -22,6 +37,7 @@ _IMPOSSIBLE: Final = -9999.0
 # OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
 _LEAST: Final = math.log(1e-12)
 _TOLERANCE: Final = 1e-9
+_LEAST_CONFIDENCE: Final = 1e-300  # as in `Prediction.log_confidence`
 
 
 def _gap(token: Token) -> float:
@@ -38,12 +54,11 @@ def _gap(token: Token) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TokenMethod(ABC):
+class _TokenMethod(BaseMethod):
     """Base class of methods that read an answer's tokens."""
 
     token_filter: TokenFilter = "label"  # noqa: S105 (no password)
-    name: ClassVar[str]
-    default_threshold: ClassVar[float]
+    default_threshold = 0.5
     needs_tokens: ClassVar[bool] = True
     top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
 
@@ -62,15 +77,9 @@ class _TokenMethod(ABC):
             return NoEvidence(reason=str(error))
         return Assessment(confidence=self.to_confidence(native), native=native)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the method's name and settings."""
-        return {"method": self.name, "token_filter": self.token_filter}
-
-    def close(self) -> None:  # noqa: B027 (done)
-        """Close nothing: the method holds nothing open."""
-
-    @abstractmethod
-    def to_confidence(self, native: float) -> float: ...
+        return {**super().describe(), "token_filter": self.token_filter}
 
     @abstractmethod
     def _measure(self, tokens: Sequence[Token]) -> float: ...
@@ -85,8 +94,7 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
             "(scoring='decode'), keep its tokens (keep_tokens=True, top_logprobs of 1 or more) "
             "and use a provider that reports log-probabilities; or use label_probability where labels are scored."
         )
-    if classifier.prior_correction is not None or classifier.head is not None:
-        _refuse_corrected(answered)
+    _refuse_corrected(answered)
     kept = kept_tokens(prediction.tokens, token_filter, text=prediction.text, field=classifier.field)
     chosen = chosen_tokens(kept, prediction.tokens)
     for token in chosen:
@@ -102,6 +110,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
 def _refuse_corrected(answered: Answered) -> None:
     """Refuse an answer whose label was changed after it was written: its tokens speak of another one."""
     prediction, classifier = answered.prediction, answered.classifier
+    if classifier.prior_correction is None and classifier.head is None:
+        return
     try:
         written = field_value(prediction.text, classifier.field)
     except UnparsedError:
@@ -146,7 +156,7 @@ class AvgLogprob(_TokenMethod):
     """
 
     name: ClassVar[str] = "avg_logprob"
-    default_threshold: ClassVar[float] = 2.0 / 3.0
+    default_threshold = 2.0 / 3.0
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
@@ -159,8 +169,8 @@ class AvgLogprob(_TokenMethod):
         ConfigurationError
             The value is not a finite number <= 0.
         """
-        mean = check_real("a mean natural log-probability", native, high=0.0)
-        return min(max((mean + _SCALE) / _SCALE, 0.0), 1.0)
+        mean = check_number("a mean natural log-probability", native, "(-inf, 0]")
+        return max((mean + _SCALE) / _SCALE, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +204,6 @@ class Margin(_TokenMethod):
     """
 
     name: ClassVar[str] = "margin"
-    default_threshold: ClassVar[float] = 0.5
 
     def _measure(self, tokens: Sequence[Token]) -> float:
         return math.fsum(_gap(token) for token in tokens) / len(tokens)
@@ -207,7 +216,7 @@ class Margin(_TokenMethod):
         ConfigurationError
             The value is not a finite number >= 0.
         """
-        return 1.0 - math.exp(-check_real("a mean gap in nats", native, low=0.0) / _SCALE)
+        return 1.0 - math.exp(-check_number("a mean gap in nats", native, "[0, inf)") / _SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,12 +253,12 @@ class Hybrid(_TokenMethod):
     logprob_weight: float = 0.5
     margin_weight: float = 0.5
     name: ClassVar[str] = "hybrid"
-    default_threshold: ClassVar[float] = 0.5
+    unit: ClassVar[str] = "a weighted score"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        total = check_share("logprob_weight", self.logprob_weight)
-        total += check_share("margin_weight", self.margin_weight)
+        total = check_number("logprob_weight", self.logprob_weight, "[0, 1]")
+        total += check_number("margin_weight", self.margin_weight, "[0, 1]")
         if abs(total - 1.0) > _TOLERANCE:
             raise ConfigurationError(
                 f"Expected weights that add up to 1, got logprob_weight={self.logprob_weight!r} and "
@@ -257,25 +266,89 @@ class Hybrid(_TokenMethod):
             )
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        parts: tuple[tuple[float, _TokenMethod], ...] = (
-            (self.logprob_weight, AvgLogprob()),
-            (self.margin_weight, Margin()),
-        )
+        parts = ((self.logprob_weight, AvgLogprob()), (self.margin_weight, Margin()))
         # Evidence of a half that does not count is not needed.
         shares = [weight * half.to_confidence(half._measure(tokens)) for weight, half in parts if weight > 0]  # noqa: SLF001
         return min(sum(shares), 1.0)
 
+    def describe(self) -> dict[str, Any]:
+        """Return the method's name and settings."""
+        weights = {"logprob_weight": float(self.logprob_weight), "margin_weight": float(self.margin_weight)}
+        return {**super().describe(), **weights}
+
+
+class LabelProbability(BaseMethod):
+    """The probability of the label, as the classifier reports it, calibrated or not.
+
+    It needs no tokens: labels that were scored (``exact``), read from tokens (``masked``, ``raw``) or
+    sampled all have one. The native unit is the natural logarithm of the confidence, calibration
+    included; confidences below 1e-300 count as that.
+
+    The default threshold is 0.7, as for other methods whose confidence reads as the chance of being
+    right. It must lie above 0.5: the more probable of two labels never falls below that.
+
+    Parameters
+    ----------
+    calibrator : Calibrator, optional
+        Fitted on other rows, as those of `calibrant.calibration`, which are told the labels as well.
+
+    Raises
+    ------
+    NotFittedError
+        The calibrator was not fitted.
+    ConfigurationError
+        It has no ``predict``.
+
+    Examples
+    --------
+    >>> round(LabelProbability().to_confidence(-0.105), 2)
+    0.9
+    """
+
+    name: ClassVar[str] = "label_probability"
+
+    def __init__(self, *, calibrator: Calibrator | None = None) -> None:
+        if calibrator is not None and not callable(getattr(calibrator, "predict", None)):
+            raise ConfigurationError(
+                f"Expected a calibrator with predict, got {calibrator!r}: take one of calibrant.calibration, such as "
+                "the calibrator of what select_calibrator returns."
+            )
+        if isinstance(calibrator, ConfidenceCalibrator) and not hasattr(calibrator, "rows_"):
+            name = type(calibrator).__name__
+            raise NotFittedError(f"Expected a fitted {name}, got one before fit: call fit or load it first.")
+        self.calibrator = calibrator
+        self._calibrate = None if calibrator is None else for_one_row(calibrator.predict)
+
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the probability of the label; `NoEvidence` if the prediction has none."""
+        reported, label = answered.prediction.confidence, answered.prediction.label
+        if reported is None or label is None:
+            return NoEvidence(
+                reason="Expected a prediction with a confidence, got one without: use a model that reports "
+                "log-probabilities, or scoring='sampled'."
+            )
+        confidence = float(reported)
+        try:
+            if self._calibrate is not None:
+                confidence = float(self._calibrate(reported, predicted=label))
+        except CalibrantError as error:
+            return NoEvidence(reason=f"The calibrator failed: {error}")
+        if not is_share(confidence):
+            return NoEvidence(
+                reason=f"Expected a confidence in [0, 1], got {confidence!r} from {reported!r}: check the calibrator."
+            )
+        return Assessment(confidence=confidence, native=math.log(max(confidence, _LEAST_CONFIDENCE)))
+
     def to_confidence(self, native: float) -> float:
-        """Return the weighted score unchanged.
+        """Return the confidence of a natural log-probability.
 
         Raises
         ------
         ConfigurationError
-            The value is not in [0, 1].
+            The value is not a finite number <= 0.
         """
-        return check_share("a weighted score", native)
+        return math.exp(check_number("the natural logarithm of a probability", native, "(-inf, 0]"))
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the method's name and settings."""
-        weights = {"logprob_weight": float(self.logprob_weight), "margin_weight": float(self.margin_weight)}
-        return {**super().describe(), **weights}
+    def describe(self) -> dict[str, Any]:
+        """Return the method's name, and a digest of its calibrator."""
+        return {**super().describe(), "calibrator": calibrator_record(self.calibrator)}

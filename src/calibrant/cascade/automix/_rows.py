@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_values
+from calibrant.metrics._validation import check_same_length, check_values
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -49,17 +49,6 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> N
     """
     # Rounding is needed even for exact shares: 0.29 * 100 is 28.999999999999996.
     return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
-
-
-def check_rows(**arrays: Array) -> int:
-    """Return the common length of the named arrays; ConfigurationError if lengths differ."""
-    lengths = {name: len(array) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-        raise ConfigurationError(
-            f"Expected one entry per row in each array, but {listed}: pair the rows of all runs first."
-        )
-    return next(iter(lengths.values()))
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
@@ -136,7 +125,8 @@ class PairedRows:
         """
         small_cost, large_cost, verifier_cost = costs
         small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
-        n = check_rows(**{name: signal}, small_score=small, large_score=large)
+        n = len(signal)
+        check_same_length(**{name: signal}, small_score=small, large_score=large)
         return cls(
             signal=signal,
             small=small,
