@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._validation import check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_answers, check_log_probabilities
 
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.

@@ -12,9 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._state import SavedFit
-from calibrant.calibration._validation import as_numbers, as_rows, check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import (
+    as_numbers,
+    as_rows,
+    check_answers,
+    check_log_probabilities,
+    check_number,
+)
 
 _Floats = NDArray[np.float64]
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._losses import stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._scaling import VectorScaling
-from calibrant.calibration._validation import check_answers
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
+from calibrant.metrics._calibration_error import multiclass_brier_score
 from calibrant.metrics._classification import classification_summary
-from calibrant.metrics._distributions import multiclass_brier_score
+from calibrant.metrics._validation import check_answers
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._state import SavedFit
-from calibrant.calibration._validation import as_numbers as check_numbers
-from calibrant.calibration._validation import check_log_probabilities
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
+from calibrant.metrics._validation import as_numbers as check_numbers
+from calibrant.metrics._validation import check_log_probabilities
 
 _HUGE: Final = 1e100
 
