@@ -18,9 +18,9 @@ from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from calibrant.optimization._choice import Choice, ValidatedPrompt
-from calibrant.optimization._heads import labelled_rows
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
+from calibrant.optimization._stages import labelled_rows
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")

@@ -16,10 +16,22 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
+from calibrant.optimization._choice import (
+    FIRST,
+    Choice,
+    PromptStanding,
+    ValidatedPrompt,
+    answered_rows,
+    beats,
+    choose,
+    gain,
+    race,
+    race_calls,
+    row_scores,
+    standing,
+)
 from calibrant.optimization._plan import DEMONSTRATED, USER_TEMPLATE, SearchPlan, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, NoCopies, given_prompts
-from calibrant.optimization._race import FIRST, PromptStanding, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Guard
 
 if TYPE_CHECKING:
@@ -40,7 +52,7 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
     """Return the calls reserved for the race."""
-    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows(task))
+    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows)
 
 
 @dataclass(kw_only=True)
@@ -51,12 +63,9 @@ class Search(SearchStage):
     ----------
     log : Path or None
         File of GEPA's log.
-    validation : ValidationLog
-        Observer of the adapter.
     """
 
     log: Path | None
-    validation: ValidationLog
     _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _budget: int = field(default=0, init=False)
     _is_perfect: bool = field(default=False, init=False)
@@ -69,16 +78,13 @@ class Search(SearchStage):
             # Rows of one label may stand together in a file.
             order = np.random.default_rng(self.plan.seed).permutation(len(validation))
             validation = [validation[place] for place in order]
-        n_screened = self.plan.screened_rows(self.task)
+        n_screened = self.plan.screened_rows
         screened, fresh = validation[:n_screened], validation[n_screened:]
         found = self._propose(screened, fresh, max_metric_calls - for_race)
-        choice = self._race(found, screened, fresh) if self.plan.races else self._choose(found)
-        return self._with_names(choice)
-
-    def _choose(self, found: GEPAResult[object, object]) -> Choice:
-        """Choose by the figures on all validation rows."""
+        if self.plan.races:
+            return self._with_names(self._race(found, screened, fresh))
         scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-        return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
+        return self._with_names(choose([self._validated(*pair, screened) for pair in scored]))
 
     def _with_names(self, choice: Choice) -> Choice:
         """Return the choice with the names of the prompts that the task gave."""
@@ -217,6 +223,8 @@ class Search(SearchStage):
             validated=tuple(
                 replace(
                     self._validated(candidate, scores[place], asked[place]),
+                    rows=len(asked[place]),
+                    log_loss=self._standing(candidate, asked[place]).loss,
                     screened_loss=first[place].loss,
                 )
                 for place, candidate in enumerate(candidates)
@@ -244,9 +252,7 @@ class Search(SearchStage):
         return ValidatedPrompt(
             candidate=dict(candidate),
             score=score,
-            rows=len(rows),
-            log_loss=self._standing(candidate, rows).loss,
-            **vars(row_scores(rows, corrected, labels=self.task.labels)),
+            **vars(row_scores(answered_rows(rows, corrected), labels=self.task.labels)),
         )
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> PromptStanding:
