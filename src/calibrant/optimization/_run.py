@@ -256,10 +256,14 @@ def _adapter(
 ) -> ConfidenceAdapter:
     chooses = plan.races and plan.reflection_model is not None
     confusions = Confusions()
+    # Thresholds to be found also make the score, where the task names no other.
+    finds_score = (
+        plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
+    )
     kind = ReflectingAdapter if chooses else ConfidenceAdapter
     adapter = kind.from_classifier(
         predictor,
-        scoring_strategy=None if _thresholds_score(task, plan) else scoring,
+        scoring_strategy=None if finds_score else scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
@@ -274,11 +278,6 @@ def _adapter(
     if isinstance(adapter, ReflectingAdapter):
         adapter.confusions = confusions
     return adapter
-
-
-def _thresholds_score(task: Task, plan: SearchPlan) -> bool:
-    """Return whether thresholds to be found also make the score: as the task says nothing else."""
-    return plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
 
 
 def _scoring(settings: ScoringSettings) -> ScoringStrategy:

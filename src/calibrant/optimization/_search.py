@@ -115,7 +115,7 @@ class Search(SearchStage):
         import gepa  # noqa: PLC0415  (heavy)
 
         candidate = self._seed_candidate()
-        guard = None if self.reflection is None else self.reflection.guard
+        guard: Guard | None = self.reflection
         if self.plan.proposer is not None:
             guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
             self.adapter.propose_new_texts = guard

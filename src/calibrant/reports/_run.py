@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
@@ -278,16 +280,12 @@ def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     if found is None:
         return None, about
     try:
-        values = {name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__}
-    except (KeyError, TypeError, ValueError) as error:
+        return TypeAdapter(CertifiedPoint).validate_python(found), about
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise StateError(
-            f"{path}: expected a certified rule that is complete ({error!r}): calibrate again."
+            f"{path}: expected a certified rule that is complete, with values in [0, 1] ({wrong}): calibrate again."
         ) from error
-    if not all(0.0 <= value <= 1.0 for value in values.values()):
-        raise StateError(
-            f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
-        )
-    return CertifiedPoint(**values), about
 
 
 def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) -> list[str]:
