@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core import ConfigurationError
 
 Floats = NDArray[np.float64]

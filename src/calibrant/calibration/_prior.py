@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
 from calibrant.calibration._state import SavedFit
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import LabelDistribution, Prediction
+from calibrant.core._prediction import Prediction
 from calibrant.metrics._validation import (
     as_numbers,
     as_rows,
@@ -441,35 +441,20 @@ def correct_prediction(prediction: Prediction, correction: LabelPriorCorrection)
     """
     if prediction.distribution is None or prediction.label is None:
         return prediction
-    distribution = _correct_distribution(prediction.distribution, correction)
-    if distribution is prediction.distribution:
-        return prediction
-    label = distribution.labels[int(distribution.logprobs.argmax())]
-    confidence = distribution.confidence(label)
-    return replace(prediction, label=label, confidence=confidence, distribution=distribution)
-
-
-def _correct_distribution(
-    distribution: LabelDistribution, correction: LabelPriorCorrection
-) -> LabelDistribution:
-    """Return `distribution` with corrected log-probabilities, `measured`, masses and space kept.
-
-    The log-probability reported for the label that the model wrote is no confidence in the corrected one.
-    """
     correction._require_fitted("a distribution to correct")  # noqa: SLF001
-    if len(correction.prior_) != len(distribution.labels):
+    given = prediction.distribution
+    if len(correction.prior_) != len(given.labels):
         raise ConfigurationError(
             f"Expected a distribution over {len(correction.prior_)} labels, as the correction was fitted on, got "
-            f"{len(distribution.labels)} {distribution.labels[:3]}: fit a correction for this label set."
+            f"{len(given.labels)} {given.labels[:3]}: fit a correction for this label set."
         )
     if correction.strength_ == 0:
-        return distribution
-    logprobs = correction.transform(distribution.logprobs)
-    return replace(
-        distribution,
-        logprobs=logprobs,
-        emitted=distribution.labels[int(logprobs.argmax())],
-        joint_logprob=None,
-        closing_logprob=None,
-        error_bound=None,
+        return prediction
+    logprobs = correction.transform(given.logprobs)
+    label = given.labels[int(logprobs.argmax())]
+    # The log-probability reported for the label that the model wrote is no confidence in the corrected one.
+    distribution = replace(
+        given, logprobs=logprobs, emitted=label, joint_logprob=None, closing_logprob=None, error_bound=None
     )
+    confidence = distribution.confidence(label)
+    return replace(prediction, label=label, confidence=confidence, distribution=distribution)

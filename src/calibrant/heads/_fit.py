@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import stratified_folds
+from calibrant.calibration._losses import paired_gain, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._scaling import VectorScaling
 from calibrant.core._errors import ConfigurationError
@@ -70,8 +70,6 @@ class _RungTrial:
 
     Attributes
     ----------
-    name : str
-        The rung.
     fit : callable
         Fits its model.
     temperature : float or None
@@ -82,7 +80,6 @@ class _RungTrial:
         Its figures.
     """
 
-    name: str
     fit: _Fit
     temperature: float | None
     losses: NDArray[np.float64]
@@ -90,10 +87,8 @@ class _RungTrial:
 
     def beats(self, other: _RungTrial) -> bool:
         """Return whether the loss is lower by more than the standard error, and no other figure is worse."""
-        gain = other.losses - self.losses
-        error = float(gain.std(ddof=1)) / len(gain) ** 0.5
         return (
-            float(gain.mean()) > error
+            paired_gain(other.losses, self.losses).helps
             and self.figures.accuracy >= other.figures.accuracy
             and self.figures.macro_f1 >= other.figures.macro_f1
         )
@@ -181,14 +176,13 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     rungs = _candidate_rungs(rows, truth, candidates)
     fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
-    held_out = _HeldOut(rows=rows, answers=truth, fold=fold, labels=found)
     if len(rows) < _FEWEST:
         rungs = {}
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        tried = {name: held_out.judge(name, fit) for name, fit in rungs.items()}
+        tried = {name: _judge(name, rows, truth, fold, found, fit) for name, fit in rungs.items()}
         chosen, reason = _choose(tried)
         if chosen is None:
             return Head(
@@ -199,12 +193,12 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
                 reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
             )
         model = chosen.fit(rows, truth, found)
-    uses_text = chosen.name == _TEXT or chosen.name in _WITH_TEXT
+    name = chosen.figures.name
     return Head(
         labels=found.labels,
-        rung=chosen.name,
+        rung=name,
         model=model,
-        embedding=opened if uses_text else None,
+        embedding=opened if name == _TEXT or name in _WITH_TEXT else None,
         temperature=chosen.temperature,
         shift=shift,
         figures=tuple(one.figures for one in tried.values()),
@@ -272,43 +266,37 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
     return tuple(shift.tolist())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _HeldOut:
-    """Labelled rows in folds: each row is judged by what the other folds teach."""
+def _held_out(
+    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
+) -> tuple[NDArray[np.float64], float | None]:
+    """Return the distributions of a rung, each row judged by what the other folds teach, and their temperature."""
+    found = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        model = fit(rows.take(teaching), answers[teaching], labels)
+        found[judged] = model.log_proba(rows.take(judged))
+    if name == "as scored":
+        return found, None
+    temperature = _best_temperature(found, answers)
+    return tempered(found, temperature=temperature, n_rows=len(answers)), temperature
 
-    rows: HeadRows
-    answers: NDArray[np.intp]
-    fold: NDArray[np.intp]
-    labels: LabelSet
 
-    def judge(self, name: str, fit: _Fit) -> _RungTrial:
-        """Return the losses and figures of a rung."""
-        log_proba, temperature = self.distributions(name, fit)
-        best = log_proba.argmax(axis=1)
-        truth, predicted = (
-            [self.labels.labels[place] for place in places] for places in (self.answers, best)
-        )
-        losses = -log_proba[np.arange(len(best)), self.answers]
-        figures = RungFigures(
-            name=name,
-            log_loss=float(losses.mean()),
-            brier=multiclass_brier_score(np.exp(log_proba), self.answers),
-            accuracy=float((best == self.answers).mean()),
-            macro_f1=classification_summary(truth, predicted, labels=self.labels).macro_f1,
-        )
-        return _RungTrial(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
-
-    def distributions(self, name: str, fit: _Fit) -> tuple[NDArray[np.float64], float | None]:
-        """Return the distributions of a rung, and their temperature."""
-        found = np.empty_like(self.rows.logprobs)
-        for k in range(_FOLDS):
-            judged, teaching = np.flatnonzero(self.fold == k), np.flatnonzero(self.fold != k)
-            model = fit(self.rows.take(teaching), self.answers[teaching], self.labels)
-            found[judged] = model.log_proba(self.rows.take(judged))
-        if name == "as scored":
-            return found, None
-        temperature = _best_temperature(found, self.answers)
-        return tempered(found, temperature=temperature, n_rows=len(self.answers)), temperature
+def _judge(
+    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
+) -> _RungTrial:
+    """Return the losses and figures of a rung."""
+    log_proba, temperature = _held_out(name, rows, answers, fold, labels, fit)
+    best = log_proba.argmax(axis=1)
+    truth, predicted = ([labels.labels[place] for place in places] for places in (answers, best))
+    losses = -log_proba[np.arange(len(best)), answers]
+    figures = RungFigures(
+        name=name,
+        log_loss=float(losses.mean()),
+        brier=multiclass_brier_score(np.exp(log_proba), answers),
+        accuracy=float((best == answers).mean()),
+        macro_f1=classification_summary(truth, predicted, labels=labels).macro_f1,
+    )
+    return _RungTrial(fit=fit, temperature=temperature, losses=losses, figures=figures)
 
 
 def cross_fitted(
@@ -355,7 +343,7 @@ def cross_fitted(
 
     with threadpool_limits(1):
         fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
-        return _HeldOut(rows=rows, answers=truth, fold=fold, labels=found).distributions("prior", _prior)[0]
+        return _held_out("prior", rows, truth, fold, found, _prior)[0]
 
 
 def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:

@@ -174,11 +174,7 @@ class Head(SavedFit):
         return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
 
     def transform(
-        self,
-        logprobs: ArrayLike,
-        texts: Sequence[str] | None = None,
-        *,
-        features: ArrayLike | None = None,
+        self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return the final log-probabilities, shape (n, L), normalised.
 

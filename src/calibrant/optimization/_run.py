@@ -196,11 +196,13 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         tracker.watch(adapter.predictor.gates)
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(**vars(stage), log=None if directory is None else directory / "search.log")
-        found = search.run(max_metric_calls - for_head, for_race=for_race)
+        log = None if directory is None else directory / "search.log"
+        search = Search(**vars(stage), log=log, max_metric_calls=max_metric_calls - for_head)
+        found = search.run(for_race=for_race)
         budget = max_metric_calls if teaches else 0
         found, head = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget).run(found)
-        return TestStage(**vars(stage)).run(found, head, started=started, directory=directory)
+        test = TestStage(**vars(stage), found=found, head=head)
+        return test.run(started=started, directory=directory)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
@@ -248,11 +250,7 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> 
 
 
 def _adapter(
-    predictor: Predictor,
-    scoring: ScoringStrategy,
-    task: Task,
-    plan: SearchPlan,
-    tracker: ProgressTracker,
+    predictor: Predictor, scoring: ScoringStrategy, task: Task, plan: SearchPlan, tracker: ProgressTracker
 ) -> ConfidenceAdapter:
     chooses = plan.races and plan.reflection_model is not None
     confusions = Confusions()

@@ -159,22 +159,32 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     ]
 
 
+@dataclass(kw_only=True)
 class TestStage(SearchStage):
-    """Search stage that scores the test rows and builds the result."""
+    """Search stage that scores the test rows and builds the result.
 
-    def run(
-        self, found: Choice, head: Head | None, *, started: float, directory: Path | None
-    ) -> OptimizationResult:
+    Parameters
+    ----------
+    found : Choice
+        The choice of the best prompt.
+    head : Head or None
+        The head learned under it.
+    """
+
+    found: Choice
+    head: Head | None
+
+    def run(self, *, started: float, directory: Path | None) -> OptimizationResult:
         """Return the result of a search begun at `started`; write it into `directory`, if given."""
-        predictions = self._test(found, head)
-        result = self._result(found, head, predictions, seconds=time.perf_counter() - started)
+        predictions = self._test()
+        result = self._result(predictions, seconds=time.perf_counter() - started)
         if directory is not None:
-            self._write(directory, result, found, head, predictions)
+            self._write(directory, result, predictions)
         return result
 
-    def _best(self, found: Choice) -> Predictor:
+    def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
-        best = found.best.candidate
+        best = self.found.best.candidate
         predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
         retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
         shown = best.get(DEMONSTRATED, "")
@@ -183,9 +193,9 @@ class TestStage(SearchStage):
         settings = DemonstrationSettings.from_text(shown)
         return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
 
-    def _test(self, found: Choice, head: Head | None) -> dict[str, list[Prediction]]:
+    def _test(self) -> dict[str, list[Prediction]]:
         """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
-        seed, best = found.seed.candidate, found.best.candidate
+        seed, best = self.found.seed.candidate, self.found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
         asked["best"] = asked["seed"] if seed == best else self._predict(best)
@@ -198,9 +208,9 @@ class TestStage(SearchStage):
             predictions["prior"] = [
                 self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
             ]
-        if head is not None:
+        if self.head is not None:
             predictions["final"] = [
-                apply_head(head, prediction, example.input)
+                apply_head(self.head, prediction, example.input)
                 for prediction, example in zip(asked["best"], self.task.test, strict=True)
             ]
         return predictions
@@ -228,12 +238,7 @@ class TestStage(SearchStage):
         return [replace(prediction, features=None) for prediction in predictions]
 
     def _write(
-        self,
-        directory: Path,
-        result: OptimizationResult,
-        found: Choice,
-        head: Head | None,
-        predictions: Mapping[str, Sequence[Prediction]],
+        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
     ) -> None:
         """Write the result, the predictions and the best prompt's files into a directory, each whole or not at all."""
         lines = [
@@ -254,32 +259,27 @@ class TestStage(SearchStage):
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), **described_labels(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
-        best = self._best(found)
+        best = self._best()
         fingerprint = best.fingerprint()
         shown = best.demonstrations if isinstance(best, Classifier) else None
         # The label prior of a prompt is the same for every row.
-        query = queries_of(found.best.candidate, self.task.test[:1])[0]
+        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
         prior = None if self.plan.prior_correction is None else self.adapter.label_prior(query)
         if prior is not None:
             prior.save(directory / "label_prior.json", fingerprint=fingerprint)
         if shown is not None and shown.settings is not None:
             write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
-        if head is not None:
-            head.save(directory / "head.json", fingerprint=fingerprint)
+        if self.head is not None:
+            self.head.save(directory / "head.json", fingerprint=fingerprint)
 
     def _result(
-        self,
-        found: Choice,
-        head: Head | None,
-        predictions: Mapping[str, Sequence[Prediction]],
-        *,
-        seconds: float,
+        self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
         """Put the numbers together."""
-        rows, labels = self.task.test, self.task.labels
+        found, rows, labels = self.found, self.task.test, self.task.labels
         made_seed, made_best = predictions["seed"], predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
-        final = None if head is None else final_score(self.task, head, found, predictions)
+        final = None if self.head is None else final_score(self.task, self.head, found, predictions)
         # Where the heads decided, the prompt with its head is what was chosen.
         tested = comparison if final is None or not found.decided_by_head else final.against_seed
         intervals = [None if tested is None else tested.interval, credit]

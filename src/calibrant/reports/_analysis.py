@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
@@ -182,10 +182,7 @@ def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
-    f1 = [
-        HeadlineFigure("micro F1", size, found.micro_f1),
-        HeadlineFigure("macro F1", size, found.macro_f1),
-    ]
+    f1 = [HeadlineFigure("micro F1", size, found.micro_f1), HeadlineFigure("macro F1", size, found.macro_f1)]
     if found.kind == "fields":
         return [HeadlineFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
     return [

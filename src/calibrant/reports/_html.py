@@ -106,10 +106,7 @@ def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
         for place, (name, run) in enumerate(zip(names, runs, strict=True), start=1)
     ]
     return render_page(
-        "report.html",
-        sections=sections,
-        comparisons=_comparisons(names, runs),
-        script=static("report.js"),
+        "report.html", sections=sections, comparisons=_comparisons(names, runs), script=static("report.js")
     )
 
 
