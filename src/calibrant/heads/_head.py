@@ -316,7 +316,9 @@ def check_rows(
     rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
-    if columns is not None and (columns.ndim != 2 or len(columns) != len(rows) or not _finite(columns)):
+    if columns is not None and (
+        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= _HUGE).all()
+    ):
         raise ConfigurationError(
             f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "
             "out rows without them."
@@ -334,7 +336,3 @@ def check_texts(texts: Sequence[str] | None, n: int) -> None:
         )
     if len(texts) != n:
         raise ConfigurationError(f"Expected a text for each of {n} rows, got {len(texts)}.")
-
-
-def _finite(columns: NDArray[np.float64]) -> bool:
-    return bool((np.abs(columns) <= _HUGE).all())  # False for NaN

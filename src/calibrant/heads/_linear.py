@@ -128,7 +128,7 @@ class Words:
                 continue
             used.append(place)
         self._used = tuple(used)
-        return self._matrix(texts)
+        return self.transform(texts)
 
     def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
         """Learn the words of `texts`, and return the matrix to fit a linear model on, shape (n, r).
@@ -157,9 +157,6 @@ class Words:
 
     def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Return the words of `texts`, shape (n, words)."""
-        return self._matrix(texts)
-
-    def _matrix(self, texts: Sequence[str]) -> Any:  # noqa: ANN401
         from scipy.sparse import csr_array, hstack  # noqa: PLC0415
 
         if not self._used or len(texts) == 0:
