@@ -182,33 +182,25 @@ def compare_with_baselines(
     """
     judged = {normalise_label(row.input) for row in rows}
     known = [row for row in labelled if normalise_label(row.input) not in judged]
-    if not rows or not known:
+    scores: tuple[BaselineScore, ...] = ()
+    against_text = None
+    if rows and known:
+        truth = [row.answer for row in rows]
+        answers = [labels.labels.index(row.answer) for row in known]
+        baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
+        by_words = baseline.predict([row.input for row in rows])
+        majority = Counter(row.answer for row in known).most_common(1)[0][0]
+        guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
+        scores = tuple(_score(name, truth, found, labels) for name, found in guesses.items())
+        against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
+        verdict = _verdict(against_text)
+    else:
         missing = (
-            "No row was answered"
-            if not rows
-            else "There is no labelled row with a text of its own to learn from"
+            "There is no labelled row with a text of its own to learn from" if rows else "No row was answered"
         )
-        return BaselineComparison(
-            rows=len(rows),
-            labelled_rows=len(known),
-            scores=(),
-            against_text=None,
-            verdict=f"{missing}, so nothing can be said of what the model adds.",
-        )
-    truth = [row.answer for row in rows]
-    baseline = TextBaseline().fit(
-        [row.input for row in known], [labels.labels.index(row.answer) for row in known], labels=labels
-    )
-    by_words = baseline.predict([row.input for row in rows])
-    majority = Counter(row.answer for row in known).most_common(1)[0][0]
-    guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
-    against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
+        verdict = f"{missing}, so nothing can be said of what the model adds."
     return BaselineComparison(
-        rows=len(rows),
-        labelled_rows=len(known),
-        scores=tuple(_score(name, truth, found, labels) for name, found in guesses.items()),
-        against_text=against_text,
-        verdict=_verdict(against_text),
+        rows=len(rows), labelled_rows=len(known), scores=scores, against_text=against_text, verdict=verdict
     )
 
 

@@ -19,7 +19,7 @@ from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
 from calibrant.metrics._calibration_error import multiclass_brier_score
 from calibrant.metrics._classification import classification_summary
-from calibrant.metrics._validation import check_answers
+from calibrant.metrics._validation import as_numbers, check_answers
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
@@ -172,26 +172,22 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_answers(answers, rows.logprobs)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
-    rows = _with_embeddings(rows, opened, found)
+    if opened is not None and rows.texts is not None:
+        names = opened.vectors([as_text(name) for name in found.labels])
+        rows = replace(rows, embeddings=opened.vectors(rows.texts), name_embeddings=names)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     rungs = _candidate_rungs(rows, truth, candidates)
-    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     if len(rows) < _FEWEST:
-        rungs = {}
+        reason = f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed."
+        model = _as_scored(rows, truth, found)
+        return Head(labels=found.labels, rung="as scored", model=model, n_rows=len(rows), reason=reason)
+    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
         tried = {name: _judge(name, rows, truth, fold, found, fit) for name, fit in rungs.items()}
         chosen, reason = _choose(tried)
-        if chosen is None:
-            return Head(
-                labels=found.labels,
-                rung="as scored",
-                model=_as_scored(rows, truth, found),
-                n_rows=len(rows),
-                reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
-            )
         model = chosen.fit(rows, truth, found)
     name = chosen.figures.name
     return Head(
@@ -206,14 +202,6 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         reason=reason,
         held_out_losses=chosen.losses,
     )
-
-
-def _with_embeddings(rows: HeadRows, embedding: HeadEmbedding | None, labels: LabelSet) -> HeadRows:
-    """Return the rows with the vectors of their texts and of the labels' names."""
-    if embedding is None or rows.texts is None:
-        return rows
-    names = embedding.vectors([as_text(name) for name in labels.labels])
-    return replace(rows, embeddings=embedding.vectors(rows.texts), name_embeddings=names)
 
 
 def _candidate_rungs(
@@ -251,10 +239,7 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
                 f"{len(label_mix)}: {tuple(label_mix)[:3]!r:.80}: give each label its frequency."
             )
         label_mix = [label_mix[label] for label in labels.labels]
-    try:
-        expected = np.asarray(label_mix, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"Expected label_mix to hold numbers: {error}.") from error
+    expected = as_numbers("label_mix", label_mix)
     if expected.shape != (len(labels),) or not ((expected > 0.0) & (expected < np.inf)).all():
         raise ConfigurationError(
             f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
@@ -360,11 +345,9 @@ def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp])
     return float(np.exp(-minimize_scalar(loss, bounds=bounds, method="bounded").x))
 
 
-def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial | None, str]:
+def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial, str]:
     """Return the chosen rung and the reason for it."""
     ladder = [one for name, one in tried.items() if name in _RUNGS]
-    if not ladder:
-        return None, ""
     best = ladder[0]
     for one in ladder[1:]:
         best = one if one.beats(best) else best
@@ -377,16 +360,13 @@ def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial | None, str]:
         best = min(both, key=lambda one: one.figures.log_loss)
     elif text is not None and text.figures.log_loss < best.figures.log_loss and text.beats(ladder[0]):
         best = text
-    return best, _reason(best, ladder[0])
-
-
-def _reason(best: _RungTrial, first: _RungTrial) -> str:
-    before, after = first.figures, best.figures
-    if best is first:
+    before, after = ladder[0].figures, best.figures
+    if best is ladder[0]:
         return (
-            "Nothing that was tried did better on held-out rows than the distributions as they were scored."
+            best,
+            "Nothing that was tried did better on held-out rows than the distributions as they were scored.",
         )
-    return (
+    return best, (
         f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
         f"{before.accuracy:.3f} to {after.accuracy:.3f}."
     )

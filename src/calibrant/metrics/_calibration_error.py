@@ -14,6 +14,7 @@ from calibrant.metrics._validation import (
     check_answers,
     check_confidence_correct,
     check_count,
+    refuse_rows,
 )
 
 # The logarithm of a confident mistake stays finite.
@@ -231,10 +232,6 @@ def _check_distributions(
         )
     legal = ((p >= -ROUNDING) & (p <= 1.0 + ROUNDING)).all(axis=1)  # False for NaN
     legal &= np.abs(p.sum(axis=1) - 1.0) <= ROUNDING * p.shape[1]
-    if not legal.all():
-        row = int(np.argmin(legal))
-        raise ConfigurationError(
-            f"Expected probabilities in [0, 1] that sum to 1, got {p[row].tolist()} in row {row}: "
-            "pass probabilities, not logarithms, and leave out rows without them."
-        )
+    remedy = "pass probabilities, not logarithms, and leave out rows without them"
+    refuse_rows(~legal, p, "probabilities in [0, 1] that sum to 1", remedy)
     return np.clip(p, 0.0, 1.0), check_answers(answers, p)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Real
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,12 +42,15 @@ def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
     if array.size == 0:
         msg = f"Expected {name} to hold at least one row, got none: nothing can be said about no data."
         raise ConfigurationError(msg)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        msg = f"Expected {name} to be finite, got {array[row]} in row {row}: leave out rows without a value."
-        raise ConfigurationError(msg)
+    refuse_rows(~np.isfinite(array), array, f"{name} to be finite", "leave out rows without a value")
     return array
+
+
+def refuse_rows(illegal: NDArray[np.bool_], values: NDArray[Any], expected: str, remedy: str) -> None:
+    """Raise ConfigurationError with the first illegal row; `illegal` is a mask of shape (n,)."""
+    if illegal.any():
+        row = int(np.argmax(illegal))
+        raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
 
 
 def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -58,11 +62,9 @@ def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
         As `check_values`, or an entry other than 0 and 1.
     """
     array = check_values(name, values)
-    legal = (array == 0.0) | (array == 1.0)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        msg = f"Expected {name} to hold only 0 and 1, got {array[row]} in row {row}."
-        raise ConfigurationError(msg)
+    refuse_rows(
+        (array != 0.0) & (array != 1.0), array, f"{name} to hold only 0 and 1", "pass 1 for right rows"
+    )
     return array
 
 
@@ -104,11 +106,8 @@ def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
         As `check_values`, or a confidence more than 1e-6 outside [0, 1].
     """
     p = check_values("confidence", confidence)
-    legal = (p >= -ROUNDING) & (p <= 1.0 + ROUNDING)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        msg = f"Expected confidence in [0, 1], got {p[row]} in row {row}: pass probabilities, not logarithms."
-        raise ConfigurationError(msg)
+    illegal = (p < -ROUNDING) | (p > 1.0 + ROUNDING)
+    refuse_rows(illegal, p, "confidence in [0, 1]", "pass probabilities, not logarithms")
     return np.clip(p, 0.0, 1.0)
 
 
@@ -250,9 +249,6 @@ def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.i
             f"{given[0]!r}: look each answer up in the label set."
         )
         raise ConfigurationError(msg)
-    legal = (given >= 0) & (given < n_labels)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        msg = f"Expected answers in [0, {n_labels}), one position per label, got {given[row]} in row {row}."
-        raise ConfigurationError(msg)
+    illegal = (given < 0) | (given >= n_labels)
+    refuse_rows(illegal, given, f"answers in [0, {n_labels})", "pass one position of a label per row")
     return given.astype(np.intp)
