@@ -160,14 +160,9 @@ def test_confidence_weighs_the_confusions() -> None:
     assert record.cost["Food", "Bills/Gas & Oil"] == pytest.approx(0.2)
     assert record.excess("Food") == -2
     assert record.excess("Fuel") == 1
-
-
-def test_rows_without_a_label_teach_nothing() -> None:
-    """Failed and unparsed answers are not confusions."""
-    record = PromptRecord()
-    record.add([("a", "Food")], [prediction(None)])
-    assert not record.cost
-    assert not record.got
+    failed = PromptRecord()
+    failed.add([("a", "Food")], [prediction(None)])
+    assert (failed.cost, failed.got) == ({}, {})
 
 
 def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
