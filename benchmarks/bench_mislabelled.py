@@ -24,7 +24,7 @@ import numpy as np
 from cleanlab.filter import find_label_issues
 from numpy.typing import NDArray
 
-from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._scaling import held_out_answer_probability
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import LabelSet
-from calibrant.optimization._race import PromptStanding, race, standing
+from calibrant.optimization._choice import PromptStanding, race, standing
 from calibrant.scoring import LinearBlendScoring
 
 TASKS = ("ag_news", "emotion", "rotten_tomatoes")

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, Interval, StateError
 from calibrant.core._files import write_atomically
-from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, across, up
+from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, across, round_ticks, up
 from calibrant.reports._html import environment, policy_hash, static
-from calibrant.reports._trade import round_ticks
 
 __all__ = [
     "RegretCurve",

@@ -127,11 +127,7 @@ def test_the_chosen_calibrator_refuses_its_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "y", "options"),
-    [
-        ([0.5, 1.1], [1, 0], {}),
-        ([0.5, 0.5], [1, 0], {"predicted": ["a"]}),
-    ],
+    ("p", "y", "options"), [([0.5, 1.1], [1, 0], {}), ([0.5, 0.5], [1, 0], {"predicted": ["a"]})]
 )
 def test_bad_input_is_refused(p: Any, y: Any, options: dict[str, Any]) -> None:
     """A confidence out of range, or labels of other rows."""

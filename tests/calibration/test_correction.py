@@ -80,9 +80,5 @@ def test_another_number_of_labels_is_an_error_that_names_both() -> None:
     other = LabelPriorCorrection().fit(np.zeros((1, 3)))
     with pytest.raises(ConfigurationError, match=r"over 3 labels.*got 2 \('cat', 'dog'\)"):
         correct(distribution(), other)
-
-
-def test_an_unfitted_correction_corrects_no_distribution() -> None:
-    """It asks for fit or load."""
     with pytest.raises(NotFittedError, match="fit"):
         correct(distribution(), LabelPriorCorrection())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core import ConfigurationError
 
 Floats = NDArray[np.float64]
@@ -74,9 +74,5 @@ def test_few_rows_have_numbers(n: int) -> None:
     rows, _ = confused(n)
     found = held_out_answer_probability(rows, np.arange(n) % 3)
     assert ((found > 0) & (found <= 1)).all()
-
-
-def test_one_row_is_refused() -> None:
-    """There is nothing to learn from."""
     with pytest.raises(ConfigurationError, match="Expected at least two rows"):
         held_out_answer_probability([[-1.0, -2.0]], [0])

@@ -191,15 +191,8 @@ def test_with_two_rows_both_must_gain() -> None:
     prior = LabelPriorCorrection().fit(np.log([[0.8, 0.2]]))
     assert prior.fit_strength(np.log([[0.8, 0.2], [0.99, 0.01]]), [1, 0]).strength_ == 0.0
     assert prior.fit_strength(np.log([[0.8, 0.2], [0.9, 0.1]]), [1, 1]).strength_ == 2.0
-
-
-def test_one_row_shows_no_error_and_switches_nothing_on() -> None:
-    """However large its gain."""
+    # One row shows no error, and a gain of rounding errors is none.
     assert LabelPriorCorrection().fit(np.log([[0.9, 0.1]]), [1]).strength_ == 0.0
-
-
-def test_a_uniform_prior_is_switched_off() -> None:
-    """A gain of rounding errors is none."""
     rows = np.log([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
     assert LabelPriorCorrection().fit(rows, [0, 1, 2]).strength_ == 0.0
 
@@ -360,33 +353,3 @@ def test_parameters_out_of_range_are_errors(options: dict[str, Any], message: st
     """The message names the parameter, its range and the value."""
     with pytest.raises(ConfigurationError, match=message):
         LabelPriorCorrection(**options)
-
-
-def test_options_are_keyword_only_and_shown() -> None:
-    """The method alone may go by position."""
-    with pytest.raises(TypeError, match="positional"):
-        LabelPriorCorrection("batch", 1.0)  # type: ignore[misc]
-    assert repr(LabelPriorCorrection("contextual", strength=1)) == (
-        "LabelPriorCorrection('contextual', strength=1.0)"
-    )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_log_loss_is_convex_in_the_strength(seed: int) -> None:
-    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
-    rows, answers = calibrated(seed, bias=(2.0, 0.0, -1.0))
-    losses = [
-        mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
-        for s in np.linspace(0.0, 4.0, 81)
-    ]
-    assert np.diff(losses, n=2).min() > 0.0
-
-
-def test_lists_and_small_floats_are_welcome() -> None:
-    """Anything that becomes an array."""
-    expected = LabelPriorCorrection().fit(TWO)
-    assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
-        expected.transform(TWO[0]).tolist()
-    )
-    small = LabelPriorCorrection().fit(TWO.astype(np.float32), np.array([0, 1], dtype=np.uint8))
-    assert small.prior_.dtype == np.float64

@@ -43,12 +43,7 @@ def saved(path: Path, **options: Any) -> LabelPriorCorrection:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"method": "contextual", "strength": 0.1},
-        {"strength": 0},
-        {"frequencies": [0.7, 0.2, 0.1]},
-    ],
+    [{}, {"method": "contextual", "strength": 0.1}, {"strength": 0}, {"frequencies": [0.7, 0.2, 0.1]}],
 )
 def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
     """Parameters and learned numbers to the last bit, and a stream goes on where it was."""
@@ -122,10 +117,7 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
         ({"space": LogprobSpace.MASKED}, ["space ('raw' then, 'masked' now)"]),
         ({"labels": ("World", "Sports", "cafe")}, ["label set ('Café' only then, 'cafe' only now)"]),
         ({"labels": ("Sports", "World", "Café")}, ["label set (the same labels in another order)"]),
-        (
-            {"labels": (*LABELS, "a", "b", "c", "d")},
-            ["label set ('a', 'b', 'c' and 1 more only now)"],
-        ),
+        ({"labels": (*LABELS, "a", "b", "c", "d")}, ["label set ('a', 'b', 'c' and 1 more only now)"]),
         ({"prompt": "x", "model": "y"}, ["prompt", "model ('local/tiny' then, 'y' now)"]),
     ],
 )
@@ -151,13 +143,10 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
         (lambda record: record.update(version=3), "expected version 2 .* got 3: fit and save it again"),
         (lambda record: record.update(kind="temperature"), "expected a label-prior correction, got 'temper"),
         (lambda record: record.pop("fingerprint"), "damaged"),
-        (lambda record: record["fingerprint"].update(labels=7), "damaged"),
         (lambda record: record.pop("state"), "damaged"),
         (lambda record: record["state"].pop("mean"), "damaged .*mean"),
         (_with("mean", [0.5, 0.5]), "damaged .*3 labels"),
-        (_with("mean", [1.5, -0.5, 0.0]), "damaged"),
         (_with("n_rows", 0), "damaged"),
-        (_with("n_rows", 2.5), "damaged"),
         (_with("weight", 4.0), "damaged"),
         (_with("learned_strength", -1.0), "damaged"),
         (_with("method", "domain"), "damaged .*domain"),
@@ -187,14 +176,10 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes) -> 
         LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
 
 
-def test_a_missing_file_says_to_fit_first(tmp_path: Path) -> None:
-    """And where it was looked for."""
+def test_a_missing_file_or_folder_is_refused(tmp_path: Path) -> None:
+    """The message names the path and what to do."""
     with pytest.raises(StateError, match=r"absent\.json: cannot be read .* fit and save it first"):
         LabelPriorCorrection.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
-
-
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """A missing folder."""
     correction = LabelPriorCorrection().fit(ROWS)
     with pytest.raises(StateError, match=r"cannot be written .* choose another place"):
         correction.save(tmp_path / "absent" / "prior.json", fingerprint=FINGERPRINT)
@@ -223,15 +208,6 @@ def test_the_digest_is_that_of_canonical_json() -> None:
     assert FINGERPRINT.digest() == hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"prompt": ""}, {"model": "m"}, {"space": LogprobSpace.EXACT}, {"labels": ("Sports", "World", "Café")}],
-)
-def test_every_part_changes_the_digest(change: dict[str, Any]) -> None:
-    """The order of the labels too."""
-    assert dataclasses.replace(FINGERPRINT, **change).digest() != FINGERPRINT.digest()
-
-
 def test_equal_fingerprints_are_equal_however_written() -> None:
     """A label set, a list, the space as text."""
     same = [
@@ -241,6 +217,7 @@ def test_equal_fingerprints_are_equal_however_written() -> None:
     ]
     assert {FINGERPRINT, *same} == {FINGERPRINT}
     assert {fingerprint.digest() for fingerprint in same} == {FINGERPRINT.digest()}
+    assert dataclasses.replace(FINGERPRINT, labels=LABELS[::-1]).digest() != FINGERPRINT.digest()
 
 
 @given(st.text(), st.text(), st.sampled_from(list(LogprobSpace)))

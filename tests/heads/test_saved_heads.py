@@ -119,10 +119,7 @@ def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [
-        ({"prompt": "Where to"}, "differs in prompt"),
-        ({"labels": LABELS[::-1]}, "another order"),
-    ],
+    [({"prompt": "Where to"}, "differs in prompt"), ({"labels": LABELS[::-1]}, "another order")],
 )
 def test_a_head_for_something_else_is_refused(
     heads: dict[str, Head], change: dict[str, Any], named: str, tmp_path: Path
@@ -190,36 +187,24 @@ def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("place", "value"),
     [
-        ("temperature", 0.0),
-        ("temperature", 1),
-        ("n_rows", 0),
-        ("n_rows", True),
-        ("rung", "as scored"),
-        ("rung", "vector"),
-        ("kind", "affine"),
+        (("temperature",), 0.0),
+        (("n_rows",), 0),
+        (("rung",), "as scored"),
+        (("kind",), "affine"),
+        (("model", "seen"), [0, 1, 2, 4]),
+        (("model", "seen"), [0, 1, 1, 3]),
+        (("model", "seen"), [0.0, 1.0, 2.0, 3.0]),
     ],
 )
-def test_numbers_and_names_that_cannot_be_are_refused(
-    heads: dict[str, Head], name: str, value: Any, tmp_path: Path
+def test_impossible_values_are_refused(
+    heads: dict[str, Head], place: tuple[str, ...], value: Any, tmp_path: Path
 ) -> None:
-    """A temperature of nothing, a rung without figures."""
+    """Places of seen labels lie in the label set, ascend and are whole; a rung has figures and a temperature."""
     path = tmp_path / "head.json"
     heads["regression"].save(path, fingerprint=FINGERPRINT)
-    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", name), value)))
-    with pytest.raises(StateError, match="damaged"):
-        Head.load(path, fingerprint=FINGERPRINT)
-
-
-@pytest.mark.parametrize("seen", [[0, 1, 2, 4], [0, 1, 1, 3], [0.0, 1.0, 2.0, 3.0]])
-def test_labels_that_are_not_there_are_refused(
-    heads: dict[str, Head], seen: list[float], tmp_path: Path
-) -> None:
-    """Positions lie in the label set, ascend, and are whole."""
-    path = tmp_path / "head.json"
-    heads["regression"].save(path, fingerprint=FINGERPRINT)
-    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", "model", "seen"), seen)))
+    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", *place), value)))
     with pytest.raises(StateError, match="damaged"):
         Head.load(path, fingerprint=FINGERPRINT)
 

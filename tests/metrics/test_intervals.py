@@ -47,14 +47,7 @@ def test_wilson_touches_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("successes", "n", "level"),
-    [
-        (0, 0, 0.95),
-        (3, 2, 0.95),
-        (0.5, 2, 0.95),
-        (1, math.nan, 0.95),
-        (True, 2, 0.95),
-        (1, 2, 95),
-    ],
+    [(0, 0, 0.95), (3, 2, 0.95), (0.5, 2, 0.95), (1, math.nan, 0.95), (True, 2, 0.95), (1, 2, 95)],
 )
 def test_wilson_rejects_bad_input(successes: int, n: int, level: float) -> None:
     """Impossible counts, NaN and levels out of range are errors."""

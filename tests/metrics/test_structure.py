@@ -140,9 +140,7 @@ def test_of_rows_right_or_wrong_the_interval_is_wilsons(wrong: int, right: int) 
     assert found.upper == pytest.approx(exact.upper, abs=1e-9)
 
 
-@given(
-    st.lists(st.integers(0, 20), min_size=5, max_size=5).filter(any),
-)
+@given(st.lists(st.integers(0, 20), min_size=5, max_size=5).filter(any))
 def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: list[int]) -> None:
     """Values between 0 and 1 say more than 0 and 1 of the same mean."""
     values, weights = np.linspace(0.0, 1.0, 5), np.array(counts)

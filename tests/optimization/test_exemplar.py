@@ -155,21 +155,14 @@ def test_costly_confusions_choose_the_edits() -> None:
 def test_confidence_weighs_the_confusions() -> None:
     """A sure mistake costs more than an unsure one."""
     record = PromptRecord()
-    record.add_all(
-        [("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)]
-    )
+    record.add([("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)])
     assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
     assert record.cost["Food", "Bills/Gas & Oil"] == pytest.approx(0.2)
     assert record.excess("Food") == -2
     assert record.excess("Fuel") == 1
-
-
-def test_rows_without_a_label_teach_nothing() -> None:
-    """Failed and unparsed answers are not confusions."""
-    record = PromptRecord()
-    record.add_all([("a", "Food")], [prediction(None)])
-    assert not record.cost
-    assert not record.got
+    failed = PromptRecord()
+    failed.add([("a", "Food")], [prediction(None)])
+    assert (failed.cost, failed.got) == ({}, {})
 
 
 def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:

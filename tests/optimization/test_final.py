@@ -18,9 +18,9 @@ from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from calibrant.optimization._choice import Choice, ValidatedPrompt
-from calibrant.optimization._heads import labelled_rows
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
+from calibrant.optimization._stages import labelled_rows
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -250,12 +250,8 @@ def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
             "cats",
             "me",
         ]
-
-
-def test_a_long_text_within_a_sentence_is_shown() -> None:
-    """Word boundaries decide, whatever characters it begins and ends with."""
-    prompt = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
-    assert left(prompt, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
+    within = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
+    assert left(within, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
         "two dogs on a mat"
     ]
 
@@ -279,9 +275,6 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
     free = [row for row in hidden_task().train if row not in shown]
     assert result.final.head["n_rows"] == len(hidden_task().validation) + len(free)
     assert all(row.input not in best for row in hidden_task().test)
-
-
-# --- again --------------------------------------------------------------------------------------
 
 
 # --- where there is none ------------------------------------------------------------------------
@@ -345,9 +338,7 @@ def test_a_model_without_distributions_has_no_head() -> None:
     ],
 )
 def test_the_verdict_says_what_a_language_model_is_for(
-    told: bool,
-    answers: tuple[str, str] | None,
-    said: str,
+    told: bool, answers: tuple[str, str] | None, said: str
 ) -> None:
     """The paired interval against TF-IDF lies above 0, over it or below it, or is missing."""
     kinds = ("meow", "woof")

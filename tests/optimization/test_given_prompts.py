@@ -87,10 +87,7 @@ def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
 def test_the_prompt_stays_where_no_other_is_better() -> None:
     """The other prompts are equal or worse."""
     result = optimize(
-        task(BAD, "Which one?"),
-        model=FakeClient(LABELS, listener),
-        proposer=nothing,
-        max_metric_calls=400,
+        task(BAD, "Which one?"), model=FakeClient(LABELS, listener), proposer=nothing, max_metric_calls=400
     )
     assert (result.chosen, result.improved, result.best_prompt.prompt) == (0, False, "Which animal?")
 
@@ -213,8 +210,7 @@ def test_descriptions_stand_before_demonstrations() -> None:
 def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, Any]) -> None:
     """They would be compared on what they show."""
     with pytest.raises(
-        ConfigurationError,
-        match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'",
+        ConfigurationError, match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'"
     ):
         optimize(task(**given), model=FakeClient(LABELS, listener), max_metric_calls=400)
 

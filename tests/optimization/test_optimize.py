@@ -13,7 +13,7 @@ import pytest
 from calibrant.core import CalibrantError, ConfigurationError, Example, ProviderError, StateError, Task
 from calibrant.core._settings import ScoringSettings
 from calibrant.inference import open_client
-from calibrant.optimization import Progress, optimize
+from calibrant.optimization import OptimizationResult, Progress, optimize
 from calibrant.optimization._run import _scoring
 from calibrant.runs._journal import JsonlStore
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
@@ -55,10 +55,16 @@ def client(rule: Any = learner, **options: Any) -> FakeClient:
     return FakeClient(LABELS, rule, **options)
 
 
+def search(task: Task | None = None, *, model: Any = None, **options: Any) -> OptimizationResult:
+    """Return the result of a small search: a budget of 60 calls, minibatches of 4."""
+    settings: dict[str, Any] = {"max_metric_calls": 60, "minibatch_size": 4, **options}
+    return optimize(task or make_task(), model=model or client(), **settings)
+
+
 def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) -> None:
     """One label in three is right before, all of them after; the files are kept."""
     out = tmp_path / "run"
-    result = optimize(make_task(), model=client(), max_metric_calls=150, minibatch_size=4, out=out)
+    result = search(max_metric_calls=150, out=out)
     assert result.seed_prompt.accuracy is not None
     assert result.best_prompt.accuracy is not None
     assert result.seed_prompt.accuracy.estimate == pytest.approx(1 / 3)
@@ -81,7 +87,7 @@ def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) ->
 def test_test_rows_are_never_asked_during_the_search() -> None:
     """They are asked after it, once per row and prompt."""
     fake = client()
-    optimize(make_task(), model=fake, max_metric_calls=60, minibatch_size=4)
+    search(model=fake)
     asked = [request.messages[1]["content"] for request in fake.requests]
     first = next(i for i, text in enumerate(asked) if text.startswith("test"))
     assert first >= 18
@@ -100,11 +106,9 @@ def test_a_search_with_nothing_new_to_ask_ends() -> None:
 
 def test_finished_run_is_repeated_without_a_single_call(tmp_path: Path) -> None:
     """The journal answers everything, and the numbers are the same."""
-    first = optimize(
-        make_task(), model=client(), max_metric_calls=120, minibatch_size=4, seed=5, out=tmp_path
-    )
+    first = search(max_metric_calls=120, seed=5, out=tmp_path)
     again = client()
-    second = optimize(make_task(), model=again, max_metric_calls=120, minibatch_size=4, seed=5, out=tmp_path)
+    second = search(model=again, max_metric_calls=120, seed=5, out=tmp_path)
     assert again.requests == []
     assert second.best_prompt == first.best_prompt
     assert second.metric_calls == first.metric_calls
@@ -130,19 +134,17 @@ def after(updates: int) -> Callable[[Progress], None]:
 def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
     """It stops in the validation pass, in the search, or in the test; nothing is paid twice."""
     task = make_task()
-    whole = optimize(task, model=client(), max_metric_calls=120, minibatch_size=4, out=tmp_path / "whole")
+    whole = search(task, max_metric_calls=120, out=tmp_path / "whole")
     for stop in (4, 30, 70, 125):
         out = tmp_path / f"stop-{stop}"
         interrupt = after(stop)
         with pytest.raises(Interruption):
-            optimize(
-                task, model=client(), max_metric_calls=120, minibatch_size=4, out=out, progress=interrupt
-            )
+            search(task, max_metric_calls=120, out=out, progress=interrupt)
         assert not (out / "result.json").exists()
         paid = len((out / "journal.jsonl").read_bytes().splitlines())
         assert paid > 0
         resumed = client()
-        result = optimize(task, model=resumed, max_metric_calls=120, minibatch_size=4, out=out)
+        result = search(task, model=resumed, max_metric_calls=120, out=out)
         assert result.best_prompt == whole.best_prompt
         keys = {json.loads(line)["key"] for line in (out / "journal.jsonl").read_text().splitlines()}
         assert len(keys) == paid + len(resumed.requests)
@@ -150,9 +152,9 @@ def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
 
 def test_resuming_with_a_larger_budget_goes_on(tmp_path: Path) -> None:
     """What was paid for is used again."""
-    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    search(out=tmp_path)
     more = client()
-    result = optimize(make_task(), model=more, max_metric_calls=140, minibatch_size=4, out=tmp_path)
+    result = search(model=more, max_metric_calls=140, out=tmp_path)
     assert 60 < result.metric_calls <= 160
     assert 0 < len(more.requests) < 100
 
@@ -168,7 +170,7 @@ def test_resuming_with_a_larger_budget_goes_on(tmp_path: Path) -> None:
 )
 def test_directory_of_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     """The message names what differs, and the files stay as they were."""
-    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+    search(out=tmp_path)
     before = (tmp_path / "result.json").read_bytes()
     options: dict[str, Any] = {"minibatch_size": 4, **changes}
     with pytest.raises(StateError, match=named):
@@ -182,10 +184,8 @@ def test_a_failed_start_may_be_changed(tmp_path: Path) -> None:
     """A wrong key does not claim the directory for ever."""
     down = client(lambda _: ProviderError("bad key", provider="p", status=401))
     with pytest.raises(ProviderError, match="bad key"):
-        optimize(make_task(), model=down, max_metric_calls=60, minibatch_size=4, out=tmp_path)
-    result = optimize(
-        make_task(), model=client(name="other"), max_metric_calls=60, minibatch_size=4, out=tmp_path
-    )
+        search(model=down, out=tmp_path)
+    result = search(model=client(name="other"), out=tmp_path)
     assert result.model == "other"
 
 
@@ -218,7 +218,7 @@ def test_a_better_user_template_counts_as_improved() -> None:
 def test_nothing_better_is_said_so() -> None:
     """The best prompt is then the seed prompt, tested once."""
     fake = client(lambda _: ("Rent", 0.9))
-    result = optimize(make_task(), model=fake, max_metric_calls=60, minibatch_size=4)
+    result = search(model=fake)
     assert not result.improved
     assert result.accepted == 0
     assert result.best_prompt == result.seed_prompt
@@ -229,8 +229,9 @@ def test_held_out_training_rows_are_never_shown() -> None:
     """A validation or test text in the prompt would flatter the numbers."""
     task = make_task()
     leaky = make_task(train=(*task.train[:6], *task.validation, *task.test))
-    result = optimize(leaky, model=client(), max_metric_calls=150, minibatch_size=4)
+    result = search(leaky, max_metric_calls=150)
     assert result.improved
+    assert "train " in result.best_prompt.prompt
     assert "validation " not in result.best_prompt.prompt
     assert "test " not in result.best_prompt.prompt
 
@@ -238,7 +239,7 @@ def test_held_out_training_rows_are_never_shown() -> None:
 def test_a_perfect_prompt_ends_the_search() -> None:
     """Nothing better can be found, so nothing more is asked."""
     fake = client(lambda text: (next(label for label in LABELS if label.lower() in text), 1.0))
-    result = optimize(make_task(), model=fake, max_metric_calls=500, minibatch_size=4)
+    result = search(model=fake, max_metric_calls=500)
     assert result.metric_calls == 9
 
 
@@ -247,9 +248,9 @@ def test_an_unanswered_test_set_is_a_failure(tmp_path: Path) -> None:
     down = ProviderError("overloaded", provider="p", status=503)
     fake = client(lambda text, prompt: down if text.startswith("test") else learner(text, prompt))
     with pytest.raises(ProviderError, match="12 of the last"):
-        optimize(make_task(), model=fake, max_metric_calls=100, minibatch_size=4, out=tmp_path)
+        search(model=fake, max_metric_calls=100, out=tmp_path)
     assert not (tmp_path / "result.json").exists()
-    result = optimize(make_task(), model=client(), max_metric_calls=100, minibatch_size=4, out=tmp_path)
+    result = search(max_metric_calls=100, out=tmp_path)
     assert result.seed_prompt.outcomes == {"ok": 12}
 
 
@@ -259,7 +260,7 @@ def test_few_unanswered_test_rows_are_a_failure() -> None:
     fake = client(lambda text, prompt: down if text.startswith("test") else learner(text, prompt))
     task = make_task(test=rows("test", 3))
     with pytest.raises(ProviderError, match="none of the 3 test rows"):
-        optimize(task, model=fake, max_metric_calls=60, minibatch_size=4)
+        search(task, model=fake)
 
 
 def test_a_proposer_that_fails_ends_the_run() -> None:
@@ -277,9 +278,7 @@ def test_a_proposer_that_fails_ends_the_run() -> None:
 def test_unnamed_functions_cannot_own_a_run_directory(tmp_path: Path) -> None:
     """Two lambdas would read each other's answers from the journal."""
     with pytest.raises(ConfigurationError, match="lambda"):
-        optimize(
-            make_task(), model=lambda _: None, max_metric_calls=60, minibatch_size=4, out=tmp_path / "run"
-        )
+        search(model=lambda _: None, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -346,19 +345,13 @@ def test_unreachable_reflection_model_ends_the_run() -> None:
 def test_progress_counts_calls_scores_and_cost() -> None:
     """Every row is one step; the last state of each phase is complete."""
     seen: list[Progress] = []
-
-    def rule(text: str, prompt: str) -> Any:
-        return learner(text, prompt)
-
-    result = optimize(
-        make_task(), model=client(rule), max_metric_calls=60, minibatch_size=4, progress=seen.append
-    )
-    search = [p for p in seen if p.phase == "search"]
-    assert search[-1].calls == result.metric_calls
-    assert search[-1].best_score == pytest.approx(result.best_prompt.validation_score)
-    assert (search[-1].proposals, search[-1].accepted) == (result.proposals, result.accepted)
+    result = search(progress=seen.append)
+    searched = [p for p in seen if p.phase == "search"]
+    assert searched[-1].calls == result.metric_calls
+    assert searched[-1].best_score == pytest.approx(result.best_prompt.validation_score)
+    assert (searched[-1].proposals, searched[-1].accepted) == (result.proposals, result.accepted)
     assert (seen[-1].phase, seen[-1].calls, seen[-1].total) == ("test", 24, 24)
-    assert [p.calls for p in search] == sorted(p.calls for p in search)
+    assert [p.calls for p in searched] == sorted(p.calls for p in search)
 
 
 def test_scoring_section_chooses_the_strategy() -> None:
@@ -383,6 +376,9 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(StateError, match="another process is writing this journal"):
             JsonlStore(path)
         assert path.read_bytes().endswith(b'"val')
+    path.write_text('{"key": "a", "value": 1}\nnot json\n')
+    with pytest.raises(StateError, match=r"journal.jsonl:2"):
+        JsonlStore(path)
 
 
 @pytest.mark.parametrize("moment", [3, 60, 110], ids=["the first rows", "the search", "the test rows"])
@@ -411,17 +407,9 @@ def test_answers_of_a_lost_directory_are_kept(tmp_path: Path, moment: int) -> No
     assert len(again.requests) + paid == len(whole.requests)
 
 
-def test_damaged_journal_is_refused_with_its_line(tmp_path: Path) -> None:
-    """Its answers are not paid for again in silence."""
-    path = tmp_path / "journal.jsonl"
-    path.write_text('{"key": "a", "value": 1}\nnot json\n')
-    with pytest.raises(StateError, match=r"journal.jsonl:2"):
-        JsonlStore(path)
-
-
 def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """GEPA's chatter goes to the run directory, or nowhere."""
-    optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4)
+    search()
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
 
@@ -492,27 +480,17 @@ def test_unwritable_and_damaged_directories_are_refused(tmp_path: Path) -> None:
     """With the path and what to do."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StateError, match="choose"):
-        optimize(
-            make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path / "file" / "run"
-        )
+        search(out=tmp_path / "file" / "run")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("[1]")
     with pytest.raises(StateError, match=r"run.json: expected a JSON object"):
-        optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path / "run")
-
-
-def test_prompts_hold_training_texts_only() -> None:
-    """No validation or test row leaks into the best prompt."""
-    result = optimize(make_task(), model=client(), max_metric_calls=150, minibatch_size=4)
-    assert "train " in result.best_prompt.prompt
-    assert "validation " not in result.best_prompt.prompt
-    assert "test " not in result.best_prompt.prompt
+        search(out=tmp_path / "run")
 
 
 def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
     """GEPA evaluates a parent again for every proposal; only new questions count."""
     fake = client(lambda _: ("Rent", 0.9))
-    result = optimize(make_task(), model=fake, max_metric_calls=100, minibatch_size=4)
+    result = search(model=fake, max_metric_calls=100)
     searched = [r for r in fake.requests if not r.messages[1]["content"].startswith("test")]
     questions = {(r.messages[0]["content"], r.messages[1]["content"]) for r in searched}
     assert len(searched) == len(questions) == result.metric_calls == result.completions
@@ -522,11 +500,11 @@ def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     """Nothing is written beside somebody's files."""
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(StateError, match="other files"):
-        optimize(make_task(), model=client(), max_metric_calls=60, minibatch_size=4, out=tmp_path)
+        search(out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_too_small_a_budget_is_refused_with_the_floor() -> None:
     """Two validation passes and two minibatches."""
     with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 26, got 25"):
-        optimize(make_task(), model=client(), max_metric_calls=25, minibatch_size=4)
+        search(max_metric_calls=25)

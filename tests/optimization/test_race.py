@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
-from calibrant.optimization._race import FIRST, PromptStanding, detectable_gain, race, race_calls, standing
+from calibrant.optimization._choice import FIRST, PromptStanding, detectable_gain, race, race_calls, standing
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")

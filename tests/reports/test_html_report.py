@@ -100,13 +100,7 @@ def row(
     }
 
 
-RULE = {
-    "threshold": 0.8,
-    "coverage": 0.5,
-    "accuracy_lower_bound": 0.91,
-    "target_accuracy": 0.9,
-    "delta": 0.1,
-}
+RULE = {"threshold": 0.8, "coverage": 0.5, "accuracy_lower_bound": 0.91, "target_accuracy": 0.9, "delta": 0.1}
 ROWS = [
     row("meow", "cat", "cat", 0.9),
     row("growl", "dog", "cat", 0.7),

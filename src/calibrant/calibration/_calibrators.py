@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._rows import FittedRows
 from calibrant.calibration._state import SavedFit
-from calibrant.calibration._validation import as_numbers
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
-from calibrant.metrics._validation import check_confidence, check_confidence_correct
+from calibrant.metrics._validation import as_numbers, check_confidence, check_confidence_correct
 
 KIND = "confidence calibrator"
 VERSION = 1
@@ -24,6 +23,7 @@ _Labels = Sequence[str] | None
 _CLIP = 1e-6
 _LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
 _COEFFICIENT = "[-1e100, 1e100]"
+_ID_BYTES = 8  # one pair of a million rows collides with probability 3e-8
 TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
 
 
@@ -50,6 +50,57 @@ class CalibrationEvaluation:
     ece: float
     log_loss_before: float
     log_loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedRows:
+    """The rows of a fit, as digests, so that a calibrator is never evaluated on them.
+
+    Most rows of a language model have confidence 1, so a row cannot be recognised by its confidence;
+    the whole set can, and so can rows that were named.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of confidence and correctness of all rows, whatever their order.
+    ids : list of str
+        Sorted digests of the names of the rows; empty where none were given.
+    """
+
+    digest: str
+    ids: list[str]
+
+    @classmethod
+    def of(cls, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> Self:
+        """Return the digests of rows of confidence `p` and correctness `y`, both of shape (n,)."""
+        if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
+            raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
+        order = np.lexsort((y, p))
+        named = {
+            hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=_ID_BYTES).hexdigest()
+            for name in ids or ()
+        }
+        rows = np.stack([p[order] + 0.0, y[order]]).astype("<f8")
+        return cls(digest=hashlib.sha256(rows.tobytes()).hexdigest(), ids=sorted(named))
+
+    def refuse(self, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> None:
+        """Raise ConfigurationError if the rows are, or contain, fitted rows.
+
+        Rows are compared by name if both the fit and this call name them; else as a whole set.
+        """
+        other = FittedRows.of(p, y, ids)
+        if other.ids and self.ids:
+            shared = len(set(other.ids) & set(self.ids))
+            if shared:
+                raise ConfigurationError(
+                    f"Expected rows that were not fitted, got {shared} of {len(p)} that were: a calibrator looks "
+                    "better on its own rows than it is; leave them out."
+                )
+        elif other.digest == self.digest:
+            raise ConfigurationError(
+                f"Expected rows that were not fitted, got the same {len(p)} rows: a calibrator looks better on its "
+                "own rows than it is; evaluate it on others, or name the rows with ids if these are others."
+            )
 
 
 class ConfidenceCalibrator(SavedFit):
@@ -151,7 +202,7 @@ class ConfidenceCalibrator(SavedFit):
 
     def to_record(self) -> dict[str, Any]:
         """Return the fitted parameters as JSON values."""
-        return {"method": self.method, "learned": self._learned(), "rows": self.rows_.to_record()}
+        return {"method": self.method, "learned": self._learned(), "rows": asdict(self.rows_)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
@@ -159,7 +210,9 @@ class ConfidenceCalibrator(SavedFit):
         cls._check_method(record, cls.method)
         calibrator = cls()
         calibrator._restore(record["learned"])
-        calibrator.rows_ = FittedRows.from_record(record["rows"])
+        calibrator.rows_ = FittedRows(
+            digest=str(record["rows"]["digest"]), ids=list(map(str, record["rows"]["ids"]))
+        )
         return calibrator
 
     def _state(self) -> dict[str, Any]:

@@ -83,15 +83,11 @@ class PerLabelCalibrator(ConfidenceCalibrator):
         self.base = base
 
     def _learn(self, p: _Floats, y: _Floats, predicted: Sequence[str] | None) -> None:
-        names = _checked_labels(predicted, len(p))
-        self.pooled_ = _KINDS[self.base]().fit(p, y)
-        self.by_label_ = {}
-        for label in sorted(set(names.tolist())):
-            rows = names == label
-            right = int(y[rows].sum())
-            n = int(rows.sum())
-            if n >= _MIN_ROWS and min(right, n - right) >= _MIN_EACH:
-                self.by_label_[label] = _KINDS[self.base]().fit(p[rows], y[rows])
+        names, kind = _checked_labels(predicted, len(p)), _KINDS[self.base]
+        self.pooled_ = kind().fit(p, y)
+        self.by_label_ = {
+            label: kind().fit(p[names == label], y[names == label]) for label in _sufficient_labels(names, y)
+        }
 
     def _apply(self, p: _Floats, predicted: Sequence[str] | None) -> _Floats:
         names = _checked_labels(predicted, len(p))
@@ -244,7 +240,7 @@ def select_calibrator(
         reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
     else:
         makers |= {name: _KINDS[name] for name in get_args(CalibratorMethod)}
-        if names is not None and _any_suffices(names, y):
+        if names is not None and _sufficient_labels(names, y):
             makers |= {
                 f"{name} per label": partial(PerLabelCalibrator, name) for name in get_args(CalibratorMethod)
             }
@@ -262,10 +258,12 @@ def select_calibrator(
     )
 
 
-def _any_suffices(names: NDArray[np.object_], y: _Floats) -> bool:
-    _, group = np.unique(names.astype(str), return_inverse=True)
+def _sufficient_labels(names: NDArray[np.object_], y: _Floats) -> list[str]:
+    """Return the predicted labels whose rows suffice for a calibrator of their own, sorted."""
+    labels, group = np.unique(names.astype(str), return_inverse=True)
     n, right = np.bincount(group), np.bincount(group, weights=y)
-    return bool(((n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)).any())
+    enough = (n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)
+    return [str(label) for label in labels[enough]]
 
 
 def _held_out(

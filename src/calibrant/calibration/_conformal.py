@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._validation import check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import check_answers, check_log_probabilities, check_number
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]
 

@@ -10,13 +10,17 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._dominance import guarded_prior, label_wins
 from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
 from calibrant.calibration._state import SavedFit
-from calibrant.calibration._validation import as_numbers, as_rows, check_answers, check_log_probabilities
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import LabelDistribution, Prediction
-from calibrant.metrics._validation import check_number
+from calibrant.core._prediction import Prediction
+from calibrant.metrics._validation import (
+    as_numbers,
+    as_rows,
+    check_answers,
+    check_log_probabilities,
+    check_number,
+)
 
 PriorMethod = Literal["batch", "contextual"]
 """Which rows a prior is the mean of: real inputs, or content-free ones."""
@@ -34,6 +38,16 @@ _MOST_LEARNED = 2.0
 _STRENGTHS = "[0, 1e6]"
 # How far the sum of shares may be from 1.
 _SHARES_SUM = 1e-6
+# A label with at least half its fair share of the rows, 1 / (2 L), is in use; unlabelled rows cannot show
+# whether the others are rare or suppressed.
+_IN_USE = 0.5
+# A dominant label wins this many times the rows that the other labels in use win on average: of 64 rows that 4 labels
+# win equally often, chance makes one dominant about 4 times in 100,000. Priors are floored at a third of a fair share.
+_DOMINANT = 3.0
+# Above this share of rows won by one label, no other label is left to compare it with.
+_NEARLY_ALL = 0.95
+# Sums of weights are exact up to rounding.
+_ROUNDING = 1e-9
 
 
 class LabelPriorCorrection(SavedFit):
@@ -304,7 +318,9 @@ class LabelPriorCorrection(SavedFit):
         self._weight += float(weights.sum())
         self._mean = (before * self._mean + weights @ np.exp(log_normalise(rows))) / self._weight
         if self._wins is not None:
-            self._wins = (before * self._wins + weights @ label_wins(rows)) / self._weight
+            top = rows == rows.max(axis=1, keepdims=True)
+            wins = weights @ (top / top.sum(axis=1, keepdims=True))  # ties are divided
+            self._wins = (before * self._wins + wins) / self._weight
         self.n_rows_ += len(rows)
         self._derive()
 
@@ -316,7 +332,7 @@ class LabelPriorCorrection(SavedFit):
             ratio = self.prior_ / np.array(self.frequencies)
             self.divisor_ = ratio / ratio.sum()
         elif self._wins is not None:
-            guarded = guarded_prior(self.prior_, self._wins)
+            guarded = _guarded_prior(self.prior_, self._wins)
             self.strength_ = 0.0 if guarded is None else 1.0
             self.divisor_ = self.prior_ if guarded is None else guarded
         self.prior_.setflags(write=False)
@@ -331,6 +347,27 @@ class LabelPriorCorrection(SavedFit):
         before = log_losses(log_p, answers)
         after = log_losses(divided(log_p, self.divisor_, strength), answers)
         self.strength_ = strength if paired_gain(before, after).helps else 0.0
+
+
+def _guarded_prior(prior: NDArray[np.float64], wins: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the prior to divide out, or None where the rows show no bias.
+
+    Parameters
+    ----------
+    prior : ndarray of shape (L,)
+        Mean probability of each label, positive.
+    wins : ndarray of shape (L,)
+        Share of the rows on which each label is the most probable; sums to 1.
+    """
+    n_labels = len(prior)
+    top = int(wins.argmax())
+    if wins[top] >= _NEARLY_ALL - _ROUNDING:
+        return prior
+    others = np.delete(wins, top)
+    others = others[others >= _IN_USE / n_labels - _ROUNDING]
+    if not len(others) or wins[top] < _DOMINANT * others.mean() - _ROUNDING:
+        return None
+    return np.maximum(prior, 1.0 / (_DOMINANT * n_labels))
 
 
 def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
@@ -404,35 +441,20 @@ def correct_prediction(prediction: Prediction, correction: LabelPriorCorrection)
     """
     if prediction.distribution is None or prediction.label is None:
         return prediction
-    distribution = _correct_distribution(prediction.distribution, correction)
-    if distribution is prediction.distribution:
-        return prediction
-    label = distribution.labels[int(distribution.logprobs.argmax())]
-    confidence = distribution.confidence(label)
-    return replace(prediction, label=label, confidence=confidence, distribution=distribution)
-
-
-def _correct_distribution(
-    distribution: LabelDistribution, correction: LabelPriorCorrection
-) -> LabelDistribution:
-    """Return `distribution` with corrected log-probabilities, `measured`, masses and space kept.
-
-    The log-probability reported for the label that the model wrote is no confidence in the corrected one.
-    """
     correction._require_fitted("a distribution to correct")  # noqa: SLF001
-    if len(correction.prior_) != len(distribution.labels):
+    given = prediction.distribution
+    if len(correction.prior_) != len(given.labels):
         raise ConfigurationError(
             f"Expected a distribution over {len(correction.prior_)} labels, as the correction was fitted on, got "
-            f"{len(distribution.labels)} {distribution.labels[:3]}: fit a correction for this label set."
+            f"{len(given.labels)} {given.labels[:3]}: fit a correction for this label set."
         )
     if correction.strength_ == 0:
-        return distribution
-    logprobs = correction.transform(distribution.logprobs)
-    return replace(
-        distribution,
-        logprobs=logprobs,
-        emitted=distribution.labels[int(logprobs.argmax())],
-        joint_logprob=None,
-        closing_logprob=None,
-        error_bound=None,
+        return prediction
+    logprobs = correction.transform(given.logprobs)
+    label = given.labels[int(logprobs.argmax())]
+    # The log-probability reported for the label that the model wrote is no confidence in the corrected one.
+    distribution = replace(
+        given, logprobs=logprobs, emitted=label, joint_logprob=None, closing_logprob=None, error_bound=None
     )
+    confidence = distribution.confidence(label)
+    return replace(prediction, label=label, confidence=confidence, distribution=distribution)

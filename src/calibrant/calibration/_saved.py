@@ -116,70 +116,66 @@ def read_predictions(
         A row is invalid, or no row is left; the message names its file and line, or its place from 1.
     """
     source = Path(name)
-    kept = {prompt: _Rows() for prompt in _CHOSEN}
+    kept: dict[str, dict[int, RunRow]] = {prompt: {} for prompt in _CHOSEN}
     for line, record in enumerate(records, start=1):
         row = record if isinstance(record, Row) else Row(values=record, path=source, line=line)
         prompt = row.values.get("prompt", "best") if "row" in row.values else "best"
         if prompt in kept:
-            kept[prompt].add(row)
-    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt].rows), None)
+            _add(row, kept[prompt])
+    rows = next((kept[prompt] for prompt in _CHOSEN if kept[prompt]), None)
     if rows is None:
         raise DataError("expected rows of the best prompt, got none: choose another file.", path=source)
+    label_set, space = _labels_and_space(rows.values())
     found = None
-    if fingerprint is not None and rows.space is not None:
-        found = fingerprint(LogprobSpace(rows.space), rows.label_set)
+    if fingerprint is not None and space is not None:
+        found = fingerprint(LogprobSpace(space), label_set)
 
     def column(of: str, kind: type[np.generic]) -> NDArray[Any]:
-        return np.array([getattr(row, of) for row in rows.rows.values()], dtype=kind)
+        return np.array([getattr(row, of) for row in rows.values()], dtype=kind)
 
     def texts(of: str) -> tuple[str | None, ...]:
-        return tuple(getattr(row, of) for row in rows.rows.values())
+        return tuple(getattr(row, of) for row in rows.values())
 
     return SavedPredictions(
         name=name,
-        index=np.array(list(rows.rows), dtype=np.int64),
+        index=np.array(list(rows), dtype=np.int64),
         inputs=texts("input"),
         answers=texts("answer"),
         labels=texts("label"),
-        outcomes=tuple(row.outcome for row in rows.rows.values()),
+        outcomes=tuple(row.outcome for row in rows.values()),
         confidence=column("confidence", np.float64),
         correct=column("correct", np.int8),
         cost=column("cost", np.float64),
         latency_seconds=column("latency_seconds", np.float64),
-        label_set=rows.label_set,
+        label_set=label_set,
         rows_with_low_label_mass=int(column("has_low_label_mass", np.bool_).sum()),
         fingerprint=found,
     )
 
 
-class _Rows:
-    """The rows of one prompt read so far, by index."""
+def _add(row: Row, rows: dict[int, RunRow]) -> None:
+    """Check a row and add it to rows by index."""
+    try:
+        found = RunRow.checked(row.values)
+    except ValueError as error:
+        raise _broken(row, str(error)) from error
+    index = len(rows) if found.index is None else found.index
+    if index in rows:
+        raise _broken(row, f"expected every index once, got {index} again")
+    rows[index] = found
 
-    def __init__(self) -> None:
-        self.rows: dict[int, RunRow] = {}
-        self.label_set: tuple[str, ...] | None = None
-        self.space: str | None = None
 
-    def add(self, row: Row) -> None:
-        """Check a row and add it."""
-        try:
-            found = RunRow.checked(row.values)
-        except ValueError as error:
-            raise _broken(row, str(error)) from error
-        index = len(self.rows) if found.index is None else found.index
-        if index in self.rows:
-            raise _broken(row, f"expected every index once, got {index} again")
-        self.rows[index] = found
-        if self.label_set is None:
-            self._learn_labels(row.values.get("distribution") or row.values)
-
-    def _learn_labels(self, values: Mapping[str, Any]) -> None:
-        """Record label set and space, which `evaluate` and `optimize` write in different places."""
+def _labels_and_space(rows: Iterable[RunRow]) -> tuple[tuple[str, ...] | None, str | None]:
+    """Return label set and space, which `evaluate` and `optimize` write in different places."""
+    space = None
+    for row in rows:
+        values = row.values.get("distribution") or row.values
         found = values.get("labels") or values.get("probabilities")
         if isinstance(found, list | dict) and isinstance(values.get("space"), str):
-            self.label_set, self.space = tuple(found), values["space"]
-        if self.space is None and values.get("parts"):  # whose label set the directory knows
-            self.space = _space_of(values)
+            return tuple(found), values["space"]
+        if space is None and values.get("parts"):  # whose label set the directory knows
+            space = _space_of(values)
+    return None, space
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:

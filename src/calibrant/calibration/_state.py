@@ -43,12 +43,7 @@ def write_state(
 
 
 def read_state(
-    path: str | Path,
-    *,
-    kind: str,
-    version: int,
-    fingerprint: Fingerprint,
-    earlier: Collection[int] = (),
+    path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, earlier: Collection[int] = ()
 ) -> dict[str, Any]:
     """Return the state written by `write_state` for the same fingerprint.
 

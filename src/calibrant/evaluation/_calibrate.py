@@ -20,9 +20,8 @@ from calibrant.core._files import write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
-from calibrant.metrics._bootstrap import bootstrap_interval
 from calibrant.metrics._calibration_error import expected_calibration_error
-from calibrant.metrics._intervals import paired_mean_interval
+from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
 
 SCHEMA_VERSION: Final = 1

@@ -16,8 +16,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Interval
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
-from calibrant.metrics._bootstrap import bootstrap_interval
-from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
 from calibrant.store._scores import Scope, ScopeSummary, Score
 
 ScoreType = Literal["binary", "continuous"]

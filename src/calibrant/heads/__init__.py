@@ -5,24 +5,12 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.heads._baseline import TextBaseline
-    from calibrant.heads._compared import compare_with_baselines
+    from calibrant.heads._compared import TextBaseline, compare_with_baselines
     from calibrant.heads._fit import fit_head
     from calibrant.heads._head import Head
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._baseline": "TextBaseline",
-            "._compared": "compare_with_baselines",
-            "._fit": "fit_head",
-            "._head": "Head",
-        },
+        __name__, {"._compared": "TextBaseline compare_with_baselines", "._fit": "fit_head", "._head": "Head"}
     )
 
-__all__ = [
-    "Head",
-    "TextBaseline",
-    "compare_with_baselines",
-    "fit_head",
-]
+__all__ = ["Head", "TextBaseline", "compare_with_baselines", "fit_head"]

@@ -1,21 +1,98 @@
-"""Comparison of a classifier with baselines that need no language model, on the same rows."""
+"""Baselines that need no language model, and the comparison of a classifier with them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
-from calibrant.heads._baseline import TextBaseline
+from calibrant.heads._head import check_texts
+from calibrant.heads._linear import HeadRows, LinearModel, tempered
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._validation import check_answers
+
+
+class TextBaseline:
+    """Classifies texts by their words: TF-IDF and logistic regression, no language model.
+
+    Words and pairs of words, and pieces of words of two to four characters, both weighted as scikit-learn's
+    `TfidfVectorizer` does with ``sublinear_tf=True``; `LogisticRegression` with ``C=10``. A label that no row has keeps
+    a small probability.
+
+    Attributes
+    ----------
+    labels_ : LabelSet
+        The labels.
+
+    Examples
+    --------
+    >>> baseline = TextBaseline().fit(["good film", "bad film"], [1, 0], labels=["negative", "positive"])
+    >>> baseline.predict(["a good one"])
+    ['positive']
+    """
+
+    labels_: LabelSet
+
+    def fit(self, texts: Sequence[str], answers: ArrayLike, *, labels: LabelSet | Sequence[str]) -> Self:
+        """Learn from labelled texts.
+
+        Parameters
+        ----------
+        texts : sequence of str, length n >= 1
+            The texts.
+        answers : array-like of int, shape (n,)
+            Position of the true label of each text, in [0, L).
+        labels : LabelSet or sequence of str, length L
+            The labels.
+
+        Raises
+        ------
+        ConfigurationError
+            No texts, another number of answers, or a position out of range.
+        """
+        found = LabelSet.of(labels)
+        if len(texts) == 0:
+            raise ConfigurationError(
+                "Expected at least one row, got none: nothing can be learned from no texts."
+            )
+        rows = _rows(texts, len(found))
+        truth = check_answers(answers, rows.logprobs)
+        self._model = LinearModel(["text"]).fit(rows, truth)
+        self.labels_, self._n_rows = found, len(truth)
+        return self
+
+    def predict_log_proba(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return log-probabilities of the labels, shape (n, L).
+
+        Raises
+        ------
+        NotFittedError
+            The baseline is not fitted.
+        """
+        if not hasattr(self, "labels_"):
+            raise NotFittedError("Expected a fitted TextBaseline, got predict before fit: call fit first.")
+        found = self._model.log_proba(_rows(texts, len(self.labels_)))
+        return tempered(found, temperature=1.0, n_rows=self._n_rows)
+
+    def predict(self, texts: Sequence[str]) -> list[str]:
+        """Return the most probable label of each text."""
+        best = self.predict_log_proba(texts).argmax(axis=1)
+        return [self.labels_.labels[place] for place in best]
+
+
+def _rows(texts: Sequence[str], n_labels: int) -> HeadRows:
+    check_texts(texts, len(texts))
+    return HeadRows.of(np.zeros((len(texts), n_labels)), texts=texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,37 +182,26 @@ def compare_with_baselines(
     """
     judged = {normalise_label(row.input) for row in rows}
     known = [row for row in labelled if normalise_label(row.input) not in judged]
-    if not rows or not known:
+    scores: tuple[BaselineScore, ...] = ()
+    against_text = None
+    if rows and known:
+        truth = [row.answer for row in rows]
+        answers = [labels.labels.index(row.answer) for row in known]
+        baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
+        by_words = baseline.predict([row.input for row in rows])
+        majority = Counter(row.answer for row in known).most_common(1)[0][0]
+        guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
+        scores = tuple(_score(name, truth, found, labels) for name, found in guesses.items())
+        against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
+        verdict = _verdict(against_text)
+    else:
         missing = (
-            "No row was answered"
-            if not rows
-            else "There is no labelled row with a text of its own to learn from"
+            "There is no labelled row with a text of its own to learn from" if rows else "No row was answered"
         )
-        return BaselineComparison(
-            rows=len(rows),
-            labelled_rows=len(known),
-            scores=(),
-            against_text=None,
-            verdict=f"{missing}, so nothing can be said of what the model adds.",
-        )
-    truth = [row.answer for row in rows]
-    by_words = _by_words(known, [row.input for row in rows], labels)
-    majority = Counter(row.answer for row in known).most_common(1)[0][0]
-    guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
-    against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
+        verdict = f"{missing}, so nothing can be said of what the model adds."
     return BaselineComparison(
-        rows=len(rows),
-        labelled_rows=len(known),
-        scores=tuple(_score(name, truth, found, labels) for name, found in guesses.items()),
-        against_text=against_text,
-        verdict=_verdict(against_text),
+        rows=len(rows), labelled_rows=len(known), scores=scores, against_text=against_text, verdict=verdict
     )
-
-
-def _by_words(labelled: Sequence[Example], texts: Sequence[str], labels: LabelSet) -> list[str]:
-    place = {label: position for position, label in enumerate(labels.labels)}
-    answers = np.array([place[row.answer] for row in labelled])
-    return TextBaseline().fit([row.input for row in labelled], answers, labels=labels).predict(texts)
 
 
 def _right(truth: Sequence[str], given: Sequence[str | None]) -> list[bool]:

@@ -9,17 +9,17 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import stratified_folds
+from calibrant.calibration._losses import paired_gain, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._scaling import VectorScaling
-from calibrant.calibration._validation import check_answers
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
 from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
+from calibrant.metrics._calibration_error import multiclass_brier_score
 from calibrant.metrics._classification import classification_summary
-from calibrant.metrics._distributions import multiclass_brier_score
+from calibrant.metrics._validation import as_numbers, check_answers
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one rung from another
@@ -70,8 +70,6 @@ class _RungTrial:
 
     Attributes
     ----------
-    name : str
-        The rung.
     fit : callable
         Fits its model.
     temperature : float or None
@@ -82,7 +80,6 @@ class _RungTrial:
         Its figures.
     """
 
-    name: str
     fit: _Fit
     temperature: float | None
     losses: NDArray[np.float64]
@@ -90,10 +87,8 @@ class _RungTrial:
 
     def beats(self, other: _RungTrial) -> bool:
         """Return whether the loss is lower by more than the standard error, and no other figure is worse."""
-        gain = other.losses - self.losses
-        error = float(gain.std(ddof=1)) / len(gain) ** 0.5
         return (
-            float(gain.mean()) > error
+            paired_gain(other.losses, self.losses).helps
             and self.figures.accuracy >= other.figures.accuracy
             and self.figures.macro_f1 >= other.figures.macro_f1
         )
@@ -177,34 +172,29 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
     truth = check_answers(answers, rows.logprobs)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
-    rows = _with_embeddings(rows, opened, found)
+    if opened is not None and rows.texts is not None:
+        names = opened.vectors([as_text(name) for name in found.labels])
+        rows = replace(rows, embeddings=opened.vectors(rows.texts), name_embeddings=names)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     rungs = _candidate_rungs(rows, truth, candidates)
-    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
-    held_out = _HeldOut(rows=rows, answers=truth, fold=fold, labels=found)
     if len(rows) < _FEWEST:
-        rungs = {}
+        reason = f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed."
+        model = _as_scored(rows, truth, found)
+        return Head(labels=found.labels, rung="as scored", model=model, n_rows=len(rows), reason=reason)
+    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        tried = {name: held_out.judge(name, fit) for name, fit in rungs.items()}
+        tried = {name: _judge(name, rows, truth, fold, found, fit) for name, fit in rungs.items()}
         chosen, reason = _choose(tried)
-        if chosen is None:
-            return Head(
-                labels=found.labels,
-                rung="as scored",
-                model=_as_scored(rows, truth, found),
-                n_rows=len(rows),
-                reason=f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed.",
-            )
         model = chosen.fit(rows, truth, found)
-    uses_text = chosen.name == _TEXT or chosen.name in _WITH_TEXT
+    name = chosen.figures.name
     return Head(
         labels=found.labels,
-        rung=chosen.name,
+        rung=name,
         model=model,
-        embedding=opened if uses_text else None,
+        embedding=opened if name == _TEXT or name in _WITH_TEXT else None,
         temperature=chosen.temperature,
         shift=shift,
         figures=tuple(one.figures for one in tried.values()),
@@ -212,14 +202,6 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         reason=reason,
         held_out_losses=chosen.losses,
     )
-
-
-def _with_embeddings(rows: HeadRows, embedding: HeadEmbedding | None, labels: LabelSet) -> HeadRows:
-    """Return the rows with the vectors of their texts and of the labels' names."""
-    if embedding is None or rows.texts is None:
-        return rows
-    names = embedding.vectors([as_text(name) for name in labels.labels])
-    return replace(rows, embeddings=embedding.vectors(rows.texts), name_embeddings=names)
 
 
 def _candidate_rungs(
@@ -257,10 +239,7 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
                 f"{len(label_mix)}: {tuple(label_mix)[:3]!r:.80}: give each label its frequency."
             )
         label_mix = [label_mix[label] for label in labels.labels]
-    try:
-        expected = np.asarray(label_mix, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"Expected label_mix to hold numbers: {error}.") from error
+    expected = as_numbers("label_mix", label_mix)
     if expected.shape != (len(labels),) or not ((expected > 0.0) & (expected < np.inf)).all():
         raise ConfigurationError(
             f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
@@ -272,43 +251,37 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
     return tuple(shift.tolist())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _HeldOut:
-    """Labelled rows in folds: each row is judged by what the other folds teach."""
+def _held_out(
+    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
+) -> tuple[NDArray[np.float64], float | None]:
+    """Return the distributions of a rung, each row judged by what the other folds teach, and their temperature."""
+    found = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        model = fit(rows.take(teaching), answers[teaching], labels)
+        found[judged] = model.log_proba(rows.take(judged))
+    if name == "as scored":
+        return found, None
+    temperature = _best_temperature(found, answers)
+    return tempered(found, temperature=temperature, n_rows=len(answers)), temperature
 
-    rows: HeadRows
-    answers: NDArray[np.intp]
-    fold: NDArray[np.intp]
-    labels: LabelSet
 
-    def judge(self, name: str, fit: _Fit) -> _RungTrial:
-        """Return the losses and figures of a rung."""
-        log_proba, temperature = self.distributions(name, fit)
-        best = log_proba.argmax(axis=1)
-        truth, predicted = (
-            [self.labels.labels[place] for place in places] for places in (self.answers, best)
-        )
-        losses = -log_proba[np.arange(len(best)), self.answers]
-        figures = RungFigures(
-            name=name,
-            log_loss=float(losses.mean()),
-            brier=multiclass_brier_score(np.exp(log_proba), self.answers),
-            accuracy=float((best == self.answers).mean()),
-            macro_f1=classification_summary(truth, predicted, labels=self.labels).macro_f1,
-        )
-        return _RungTrial(name=name, fit=fit, temperature=temperature, losses=losses, figures=figures)
-
-    def distributions(self, name: str, fit: _Fit) -> tuple[NDArray[np.float64], float | None]:
-        """Return the distributions of a rung, and their temperature."""
-        found = np.empty_like(self.rows.logprobs)
-        for k in range(_FOLDS):
-            judged, teaching = np.flatnonzero(self.fold == k), np.flatnonzero(self.fold != k)
-            model = fit(self.rows.take(teaching), self.answers[teaching], self.labels)
-            found[judged] = model.log_proba(self.rows.take(judged))
-        if name == "as scored":
-            return found, None
-        temperature = _best_temperature(found, self.answers)
-        return tempered(found, temperature=temperature, n_rows=len(self.answers)), temperature
+def _judge(
+    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
+) -> _RungTrial:
+    """Return the losses and figures of a rung."""
+    log_proba, temperature = _held_out(name, rows, answers, fold, labels, fit)
+    best = log_proba.argmax(axis=1)
+    truth, predicted = ([labels.labels[place] for place in places] for places in (answers, best))
+    losses = -log_proba[np.arange(len(best)), answers]
+    figures = RungFigures(
+        name=name,
+        log_loss=float(losses.mean()),
+        brier=multiclass_brier_score(np.exp(log_proba), answers),
+        accuracy=float((best == answers).mean()),
+        macro_f1=classification_summary(truth, predicted, labels=labels).macro_f1,
+    )
+    return _RungTrial(fit=fit, temperature=temperature, losses=losses, figures=figures)
 
 
 def cross_fitted(
@@ -355,7 +328,7 @@ def cross_fitted(
 
     with threadpool_limits(1):
         fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
-        return _HeldOut(rows=rows, answers=truth, fold=fold, labels=found).distributions("prior", _prior)[0]
+        return _held_out("prior", rows, truth, fold, found, _prior)[0]
 
 
 def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:
@@ -372,11 +345,9 @@ def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp])
     return float(np.exp(-minimize_scalar(loss, bounds=bounds, method="bounded").x))
 
 
-def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial | None, str]:
+def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial, str]:
     """Return the chosen rung and the reason for it."""
     ladder = [one for name, one in tried.items() if name in _RUNGS]
-    if not ladder:
-        return None, ""
     best = ladder[0]
     for one in ladder[1:]:
         best = one if one.beats(best) else best
@@ -389,16 +360,13 @@ def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial | None, str]:
         best = min(both, key=lambda one: one.figures.log_loss)
     elif text is not None and text.figures.log_loss < best.figures.log_loss and text.beats(ladder[0]):
         best = text
-    return best, _reason(best, ladder[0])
-
-
-def _reason(best: _RungTrial, first: _RungTrial) -> str:
-    before, after = first.figures, best.figures
-    if best is first:
+    before, after = ladder[0].figures, best.figures
+    if best is ladder[0]:
         return (
-            "Nothing that was tried did better on held-out rows than the distributions as they were scored."
+            best,
+            "Nothing that was tried did better on held-out rows than the distributions as they were scored.",
         )
-    return (
+    return best, (
         f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
         f"{before.accuracy:.3f} to {after.accuracy:.3f}."
     )

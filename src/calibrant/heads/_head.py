@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._losses import log_normalise
 from calibrant.calibration._state import SavedFit
-from calibrant.calibration._validation import as_numbers as check_numbers
-from calibrant.calibration._validation import check_log_probabilities
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
+from calibrant.metrics._validation import as_numbers as check_numbers
+from calibrant.metrics._validation import check_log_probabilities
 
 _HUGE: Final = 1e100
 
@@ -174,11 +174,7 @@ class Head(SavedFit):
         return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
 
     def transform(
-        self,
-        logprobs: ArrayLike,
-        texts: Sequence[str] | None = None,
-        *,
-        features: ArrayLike | None = None,
+        self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """Return the final log-probabilities, shape (n, L), normalised.
 
@@ -320,7 +316,9 @@ def check_rows(
     rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
-    if columns is not None and (columns.ndim != 2 or len(columns) != len(rows) or not _finite(columns)):
+    if columns is not None and (
+        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= _HUGE).all()
+    ):
         raise ConfigurationError(
             f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "
             "out rows without them."
@@ -338,7 +336,3 @@ def check_texts(texts: Sequence[str] | None, n: int) -> None:
         )
     if len(texts) != n:
         raise ConfigurationError(f"Expected a text for each of {n} rows, got {len(texts)}.")
-
-
-def _finite(columns: NDArray[np.float64]) -> bool:
-    return bool((np.abs(columns) <= _HUGE).all())  # False for NaN

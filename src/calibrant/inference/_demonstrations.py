@@ -21,7 +21,7 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.core._task_file import Split
-from calibrant.heads._words import Words
+from calibrant.heads._linear import Words
 from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
 from calibrant.inference._embeddings import Model2VecEmbedder
 

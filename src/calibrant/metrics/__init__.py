@@ -5,22 +5,30 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.metrics._bootstrap import bootstrap_interval
-    from calibrant.metrics._calibration_error import brier_score, expected_calibration_error, log_loss
+    from calibrant.metrics._calibration_error import (
+        brier_score,
+        expected_calibration_error,
+        log_loss,
+        multiclass_brier_score,
+        multiclass_log_loss,
+    )
     from calibrant.metrics._classification import classification_summary
-    from calibrant.metrics._distributions import multiclass_brier_score, multiclass_log_loss
-    from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
+    from calibrant.metrics._intervals import (
+        bootstrap_interval,
+        mean_interval,
+        paired_mean_interval,
+        wilson_interval,
+    )
     from calibrant.metrics._paired import holm, paired_comparison
     from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "._bootstrap": "bootstrap_interval",
-            "._calibration_error": "brier_score expected_calibration_error log_loss",
+            "._calibration_error": "brier_score expected_calibration_error log_loss "
+            "multiclass_brier_score multiclass_log_loss",
             "._classification": "classification_summary",
-            "._distributions": "multiclass_brier_score multiclass_log_loss",
-            "._intervals": "mean_interval paired_mean_interval wilson_interval",
+            "._intervals": "bootstrap_interval mean_interval paired_mean_interval wilson_interval",
             "._paired": "holm paired_comparison",
             "._selective": "aurc auroc auroc_interval excess_aurc selective_accuracy",
         },

@@ -259,13 +259,7 @@ def label_scores(
     """Yield the fields of `LabelMetrics` for each label: a score is 0 where it would divide by 0."""
     precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(predicted + support, 1)
-    columns = {
-        "precision": precision,
-        "recall": recall,
-        "f1": f1,
-        "support": support,
-        "predicted": predicted,
-    }
+    columns = {"precision": precision, "recall": recall, "f1": f1, "support": support, "predicted": predicted}
     for row in zip(*(column.tolist() for column in columns.values()), strict=True):
         yield dict(zip(columns, row, strict=True))
 

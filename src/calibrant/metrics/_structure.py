@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._intervals import mean_interval, wilson_interval
 
 
-@dataclass(frozen=True, kw_only=True)
-class StructureFigure:
+class StructureFigure(NamedTuple):
     """One metric as a line of a table.
 
     Attributes
@@ -35,7 +34,7 @@ class StructureFigure:
     about: str
     value: float | None
     interval: Interval | None = None
-    rows: int
+    rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +193,7 @@ def _hierarchical(
 
 
 def _figure(name: str, interval: Interval | None, about: str, rows: int) -> StructureFigure:
-    value = None if interval is None else interval.estimate
-    return StructureFigure(name=name, about=about, value=value, interval=interval, rows=rows)
+    return StructureFigure(name, about, None if interval is None else interval.estimate, interval, rows)
 
 
 def _scaled(interval: Interval, factor: int) -> Interval:

@@ -1,10 +1,11 @@
-"""Checks shared by the metrics: every array that enters is finite, in range and of one length."""
+"""Checks shared by metrics and estimators: every array that enters is finite, in range and of one length."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core._errors import ConfigurationError
 
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
+# Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
+_HUGE = 1e100
+
+
+def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return `values` as an array of floats; ConfigurationError if they are not numbers."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"Expected {name} to hold numbers, in rows of one length: {error}. Leave out rows without them."
+        raise ConfigurationError(msg) from error
 
 
 def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -23,23 +35,22 @@ def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
     ConfigurationError
         Not numbers, not one-dimensional, empty, NaN or infinite.
     """
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"Expected {name} to hold numbers: {error}. Leave out rows without a value."
-        raise ConfigurationError(msg) from error
+    array = as_numbers(name, values)
     if array.ndim != 1:
         msg = f"Expected {name} of shape (n,), got {array.shape}."
         raise ConfigurationError(msg)
     if array.size == 0:
         msg = f"Expected {name} to hold at least one row, got none: nothing can be said about no data."
         raise ConfigurationError(msg)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row = int(np.argmin(finite))
-        msg = f"Expected {name} to be finite, got {array[row]} in row {row}: leave out rows without a value."
-        raise ConfigurationError(msg)
+    refuse_rows(~np.isfinite(array), array, f"{name} to be finite", "leave out rows without a value")
     return array
+
+
+def refuse_rows(illegal: NDArray[np.bool_], values: NDArray[Any], expected: str, remedy: str) -> None:
+    """Raise ConfigurationError with the first illegal row; `illegal` is a mask of shape (n,)."""
+    if illegal.any():
+        row = int(np.argmax(illegal))
+        raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
 
 
 def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -51,11 +62,9 @@ def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
         As `check_values`, or an entry other than 0 and 1.
     """
     array = check_values(name, values)
-    legal = (array == 0.0) | (array == 1.0)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        msg = f"Expected {name} to hold only 0 and 1, got {array[row]} in row {row}."
-        raise ConfigurationError(msg)
+    refuse_rows(
+        (array != 0.0) & (array != 1.0), array, f"{name} to hold only 0 and 1", "pass 1 for right rows"
+    )
     return array
 
 
@@ -97,11 +106,8 @@ def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
         As `check_values`, or a confidence more than 1e-6 outside [0, 1].
     """
     p = check_values("confidence", confidence)
-    legal = (p >= -_ROUNDING) & (p <= 1.0 + _ROUNDING)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        msg = f"Expected confidence in [0, 1], got {p[row]} in row {row}: pass probabilities, not logarithms."
-        raise ConfigurationError(msg)
+    illegal = (p < -ROUNDING) | (p > 1.0 + ROUNDING)
+    refuse_rows(illegal, p, "confidence in [0, 1]", "pass probabilities, not logarithms")
     return np.clip(p, 0.0, 1.0)
 
 
@@ -174,3 +180,75 @@ def check_level(level: float) -> float:
 def normal_quantile(level: float) -> float:
     """Return z with P(|Z| <= z) = level for a standard normal Z; 1.959963984540054 at 0.95."""
     return NormalDist().inv_cdf((1.0 + check_level(level)) / 2.0)
+
+
+def check_log_probabilities(
+    name: str, values: ArrayLike, *, n_labels: int | None = None, least: int = 1
+) -> NDArray[np.float64]:
+    """Return `values` as finite floats of shape (n, L), L >= 2.
+
+    Parameters
+    ----------
+    name : str
+        The argument as the caller knows it, for the message.
+    values : array-like of shape (n, L)
+        Natural logarithms, at most 1e100 in size; rows need not be normalised.
+    n_labels : int, optional
+        The L that is needed, where one is known.
+    least : int, default 1
+        Fewest rows; 0 where nothing is learned from them.
+
+    Raises
+    ------
+    ConfigurationError
+        Not numbers, another shape, no rows, NaN, infinite or larger than 1e100.
+    """
+    rows = as_numbers(name, values)
+    if rows.ndim != 2:
+        msg = f"Expected {name} of shape (n, L), one row per text, got {rows.shape}."
+        raise ConfigurationError(msg)
+    if rows.shape[0] < least:
+        msg = f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
+        raise ConfigurationError(msg)
+    width, wanted = rows.shape[1], n_labels or "at least two"
+    if width != (n_labels or max(width, 2)):
+        msg = f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."
+        raise ConfigurationError(msg)
+    usable = np.abs(rows) <= _HUGE  # False for NaN
+    if not usable.all():
+        row, column = (int(i) for i in np.argwhere(~usable)[0])
+        msg = (
+            f"Expected {name} to be finite, got {rows[row, column]} in row {row}, label {column}: leave out "
+            "rows without log-probabilities, and give an impossible label a small one, such as log(1e-12)."
+        )
+        raise ConfigurationError(msg)
+    return rows
+
+
+def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:
+    """Return log-probabilities of shape (n, L), or (L,) for a single row, as checked rows of shape (n, L)."""
+    return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
+
+
+def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the positions of the true labels of `rows`, shape (n,), each in [0, L).
+
+    Raises
+    ------
+    ConfigurationError
+        Another length, not integers, or a position outside the L labels.
+    """
+    n, n_labels = rows.shape
+    given = np.asarray(answers)
+    if given.shape != (n,):
+        msg = f"Expected answers of shape ({n},), one per row of log-probabilities, got {given.shape}."
+        raise ConfigurationError(msg)
+    if given.dtype.kind not in "iu":
+        msg = (
+            f"Expected answers to be positions of labels (whole numbers from 0), got {given.dtype} such as "
+            f"{given[0]!r}: look each answer up in the label set."
+        )
+        raise ConfigurationError(msg)
+    illegal = (given < 0) | (given >= n_labels)
+    refuse_rows(illegal, given, f"answers in [0, {n_labels})", "pass one position of a label per row")
+    return given.astype(np.intp)

@@ -20,9 +20,4 @@ else:
         },
     )
 
-__all__ = [
-    "ExemplarProposer",
-    "OptimizationResult",
-    "Progress",
-    "optimize",
-]
+__all__ = ["ExemplarProposer", "OptimizationResult", "Progress", "optimize"]

@@ -50,25 +50,22 @@ class PromptRecord:
     true: Counter[str] = field(default_factory=Counter)
     got: dict[str, str] = field(default_factory=dict)
 
-    def add(self, text: str, answer: str, prediction: Prediction) -> None:
-        """Count one prediction; only the first one for a text counts."""
-        if prediction.outcome is not Outcome.OK or prediction.label is None or text in self.got:
-            return
-        self.got[text] = prediction.label
-        self.true[answer] += 1
-        self.given[prediction.label] += 1
-        if prediction.label != answer:
-            confidence = UNKNOWN_CONFIDENCE if prediction.confidence is None else prediction.confidence
-            self.cost[answer, prediction.label] += confidence  # type: ignore[assignment]
+    def add(self, rows: Iterable[tuple[str, str]], predictions: Iterable[Prediction]) -> None:
+        """Count predictions on rows of (text, true label); only the first one for a text counts."""
+        for (text, answer), prediction in zip(rows, predictions, strict=True):
+            given = prediction.label
+            if prediction.outcome is not Outcome.OK or given is None or text in self.got:
+                continue
+            self.got[text] = given
+            self.true[answer] += 1
+            self.given[given] += 1
+            if given != answer:
+                confidence = UNKNOWN_CONFIDENCE if prediction.confidence is None else prediction.confidence
+                self.cost[answer, given] += confidence  # type: ignore[assignment]
 
     def excess(self, label: str) -> int:
         """Return the surplus of `label`: times it was answered minus times it was true."""
         return self.given[label] - self.true[label]
-
-    def add_all(self, rows: Iterable[tuple[str, str]], predictions: Iterable[Prediction]) -> None:
-        """Count predictions on rows of (text, true label)."""
-        for (text, answer), prediction in zip(rows, predictions, strict=True):
-            self.add(text, answer, prediction)
 
 
 class ExemplarProposer:
@@ -179,7 +176,7 @@ class ExemplarProposer:
             else replace(prediction, label=self._spell(prediction.label))
             for prediction in predictions
         ]
-        self._records[_answers_key(candidate)].add_all(pairs, spelt)
+        self._records[_answers_key(candidate)].add(pairs, spelt)
 
     def __call__(
         self,

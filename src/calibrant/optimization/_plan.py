@@ -18,10 +18,10 @@ from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
+from calibrant.optimization._choice import FIRST, detectable_gain
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._progress import ProgressTracker
 from calibrant.optimization._prompt_parts import given_prompts
-from calibrant.optimization._race import FIRST, detectable_gain
 from calibrant.optimization._reflection import Reflection, name_of
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class SearchPlan:
         ``auto`` takes confidence thresholds from training rows.
     races : bool
         True if log-likelihoods on validation rows decide, not a score.
+    screened_rows : int
+        Validation rows that every accepted prompt is asked about.
+    detectable_gain : float or None
+        Accuracy gain over the seed prompt that can be detected, in [0, 1]; None without a race.
     """
 
     name: str
@@ -74,16 +78,8 @@ class SearchPlan:
     prior_correction: PriorCorrection | None
     thresholds: Thresholds | None
     races: bool
-
-    def screened_rows(self, task: Task) -> int:
-        """Return the number of validation rows per accepted prompt."""
-        n = len(task.validation)
-        return SCREENED if self.races and n >= SCREENED + FIRST else n
-
-    def detectable_gain(self, task: Task) -> float | None:
-        """Return the detectable accuracy gain over the seed prompt, in [0, 1]; None without a race."""
-        n = len(task.validation)
-        return detectable_gain(n - self.screened_rows(task) or n) if self.races else None
+    screened_rows: int
+    detectable_gain: float | None
 
 
 @dataclass(kw_only=True)
@@ -152,7 +148,12 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     function = proposer if callable(proposer) else None
     if proposer == "exemplar":
         rows = EXEMPLAR_MINIBATCH
-        function = ExemplarProposer(train=_teaching(task), seed=seed, forms=races)
+        # No texts of validation or test rows may stand in prompts.
+        held_out = {normalise_label(row.input) for row in (*task.validation, *task.test)}
+        train = [row for row in task.train if normalise_label(row.input) not in held_out]
+        function = ExemplarProposer(train=train, seed=seed, forms=races)
+    n = len(task.validation)
+    screened = SCREENED if races and n >= SCREENED + FIRST else n
     return SearchPlan(
         name=name,
         proposer=function,
@@ -162,6 +163,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         prior_correction=_prior(task, prior_correction),
         thresholds=wished,
         races=races,
+        screened_rows=screened,
+        detectable_gain=detectable_gain(n - screened or n) if races else None,
     )
 
 
@@ -189,16 +192,10 @@ def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | No
     return wished or task.scoring.thresholds
 
 
-def _teaching(task: Task) -> list[Example]:
-    """Return the training rows allowed in prompts: no texts of validation or test rows."""
-    held_out = {normalise_label(example.input) for example in (*task.validation, *task.test)}
-    return [example for example in task.train if normalise_label(example.input) not in held_out]
-
-
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     """Return the row counts that determine the budget."""
     return SearchSize(
-        validation_rows=plan.screened_rows(task),
+        validation_rows=plan.screened_rows,
         minibatch_size=plan.minibatch_size,
         threshold_rows=0 if plan.thresholds is None else min(THRESHOLD_ROWS, len(task.train)),
         other_prompts=len(given_prompts(task)),

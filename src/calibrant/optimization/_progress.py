@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from calibrant.inference._limits import rate_limit_waits
 
 if TYPE_CHECKING:
-    from gepa.core.callbacks import (
-        CandidateAcceptedEvent,
-        CandidateRejectedEvent,
-        ValsetEvaluatedEvent,
-    )
+    from gepa.core.callbacks import CandidateAcceptedEvent, CandidateRejectedEvent, ValsetEvaluatedEvent
 
     from calibrant.core._limits import CallMeter
     from calibrant.core._prediction import Prediction

@@ -44,20 +44,19 @@ class Confusions:
     ) -> None:
         """Count the confusions in one candidate's predictions."""
         pairs = [(str(row["input"]), str(row["answer"])) for row in rows]
-        self._records["\0".join(candidate.values())].add_all(pairs, predictions)
+        self._records["\0".join(candidate.values())].add(pairs, predictions)
 
     def describe(self, candidate: Mapping[str, str]) -> str | None:
         """Describe the costliest confusions, without row texts; None without confusions."""
         record = self._records["\0".join(candidate.values())]
         if not record.cost:
             return None
-        said = "; ".join(
+        costliest = sorted(record.cost.items(), key=lambda pair: (-pair[1], pair[0]))[:_PAIRS]
+        confusions = "; ".join(
             f'"{truth}" was taken for "{given}" (summed confidence {cost:.1f})'
-            for (truth, given), cost in sorted(record.cost.items(), key=lambda pair: (-pair[1], pair[0]))[
-                :_PAIRS
-            ]
+            for (truth, given), cost in costliest
         )
-        return f"On {len(record.got)} rows that were asked under this prompt: {said}."
+        return f"On {len(record.got)} rows that were asked under this prompt: {confusions}."
 
 
 class ReflectingAdapter(ConfidenceAdapter):
@@ -137,7 +136,7 @@ class Guard:
         return self.error is not None
 
 
-class Reflection:
+class Reflection(Guard):
     """Reflection model with a journal of paid answers.
 
     Parameters
@@ -160,14 +159,11 @@ class Reflection:
         store: JsonlStore,
         cost: Callable[[], float] | None = None,
     ) -> None:
+        hint = "Check its name and key, or use proposer='exemplar', which needs none."
+        super().__init__(model, name=f"reflection model {name}", hint=hint)
         self._cost = cost or (lambda: getattr(model, "total_cost", 0.0))
-        self._name = name
+        self._key = name
         self._store = store
-        self.guard = Guard(
-            model,
-            name=f"reflection model {name}",
-            hint="Check its name and key, or use proposer='exemplar', which needs none.",
-        )
 
     @property
     def total_cost(self) -> float:
@@ -176,10 +172,10 @@ class Reflection:
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
-        key = hashlib.sha256(f"{self._name}\n{prompt!r}".encode()).hexdigest()
+        key = hashlib.sha256(f"{self._key}\n{prompt!r}".encode()).hexdigest()
         stored = self._store.get(key)
         if stored is None:
-            stored = self.guard(prompt)
+            stored = super().__call__(prompt)
             self._store.put(key, stored)
         return str(stored)
 

@@ -1,22 +1,17 @@
-"""Result of a search with its uncertainty, and the files it leaves."""
+"""Result of a search with its uncertainty."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._files import write_atomically
-from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction
-from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
@@ -24,7 +19,14 @@ from calibrant.heads._head import Head
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
-from calibrant.optimization._choice import Choice, HeadChoice, ValidatedPrompt, credits_of, row_scores
+from calibrant.optimization._choice import (
+    Choice,
+    HeadChoice,
+    ValidatedPrompt,
+    answered_rows,
+    credits_of,
+    row_scores,
+)
 from calibrant.optimization._prompt_parts import COMPONENT
 
 SCHEMA_VERSION = 1
@@ -220,137 +222,70 @@ def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
 
 
 def score_prompt(
-    prompt: str,
-    validation_score: float,
+    found: ValidatedPrompt,
     examples: Sequence[Example],
     predictions: Sequence[Prediction],
     *,
     labels: LabelSet,
 ) -> PromptScore:
-    """Summarise predictions on the test rows."""
-    credit = np.array([one for one in credits_of(examples, predictions, labels) if one is not None])
-    found = row_scores(examples, predictions, labels=labels)
-    correct = _correct(examples, predictions)
-    answered = [is_correct for is_correct in correct if is_correct is not None]
+    """Return the score of a prompt, given its predictions on the test rows."""
+    answered = answered_rows(examples, predictions)
+    credit = np.array(credits_of(answered, labels))
+    scores = row_scores(answered, labels=labels)
+    right = sum(prediction.label == example.answer for example, prediction in answered)
     confidences = [p.confidence for p in predictions if p.confidence is not None]
     return PromptScore(
-        prompt=prompt,
-        validation_score=validation_score,
+        prompt=found.candidate[COMPONENT],
+        validation_score=found.score,
         rows=len(predictions),
         outcomes=dict(Counter(prediction.outcome.value for prediction in predictions)),
-        accuracy=wilson_interval(sum(answered), len(answered)) if answered else None,
+        accuracy=wilson_interval(right, len(answered)) if answered else None,
         mean_probability=sum(confidences) / len(confidences) if confidences else None,
         credit=mean_interval(credit, np.ones(len(credit), dtype=np.int64)) if len(credit) else None,
-        macro_f1=found.macro_f1,
-        answered_labels=found.answered_labels,
+        macro_f1=scores.macro_f1,
+        answered_labels=scores.answered_labels,
         rows_with_low_label_mass=sum(prediction.has_low_label_mass for prediction in predictions),
     )
 
 
 def compare(
-    examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction]
-) -> PairedComparison | None:
-    """Compare two prompts on rows without transport errors."""
-    pairs = [
-        (a, b)
-        for a, b in zip(_correct(examples, seed), _correct(examples, best), strict=True)
-        if a is not None and b is not None
-    ]
-    if not pairs:
-        return None
-    first, second = zip(*pairs, strict=True)
-    return paired_comparison(first, second)
-
-
-def compare_credit(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction], *, labels: LabelSet
-) -> Interval | None:
-    """Return the difference in credit of the best prompt on the rows of `compare`; None if answers earn none."""
-    pairs = zip(credits_of(examples, seed, labels), credits_of(examples, best, labels), strict=True)
-    gains = [b - a for a, b in pairs if a is not None and b is not None]
-    return paired_mean_interval(gains) if len(gains) > 1 else None
-
-
-def _correct(examples: Sequence[Example], predictions: Sequence[Prediction]) -> list[bool | None]:
-    return [
-        None if prediction.outcome is Outcome.ERROR else prediction.label == example.answer
-        for example, prediction in zip(examples, predictions, strict=True)
+) -> tuple[PairedComparison | None, Interval | None]:
+    """Return the differences in accuracy and in credit, on rows that both prompts answered; None without any."""
+    rows = [
+        (example.answer, a, b)
+        for example, a, b in zip(examples, seed, best, strict=True)
+        if Outcome.ERROR not in (a.outcome, b.outcome)
     ]
+    if not rows:
+        return None, None
+    first, second = [a.label == truth for truth, a, _ in rows], [b.label == truth for truth, _, b in rows]
+    graded = type(labels) is not LabelSet and len(rows) > 1
+    gains = [labels.credit(b, truth) - labels.credit(a, truth) for truth, a, b in rows] if graded else []
+    return paired_comparison(first, second), paired_mean_interval(gains) if gains else None
 
 
 def final_score(
-    task: Task,
-    head: Head,
-    found: Choice,
-    predictions: Mapping[str, Sequence[Prediction]],
+    task: Task, head: Head, found: Choice, predictions: Mapping[str, Sequence[Prediction]]
 ) -> FinalScore:
     """Return the test figures; `predictions` holds those of the test rows, by name."""
-    seed, final = predictions["seed"], predictions["final"]
-    answered = [
-        (example, prediction.label)
-        for example, prediction in zip(task.test, final, strict=True)
-        if prediction.outcome is not Outcome.ERROR
-    ]
+    final, labels = predictions["final"], task.labels
+    answered = answered_rows(task.test, final)
     beside = compare_with_baselines(
         [example for example, _ in answered],
-        [label for _, label in answered],
+        [prediction.label for _, prediction in answered],
         [*task.train, *task.validation],
-        labels=task.labels,
+        labels=labels,
     )
-
-    def score(one: ValidatedPrompt, made: Sequence[Prediction]) -> PromptScore:
-        return score_prompt(one.candidate[COMPONENT], one.score, task.test, made, labels=task.labels)
-
+    without_prior = None
+    if "prior" in predictions:
+        without_prior = score_prompt(found.seed, task.test, predictions["prior"], labels=labels)
     return FinalScore(
-        score=score(found.best, final),
+        score=score_prompt(found.best, task.test, final, labels=labels),
         head=head.describe(),
-        against_seed=compare(task.test, seed, final),
+        against_seed=compare(task.test, predictions["seed"], final, labels=labels)[0],
         against_text=beside.against_text,
         baselines=beside.scores[1:],
         verdict=beside.verdict,
-        without_prior=score(found.seed, predictions["prior"]) if "prior" in predictions else None,
+        without_prior=without_prior,
     )
-
-
-def write_run(
-    directory: Path,
-    result: OptimizationResult,
-    examples: Sequence[Example],
-    predictions: Mapping[str, Sequence[Prediction]],
-    *,
-    labels: LabelSet,
-) -> None:
-    """Write ``result.json``, ``best_prompt.txt`` and ``predictions.jsonl``, each whole or not at all.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    result : OptimizationResult
-        The result.
-    examples : sequence of Example
-        The test rows.
-    predictions : mapping of str to sequence of Prediction
-        Predictions on the test rows by prompt name (``seed``, ``best``; ``final`` is the best one with its head).
-    labels : LabelSet
-        The task's; ``result.json`` says what they are where they are not plain.
-    """
-    lines = [
-        json.dumps(
-            {
-                "row": number,
-                "prompt": name,
-                "input": example.input,
-                "answer": example.answer,
-                "correct": prediction.label == example.answer,
-                **prediction_to_record(prediction),
-            },
-            ensure_ascii=False,
-        )
-        for name, made in predictions.items()
-        for number, (example, prediction) in enumerate(zip(examples, made, strict=True))
-    ]
-    write_atomically(directory / "predictions.jsonl", "\n".join(lines) + "\n")
-    write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
-    record = {**result.to_record(), **described_labels(labels)}
-    write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))

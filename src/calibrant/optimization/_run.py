@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,8 +21,8 @@ from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.optimization._choice import ValidationLog
-from calibrant.optimization._heads import HeadStage, embedding_model
+from calibrant.inference._embeddings import open_embedding_model
+from calibrant.optimization._choice import FIRST
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
@@ -33,11 +33,10 @@ from calibrant.optimization._plan import (
 )
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._prompt_parts import check_given_prompts
-from calibrant.optimization._race import FIRST
 from calibrant.optimization._reflection import Confusions, ReflectingAdapter, check_names, open_reflection
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
-from calibrant.optimization._test_stage import TestStage
+from calibrant.optimization._stages import HeadStage, TestStage
 from calibrant.runs._directory import (
     MANIFEST,
     check_manifest,
@@ -164,7 +163,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(model, reflection_model, proposer)
     task = task if isinstance(task, Task) else Task.from_file(task)
-    current = out is None or is_current(Path(out))
+    directory = None if out is None else Path(out)
+    current = directory is None or is_current(directory)
     may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
     plan = make_plan(
         task,
@@ -179,34 +179,37 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
-        predictor, embedding = _open(task, model, stack), embedding_model(task)
+        predictor = _open(task, model, stack)
+        named = task.head.embeddings if task.head.fit == "auto" else None
+        embedding = None if named is None else open_embedding_model(named)
         fingerprint = search_fingerprint(task, model, plan)
-        files = stack.enter_context(_opened_files(out, fingerprint, current=current))
+        journal, reflections = stack.enter_context(_opened_files(directory, fingerprint, current=current))
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
-        predictor.use_journal(PredictionJournal(files.journal))
+        predictor.use_journal(PredictionJournal(journal))
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
-            open_reflection(plan.reflection_model, files.reflections, options=reflection_options)
+            open_reflection(plan.reflection_model, reflections, options=reflection_options)
         )
-        log = ValidationLog(task.validation)
-        adapter = _adapter(predictor, scoring, task, plan, tracker, log)
+        adapter = _adapter(predictor, scoring, task, plan, tracker)
         tracker.watch(adapter.predictor.gates)
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(**vars(stage), log=files.log, validation=log)
-        found = search.run(max_metric_calls - for_head, for_race=for_race)
+        log = None if directory is None else directory / "search.log"
+        search = Search(**vars(stage), log=log, max_metric_calls=max_metric_calls - for_head)
+        found = search.run(for_race=for_race)
         budget = max_metric_calls if teaches else 0
         found, head = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget).run(found)
-        return TestStage(**vars(stage)).run(found, head, started=started, directory=files.directory)
+        test = TestStage(**vars(stage), found=found, head=head)
+        return test.run(started=started, directory=directory)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
     """Refuse a plan beyond the task or budget; warn about too few rows."""
     check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
-    gain = plan.detectable_gain(task)
+    gain = plan.detectable_gain
     if gain is not None and gain > _LARGE_GAIN:
         _LOG.warning(
             "With %d validation rows only a prompt that is better by about %.2f accuracy or more is likely to be told "
@@ -247,24 +250,23 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> 
 
 
 def _adapter(
-    predictor: Predictor,
-    scoring: ScoringStrategy,
-    task: Task,
-    plan: SearchPlan,
-    tracker: ProgressTracker,
-    log: ValidationLog,
+    predictor: Predictor, scoring: ScoringStrategy, task: Task, plan: SearchPlan, tracker: ProgressTracker
 ) -> ConfidenceAdapter:
     chooses = plan.races and plan.reflection_model is not None
     confusions = Confusions()
+    # Thresholds to be found also make the score, where the task names no other.
+    finds_score = (
+        plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
+    )
     kind = ReflectingAdapter if chooses else ConfidenceAdapter
     adapter = kind.from_classifier(
         predictor,
-        scoring_strategy=None if _thresholds_score(task, plan) else scoring,
+        scoring_strategy=None if finds_score else scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
-        observer=confusions if chooses else log,
+        observer=confusions if chooses else None,
         # What is compared is what a prompt is worth without its label prior, whatever is done with its predictions.
         prior_correction="batch" if plan.races else plan.prior_correction,
         thresholds=plan.thresholds,
@@ -274,11 +276,6 @@ def _adapter(
     if isinstance(adapter, ReflectingAdapter):
         adapter.confusions = confusions
     return adapter
-
-
-def _thresholds_score(task: Task, plan: SearchPlan) -> bool:
-    """Return whether thresholds to be found also make the score: as the task says nothing else."""
-    return plan.thresholds is not None and task.scoring.strategy == "linear" and not task.scoring.parameters
 
 
 def _scoring(settings: ScoringSettings) -> ScoringStrategy:
@@ -300,37 +297,15 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
         ) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _SearchFiles:
-    """Open files of a run directory.
-
-    Attributes
-    ----------
-    directory : Path or None
-        The directory; None keeps the journals in memory.
-    journal, reflections : JsonlStore
-        Finished predictions, and finished answers of the reflection model.
-    """
-
-    directory: Path | None
-    journal: JsonlStore
-    reflections: JsonlStore
-
-    @property
-    def log(self) -> Path | None:
-        """The file of GEPA's log."""
-        return None if self.directory is None else self.directory / "search.log"
-
-
 @contextmanager
 def _opened_files(
-    out: str | Path | None, fingerprint: dict[str, Any], *, current: bool
-) -> Iterator[_SearchFiles]:
-    """Open the run directory; copy its journals elsewhere if it is moved or removed before the block ends.
+    directory: Path | None, fingerprint: dict[str, Any], *, current: bool
+) -> Iterator[tuple[JsonlStore, JsonlStore]]:
+    """Open the journals of predictions and reflections; copy them if their directory is lost before the block ends.
 
     Parameters
     ----------
-    out : path or None
+    directory : Path or None
         The directory: new, or with an earlier part of this run; None keeps the journals in memory.
     fingerprint : dict
         All that the search depends on.
@@ -344,10 +319,9 @@ def _opened_files(
     CalibrantError
         It was moved or removed; the message names the other directory, from which the same run goes on.
     """
-    if out is None:
-        yield _SearchFiles(directory=None, journal=JsonlStore(None), reflections=JsonlStore(None))
+    if directory is None:
+        yield JsonlStore(None), JsonlStore(None)
         return
-    directory = Path(out)
     make_folder(directory)
     # A key that only an earlier version wrote is not compared.
     is_part = check_manifest(
@@ -367,7 +341,7 @@ def _opened_files(
             lambda: _rescued(directory, fingerprint, (journal, reflections), current=current),
         ),
     ):
-        yield _SearchFiles(directory=directory, journal=journal, reflections=reflections)
+        yield journal, reflections
 
 
 def is_current(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +17,22 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.optimization._choice import Choice, ValidatedPrompt, ValidationLog, choose, row_scores
+from calibrant.optimization._choice import (
+    FIRST,
+    Choice,
+    PromptStanding,
+    ValidatedPrompt,
+    answered_rows,
+    beats,
+    choose,
+    gain,
+    race,
+    race_calls,
+    row_scores,
+    standing,
+)
 from calibrant.optimization._plan import DEMONSTRATED, USER_TEMPLATE, SearchPlan, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, NoCopies, given_prompts
-from calibrant.optimization._race import FIRST, PromptStanding, beats, gain, race, race_calls, standing
 from calibrant.optimization._reflection import Guard
 
 if TYPE_CHECKING:
@@ -40,7 +53,7 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
     """Return the calls reserved for the race."""
-    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows(task))
+    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows)
 
 
 @dataclass(kw_only=True)
@@ -51,50 +64,18 @@ class Search(SearchStage):
     ----------
     log : Path or None
         File of GEPA's log.
-    validation : ValidationLog
-        Observer of the adapter.
+    max_metric_calls : int
+        Upper bound of the calls.
     """
 
     log: Path | None
-    validation: ValidationLog
+    max_metric_calls: int
     _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
-    _budget: int = field(default=0, init=False)
     _is_perfect: bool = field(default=False, init=False)
 
-    def run(self, max_metric_calls: int, *, for_race: int) -> Choice:
-        """Propose prompts until only the race's reserve is left, then choose."""
-        self._budget = max_metric_calls
-        validation = list(self.task.validation)
-        if self.plan.races:
-            # Rows of one label may stand together in a file.
-            order = np.random.default_rng(self.plan.seed).permutation(len(validation))
-            validation = [validation[place] for place in order]
-        n_screened = self.plan.screened_rows(self.task)
-        screened, fresh = validation[:n_screened], validation[n_screened:]
-        found = self._propose(screened, fresh, max_metric_calls - for_race)
-        choice = self._race(found, screened, fresh) if self.plan.races else self._choose(found)
-        return self._with_names(choice)
-
-    def _choose(self, found: GEPAResult[object, object]) -> Choice:
-        """Choose by the figures on all validation rows."""
-        scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-        return choose([self.validation.validated(*pair, labels=self.task.labels) for pair in scored])
-
-    def _with_names(self, choice: Choice) -> Choice:
-        """Return the choice with the names of the prompts that the task gave."""
-        names = {prompt: name for name, prompt in given_prompts(self.task).items()}
-        seed = self._seed_candidate()
-        return replace(
-            choice,
-            validated=tuple(
-                replace(one, origin=names.get(one.candidate[COMPONENT]))
-                if {**one.candidate, COMPONENT: seed[COMPONENT]} == seed
-                else one
-                for one in choice.validated
-            ),
-        )
-
-    def _seed_candidate(self) -> dict[str, str]:
+    @cached_property
+    def _seed(self) -> dict[str, str]:
+        """Texts of the seed prompt."""
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
@@ -102,21 +83,55 @@ class Search(SearchStage):
             candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
         return candidate
 
-    def _propose(
-        self, screened: Sequence[Example], fresh: Sequence[Example], max_metric_calls: int
-    ) -> GEPAResult[object, object]:
+    @cached_property
+    def _validation(self) -> list[Example]:
+        """Validation rows: those that every accepted prompt is asked about come first."""
+        rows = list(self.task.validation)
+        if not self.plan.races:
+            return rows
+        # Rows of one label may stand together in a file.
+        return [rows[place] for place in np.random.default_rng(self.plan.seed).permutation(len(rows))]
+
+    @property
+    def _screened(self) -> list[Example]:
+        return self._validation[: self.plan.screened_rows]
+
+    @property
+    def _fresh(self) -> list[Example]:
+        return self._validation[self.plan.screened_rows :]
+
+    def run(self, *, for_race: int) -> Choice:
+        """Propose prompts until only the race's reserve is left, then choose."""
+        found = self._propose(self.max_metric_calls - for_race)
+        if self.plan.races:
+            choice = self._race(found)
+        else:
+            scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
+            choice = choose([self._validated(*pair, self._screened) for pair in scored])
+        # Prompts that the task gave have names.
+        names = {prompt: name for name, prompt in given_prompts(self.task).items()}
+        return replace(
+            choice,
+            validated=tuple(
+                replace(one, origin=names.get(one.candidate[COMPONENT]))
+                if {**one.candidate, COMPONENT: self.task.prompt} == self._seed
+                else one
+                for one in choice.validated
+            ),
+        )
+
+    def _propose(self, max_metric_calls: int) -> GEPAResult[object, object]:
         """Run GEPA; every accepted prompt is scored on the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
-        candidate = self._seed_candidate()
-        guard = None if self.reflection is None else self.reflection.guard
+        guard: Guard | None = self.reflection
         if self.plan.proposer is not None:
             guard = Guard(self.plan.proposer, name=f"proposer {self.plan.name}", hint="Mend the proposer.")
             self.adapter.propose_new_texts = guard
-        valset = [example_row(example) for example in screened]
+        valset = [example_row(example) for example in self._screened]
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         found = gepa.optimize(
-            seed_candidate=candidate,
+            seed_candidate=self._seed,
             trainset=[example_row(example) for example in self.task.train],
             valset=valset,
             adapter=self.adapter,
@@ -125,9 +140,9 @@ class Search(SearchStage):
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=[
                 # Before the budget, which must know what this asks.
-                _once(lambda _state: self.plan.races and self._nothing_wrong(candidate, screened, fresh)),
-                *([] if fresh else [self.tracker.should_stop]),
-                _once(lambda state: self._add_given_prompts(state, candidate, valset, max_metric_calls)),
+                _once(lambda _state: self.plan.races and self._nothing_wrong()),
+                *([] if self._fresh else [self.tracker.should_stop]),
+                _once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)),
                 budget,
                 *([] if guard is None else [guard.should_stop]),
             ],
@@ -142,11 +157,7 @@ class Search(SearchStage):
         return found
 
     def _add_given_prompts(
-        self,
-        state: GEPAState[object, int],
-        seed: Mapping[str, str],
-        valset: list[ConfidenceDataInst],
-        max_metric_calls: int,
+        self, state: GEPAState[object, int], valset: list[ConfidenceDataInst], max_metric_calls: int
     ) -> bool:
         """Put the task's other prompts into GEPA's state, beside its own; return False: no reason to stop.
 
@@ -158,7 +169,7 @@ class Search(SearchStage):
         for prompt in given_prompts(self.task).values():
             if self.adapter.metric_calls + len(valset) > max_metric_calls:
                 break
-            candidate = {**seed, COMPONENT: prompt}
+            candidate = {**self._seed, COMPONENT: prompt}
             scores = self.adapter.evaluate(valset, candidate).scores
             state.increment_evals(len(scores))
             evaluation: ValsetEvaluation[object, int] = ValsetEvaluation({}, dict(enumerate(scores)))
@@ -166,64 +177,52 @@ class Search(SearchStage):
             self.tracker.validated(sum(scores) / len(scores))
         return False
 
-    def _nothing_wrong(
-        self, seed: Mapping[str, str], screened: Sequence[Example], fresh: Sequence[Example]
-    ) -> bool:
+    def _nothing_wrong(self) -> bool:
         """Return True if the seed prompt makes no error on its first rows, so that a search hardly pays."""
-        for rows in (screened, [*screened, *fresh[:FIRST]]):
-            if self._standing(seed, rows).accuracy < 1.0:
-                return False
-        self._is_perfect = True
-        return True
+        first = len(self._screened)
+        rows = (self._validation[:first], self._validation[: first + FIRST])
+        self._is_perfect = all(self._standing(self._seed, some).accuracy == 1.0 for some in rows)
+        return self._is_perfect
 
-    def _race(
-        self,
-        found: GEPAResult[object, object],
-        screened: Sequence[Example],
-        fresh: Sequence[Example],
-    ) -> Choice:
+    def _race(self, found: GEPAResult[object, object]) -> Choice:
         """Choose among the best screened prompts, on unused rows."""
-        candidates = found.candidates
+        candidates, screened, fresh = found.candidates, self._screened, self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
-        entrants = [place for place in others if gain(first[0], first[place]) >= _HOPELESS][:ENTRANTS]
+        runners = [0, *[place for place in others if gain(first[0], first[place]) >= _HOPELESS][:ENTRANTS]]
         asked = {place: list(screened) for place in range(len(candidates))}
         if self._is_perfect:
             asked[0] = [*screened, *fresh[:FIRST]]
-        runner_up = None
-        if not fresh:
-            chosen = _best_screened(first, entrants)
-        else:
-            runners = [0, *entrants]
 
-            def stand(place: int, n: int) -> PromptStanding:
-                asked[runners[place]] = [*screened, *fresh[:n]]
-                return self._standing(candidates[runners[place]], fresh[:n])
+        def stand(place: int, n: int) -> PromptStanding:
+            asked[runners[place]] = [*screened, *fresh[:n]]
+            return self._standing(candidates[runners[place]], fresh[:n])
 
-            def affordable(places: Sequence[int], n: int) -> bool:
-                wanted = [
-                    query for place in places for query in queries_of(candidates[runners[place]], fresh[:n])
-                ]
-                return all(self.adapter.affordable(wanted, self._budget - self.adapter.metric_calls))
+        def affordable(places: Sequence[int], n: int) -> bool:
+            wanted = [
+                query for place in places for query in queries_of(candidates[runners[place]], fresh[:n])
+            ]
+            return all(self._affordable(wanted))
 
-            chosen = runners[race(len(entrants), stand, rows=len(fresh), affordable=affordable)]
+        if fresh:
+            chosen = runners[race(len(runners) - 1, stand, rows=len(fresh), affordable=affordable)]
             runner_up = self._runner_up(candidates, asked, chosen)
+        else:
+            chosen, runner_up = _best_screened(first, runners), None
         # Whose predictions may be given out without their label prior.
         for place in sorted({0, chosen, chosen if runner_up is None else runner_up}):
             queries = queries_of(candidates[place], asked[place])
             self.adapter.learn_prior(queries, self._ask(queries))
-        scores = found.val_aggregate_scores
-        return Choice(
-            validated=tuple(
-                replace(
-                    self._validated(candidate, scores[place], asked[place]),
-                    screened_loss=first[place].loss,
-                )
-                for place, candidate in enumerate(candidates)
-            ),
-            chosen=chosen,
-            runner_up=runner_up,
-        )
+        validated = [
+            replace(
+                self._validated(candidate, found.val_aggregate_scores[place], asked[place]),
+                rows=len(asked[place]),
+                log_loss=self._standing(candidate, asked[place]).loss,
+                screened_loss=first[place].loss,
+            )
+            for place, candidate in enumerate(candidates)
+        ]
+        return Choice(validated=tuple(validated), chosen=chosen, runner_up=runner_up)
 
     def _runner_up(
         self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
@@ -244,9 +243,7 @@ class Search(SearchStage):
         return ValidatedPrompt(
             candidate=dict(candidate),
             score=score,
-            rows=len(rows),
-            log_loss=self._standing(candidate, rows).loss,
-            **vars(row_scores(rows, corrected, labels=self.task.labels)),
+            **vars(row_scores(answered_rows(rows, corrected), labels=self.task.labels)),
         )
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> PromptStanding:
@@ -261,11 +258,13 @@ class Search(SearchStage):
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions, asking once per query; queries beyond the budget become errors."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._predictions_by_query]
-        paid = self.adapter.affordable(missing, self._budget - self.adapter.metric_calls)
-        wanted = [query for query, is_paid in zip(missing, paid, strict=True) if is_paid]
+        wanted = [query for query, is_paid in zip(missing, self._affordable(missing), strict=True) if is_paid]
         self._predictions_by_query.update(dict.fromkeys(missing, _UNASKED))
         self._predictions_by_query.update(zip(wanted, self.adapter.ask(wanted), strict=True))
         return [self._predictions_by_query[query] for query in queries]
+
+    def _affordable(self, queries: Sequence[Query]) -> list[bool]:
+        return self.adapter.affordable(queries, self.max_metric_calls - self.adapter.metric_calls)
 
 
 class _FileLogger:
@@ -313,17 +312,16 @@ def _texts_in_turn() -> ReflectionComponentSelector:
     return select
 
 
-def _best_screened(found: Sequence[PromptStanding], entrants: Sequence[int]) -> int:
+def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> int:
     """Return the best prompt without race rows; 0, the seed prompt, unless it is beaten.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
-    if not entrants:
-        return 0
-    best, seed = found[entrants[0]], found[0]
+    place = runners[min(1, len(runners) - 1)]
+    best, seed = found[place], found[0]
     is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
     errors = math.sqrt(2.0 * math.log(len(found)))
-    return entrants[0] if is_better and beats(best, seed, errors=errors) else 0
+    return place if is_better and beats(best, seed, errors=errors) else 0
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._held_out import held_out_answer_probability
+from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
@@ -18,7 +18,7 @@ from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.metrics._selective import aurc, auroc_interval
-from calibrant.metrics._structure import structure_metrics
+from calibrant.metrics._structure import StructureFigure, structure_metrics
 from calibrant.reports._rows import PromptRows, read_distributions
 
 RELIABILITY_BINS: Final = 15
@@ -26,26 +26,8 @@ CONFIDENCE_BINS: Final = 20
 LATENCY_BINS: Final = 24
 CURVE_POINTS: Final = 200
 RESAMPLES: Final = 1000
+HeadlineFigure: TypeAlias = StructureFigure
 MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
-
-
-class HeadlineFigure(NamedTuple):
-    """A figure of the headline.
-
-    Attributes
-    ----------
-    name, about : str
-        Name of the figure, and its rows.
-    value : float or None
-        The estimate; None where it is not defined.
-    interval : Interval or None
-        Its 95 % interval, if one is computed.
-    """
-
-    name: str
-    about: str
-    value: float | None
-    interval: Interval | None = None
 
 
 class Bin(NamedTuple):
@@ -155,10 +137,11 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
         figures.append(_share("accuracy, failed rows counted as wrong", right, labelled, "labelled rows"))
     figures += [_macro_f1(table)] if rows.composite is None else _of_parts(rows.composite)
     figures += _labels_answered(rows, table)
-    figures += _structured(rows, table)
+    if rows.structure is not None and table is not None:
+        found = structure_metrics(rows.structure, table.confusion, table.other)
+        figures += [] if found is None else found.figures()
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
-    about = f"{len(correct):,} rows with a confidence"
-    about = f"{about}; 0 is best"
+    about = f"{len(correct):,} rows with a confidence; 0 is best"
     ece, brier, area = (
         measure(confidence, correct) if len(correct) else None
         for measure in (expected_calibration_error, brier_score, aurc)
@@ -172,13 +155,12 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
         HeadlineFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
         HeadlineFigure("AURC", about, area),
     ]
-    return [_with_width(figure) for figure in figures]
-
-
-def _with_width(figure: HeadlineFigure) -> HeadlineFigure:
-    """Return the figure, with an explanation if its interval has width 0."""
-    remark = zero_width_remark(figure.interval)
-    return figure._replace(about=f"{figure.about}; {remark}") if remark else figure
+    # A width of 0 is explained.
+    notes = [zero_width_remark(figure.interval) for figure in figures]
+    return [
+        figure._replace(about=f"{figure.about}; {note}") if note else figure
+        for figure, note in zip(figures, notes, strict=True)
+    ]
 
 
 def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> str:
@@ -200,10 +182,7 @@ def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
-    f1 = [
-        HeadlineFigure("micro F1", size, found.micro_f1),
-        HeadlineFigure("macro F1", size, found.macro_f1),
-    ]
+    f1 = [HeadlineFigure("micro F1", size, found.micro_f1), HeadlineFigure("macro F1", size, found.macro_f1)]
     if found.kind == "fields":
         return [HeadlineFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
     return [
@@ -241,15 +220,6 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
     about = f"{size:,} labels, {table.n:,} answered rows"
     return HeadlineFigure("macro F1", about, table.macro_f1, interval)
-
-
-def _structured(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
-    """Return the distances of answers from true labels, for labels on a scale or in a tree."""
-    if rows.structure is None or table is None:
-        return []
-    found = structure_metrics(rows.structure, table.confusion, table.other)
-    figures = () if found is None else found.figures()
-    return [HeadlineFigure(one.name, one.about, one.value, one.interval) for one in figures]
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:

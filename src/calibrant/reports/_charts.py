@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Final
+from typing import Annotated, Final
 
 from markupsafe import Markup
+from pydantic import Field
 
 from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
 WIDTH: Final = 460
 HEIGHT: Final = 320
 LEFT, RIGHT, TOP, BOTTOM = 58, 26, 30, 52
-_TICKS: Final = (1, 2, 5, 10)
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Scale = Callable[[float], float]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,11 @@ class CertifiedPoint:
         Probability that the promise fails, in (0, 1).
     """
 
-    threshold: float
-    coverage: float
-    accuracy_lower_bound: float
-    target_accuracy: float
-    delta: float
+    threshold: Share
+    coverage: Share
+    accuracy_lower_bound: Share
+    target_accuracy: Share
+    delta: Share
 
 
 def percent(value: float) -> str:
@@ -113,10 +114,15 @@ class Frame:
             about=about,
         )
 
-    def circle(self, x: float, y: float, radius: float, about: str) -> None:
+    def circle(self, x: float, y: float, radius: float, about: str, *, kind: str = "point") -> None:
         """Draw a point, with a text for the pointer."""
-        markup = '<circle class="point" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>'
-        self.add(markup, x=x, y=y, r=radius, about=about)
+        markup = '<circle class="{kind}" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>'
+        self.add(markup, kind=kind, x=x, y=y, r=radius, about=about)
+
+    def diamond(self, x: float, y: float, about: str) -> None:
+        """Draw the mark of the rule that was chosen, with a text for the pointer."""
+        markup = '<path class="certified" d="M{x} {y}m-8 0l8 -8l8 8l-8 8Z"><title>{about}</title></path>'
+        self.add(markup, x=x, y=y, about=about)
 
     def drawn(self) -> Markup:
         """Return the element."""
@@ -139,17 +145,13 @@ def up(low: float, high: float) -> Scale:
 _SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
 
 
-def _ticks(high: float) -> list[float]:
-    """Return round values from 0 up to the first one that is not below `high`."""
-    rough = max(high, 1e-6) / 4
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return round values that enclose both, about five of them."""
+    rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
     unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in _TICKS if unit * factor >= rough * 0.999)
-    ticks = []
-    for number in count():
-        ticks.append(number * step)
-        if ticks[-1] >= high * 0.999:
-            return ticks
-    raise AssertionError
+    step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, max(last, first + 1) + 1)]
 
 
 def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
@@ -180,7 +182,7 @@ def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the share of the right and of the wrong rows that have each confidence, side by side."""
     right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
-    ticks = _ticks(max((max(pair) for pair in shares), default=0.0) or 1.0)
+    ticks = round_ticks(0.0, max((max(pair) for pair in shares), default=0.0) or 1.0)
     frame = Frame(
         identity,
         "Confidence of right and wrong answers",
@@ -220,7 +222,7 @@ def _legend(frame: Frame, identity: str) -> None:
 def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
     """Draw the error rate over the share of rows that are accepted, and the certified rule, if any."""
     heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
-    ticks = _ticks(max(0.01, *heights))
+    ticks = round_ticks(0.0, max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
     frame = Frame(
         identity,
@@ -250,17 +252,11 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
     x, y = frame.x(certified.coverage), frame.y(risk)
     frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
     frame.line((x, HEIGHT - BOTTOM, x, y), "target")
-    frame.add(
-        '<path class="certified" d="M{a} {y}L{x} {b}L{c} {y}L{x} {d}Z"><title>{about}</title></path>',
-        x=x,
-        y=y,
-        a=x - 7,
-        c=x + 7,
-        b=y - 7,
-        d=y + 7,
-        about=f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
-        f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}",
+    about = (
+        f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
+        f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}"
     )
+    frame.diamond(x, y, about)
     left = certified.coverage > 0.6
     frame.text(x - 10 if left else x + 10, y - 8, "certified", kind="end" if left else "start")
 
@@ -269,7 +265,7 @@ def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the number of rows by latency, on a logarithmic axis."""
     low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
     scale = across(low, high)
-    ticks = _ticks(max(bar.right for bar in bars))
+    ticks = round_ticks(0.0, max(bar.right for bar in bars))
     frame = Frame(
         identity,
         "Latency",
@@ -280,7 +276,7 @@ def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     marks = [math.exp(low + (high - low) * part / 4) for part in range(5)]
     frame.axes(
         [(mark, seconds(mark)) for mark in marks],
-        [(tick, f"{tick:,.0f}" if tick >= 1 or not tick else f"{tick:g}") for tick in ticks],
+        [(tick, f"{tick:,.10g}") for tick in ticks],
         ("latency (logarithmic)", "rows"),
     )
     for bar in bars:

@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -79,47 +78,47 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
         )
     page = _render([read_run(directory) for directory in directories], directories)
     path = out or directories[0] / "report.html"
-    try:
-        # Half of a surrogate pair is legal in JSON and in no file.
-        write_atomically(path, page.encode("utf-8", "replace").decode())
-    except OSError as error:
-        raise StateError(
-            f"{path}: cannot be written ({error.strerror or error}): choose another file with --out."
-        ) from error
+    write_page(path, page, remedy="choose another file with --out")
     return path
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Matrix:
-    """The part of the confusion matrix that is shown."""
+def write_page(path: Path, text: str, *, remedy: str) -> None:
+    """Write a page, whole or not at all.
 
-    labels: list[str]
-    cells: list[list[tuple[int, int, str]]]  # count, strength 0..5, right or wrong or ""
-    hidden: int
-    pairs: list[tuple[str, str, int]]
-    summary: ClassificationSummary
+    Raises
+    ------
+    StateError
+        It cannot be written; the message ends with the remedy.
+    """
+    try:
+        # Half of a surrogate pair is legal in JSON and in no file.
+        write_atomically(path, text.encode("utf-8", "replace").decode())
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written ({error.strerror or error}): {remedy}.") from error
 
 
 def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
     short = [run.name for run in runs]
     names = short if len(set(short)) == len(short) else [str(path) for path in directories]
     limit = max(MAX_MISTAKES // len(runs), _FEWEST_MISTAKES)
-    style, script = static("report.css"), static("report.js")
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            sections=[
-                _section(f"run{place}", name, run, limit)
-                for place, (name, run) in enumerate(zip(names, runs, strict=True), start=1)
-            ],
-            comparisons=_comparisons(names, runs),
-            style=style,
-            script=script,
-            policy=f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}; "
-            "base-uri 'none'; form-action 'none'",
-        )
+    sections = [
+        _section(f"run{place}", name, run, limit)
+        for place, (name, run) in enumerate(zip(names, runs, strict=True), start=1)
+    ]
+    return render_page(
+        "report.html", sections=sections, comparisons=_comparisons(names, runs), script=static("report.js")
     )
+
+
+def render_page(template: str, *, script: str = "", **values: object) -> str:
+    """Return a page with the common style; its security policy allows that, the script and nothing else."""
+    style = static("report.css")
+    scripts = f"script-src {policy_hash(script)}; " if script else ""
+    policy = (
+        f"default-src 'none'; style-src {policy_hash(style)}; {scripts}base-uri 'none'; form-action 'none'"
+    )
+    page = environment().get_template(template)
+    return page.render(style=style, script=script, policy=policy, **values)
 
 
 def environment() -> jinja2.Environment:
@@ -132,7 +131,6 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = _number
-    environment.filters["small"] = _small
     environment.filters["seconds"] = charts.seconds
     return environment
 
@@ -148,13 +146,8 @@ def policy_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _small(value: float | None) -> str:
-    """Return a probability with two significant digits, however small it is."""
-    return "-" if value is None or math.isnan(value) else f"{value:.2g}"
+def _number(value: float | None, digits: int = 3, kind: str = "f") -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}{kind}}"
 
 
 def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
@@ -164,6 +157,7 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
     bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
     curve, latency = analysis.risk_coverage(rows), analysis.latency_bars(rows)
     found = analysis.mistakes(rows, limit, table)
+    seed = run.search.seed if run.search else None
     return {
         "id": identity,
         "name": name,
@@ -171,7 +165,7 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "figures": analysis.headline(rows, table),
         "collapsed": analysis.collapse_warning(rows, table),
         "accepted": WHAT_ACCEPTED_MEANS,
-        "seed_figures": _seed_figures(run),
+        "seed_figures": [] if seed is None else analysis.headline(seed, analysis.confusion(seed)),
         "unscored": int((rows.judged & ~rows.scored).sum()),
         "bins": bins,
         "reliability": charts.reliability_chart(f"{identity}-reliability", bins) if bins else None,
@@ -190,12 +184,6 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "remarks": [*run.remarks, *analysis.remarks(rows)],
         "limit": limit,
     }
-
-
-def _seed_figures(run: Run) -> list[analysis.HeadlineFigure]:
-    if run.search is None or run.search.seed is None:
-        return []
-    return analysis.headline(run.search.seed, analysis.confusion(run.search.seed))
 
 
 def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, float]]:
@@ -228,8 +216,11 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     return parts
 
 
-def _matrix(summary: ClassificationSummary) -> _Matrix:
-    """Return the labels with the most mistakes, in their own order, and the most frequent mistakes."""
+def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
+    """Return the labels with the most mistakes, in their own order, and the most frequent mistakes.
+
+    A cell is a count, its strength from 0 to 5, and ``right``, ``wrong`` or nothing.
+    """
     table = np.hstack([summary.confusion, summary.other[:, None]])
     size = len(summary.labels)
     missed = table.copy()
@@ -246,13 +237,13 @@ def _matrix(summary: ClassificationSummary) -> _Matrix:
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
     pairs = Counter({(int(i), int(j)): int(missed[i, j]) for i, j in np.argwhere(missed)})
     names = [*summary.labels, "none"]
-    return _Matrix(
-        labels=[summary.labels[i] for i in shown],
-        cells=cells,
-        hidden=size - len(shown),
-        pairs=[(names[i], names[j], number) for (i, j), number in pairs.most_common(_MAX_PAIRS)],
-        summary=summary,
-    )
+    return {
+        "labels": [summary.labels[i] for i in shown],
+        "cells": cells,
+        "hidden": size - len(shown),
+        "pairs": [(names[i], names[j], number) for (i, j), number in pairs.most_common(_MAX_PAIRS)],
+        "summary": summary,
+    }
 
 
 def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Comparison]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from array import array
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,14 @@ from calibrant.runs._records import RowFile
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
 _TEXT: Final = 600  # characters of an input or a reason that are shown
+# One row in 49 bytes.
+_ROW: Final = struct.Struct("<iibddd8sq")
+_COLUMNS: Final = np.dtype(
+    {
+        "names": ["answer", "label", "correct", "confidence", "latency", "cost", "key", "offset"],
+        "formats": ["<i4", "<i4", "i1", "<f8", "<f8", "<f8", "<u8", "<i8"],
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,10 +159,8 @@ class _Columns:
 
     def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
         self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
-        self.answer, self.label, self.correct = array("i"), array("i"), array("b")
-        self.confidence, self.latency, self.cost = (array("d") for _ in range(3))
+        self.packed = bytearray()
         self.low_label_mass = 0
-        self.key, self.offset = array("Q"), array("q")
         self.outcomes: Counter[str] = Counter()
         self.cascade = CascadeTally()
         known = labels if self.composite is None else ()
@@ -181,21 +187,23 @@ class _Columns:
                 answer,
                 label,
                 [
-                    GivenPart(_text(part["name"]), _text(part["label"]), part["confidence"])
+                    GivenPart(part["name"], part["label"], part["confidence"])
                     for part in record.get("parts", ())
                 ],
             )
         digest = hashlib.blake2b(f"{row.input}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
         asked = record.get("attempts", 1) != 0
-        self.answer.append(self._place(answer))
-        self.label.append(self._place(label))
-        self.correct.append(int(answer == label) if known else UNKNOWN)
-        self.confidence.append(row.confidence if row.outcome is Outcome.OK else math.nan)
+        self.packed += _ROW.pack(
+            self._place(answer),
+            self._place(label),
+            int(answer == label) if known else UNKNOWN,
+            row.confidence if row.outcome is Outcome.OK else math.nan,
+            row.latency_seconds if asked else math.nan,
+            row.cost if asked else math.nan,
+            digest.digest(),
+            offset,
+        )
         self.low_label_mass += row.has_low_label_mass
-        self.latency.append(row.latency_seconds if asked else math.nan)
-        self.cost.append(row.cost if asked else math.nan)
-        self.key.append(int.from_bytes(digest.digest(), "little"))
-        self.offset.append(offset)
         self.outcomes[row.outcome.value] += 1
 
     def _place(self, label: str | None) -> int:
@@ -210,17 +218,14 @@ class _Columns:
         order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
         for new, label in enumerate(labels):
             order[self.places[label]] = new
+        table = np.frombuffer(self.packed, dtype=_COLUMNS)
+        columns = {name: np.array(table[name]) for name in table.dtype.names or ()}
+        columns |= {name: order[columns[name]] for name in ("answer", "label")}
+        columns["key"] = _distinct(columns["key"])
         return PromptRows(
             path=path,
             labels=labels,
-            answer=order[np.array(self.answer, dtype=np.int64)],
-            label=order[np.array(self.label, dtype=np.int64)],
-            correct=np.array(self.correct, dtype=np.int64),
-            confidence=np.array(self.confidence),
-            latency=np.array(self.latency),
-            cost=np.array(self.cost),
-            key=_distinct(np.array(self.key, dtype=np.uint64)),
-            offset=np.array(self.offset, dtype=np.int64),
+            **columns,
             outcomes=dict(self.outcomes),
             low_label_mass=self.low_label_mass,
             torn=torn,
@@ -270,14 +275,15 @@ def read_texts(
     """Return the texts of the rows at these positions, in order."""
     found = []
     several = rows.composite is not None
+    spoken = _spoken if several else str
     records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())
     for place, record in zip(chosen, records, strict=True):
         found.append(
             RowTexts(
                 line=int(place) + 1,
                 input=_shown_text(record["input"]),
-                answer=_shown_text(_spoken(record["answer"]) if several else record["answer"]),
-                given=_shown_text(_given_text(record, several=several)),
+                answer=_shown_text(spoken(record["answer"])),
+                given=_shown_text(record["outcome"] if record["label"] is None else spoken(record["label"])),
                 reason=_shown_text(record.get("reason") or ""),
                 confidence=float(rows.confidence[place]),
                 answer_probability=None if answer_probability is None else answer_probability[place],
@@ -312,8 +318,10 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     for row, record in enumerate(records):
         try:
             for label, probability in _probabilities(record).items():
+                if not 0.0 <= probability <= 1.0 + _ROUNDING:
+                    raise ValueError(f"expected a probability in [0, 1], got {probability!r:.40}")  # noqa: TRY301
                 if label in place:
-                    found[row, place[label]] = _probability(probability)
+                    found[row, place[label]] = probability
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"expected the probabilities of a row's labels, got others ({error}): run the evaluation again in a "
@@ -323,19 +331,12 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     return found
 
 
-def _probabilities(record: Mapping[str, Any]) -> Mapping[str, object]:
+def _probabilities(record: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the distribution of a row by label; empty where there is none."""
     distribution = record.get("distribution")
     if distribution is not None:
         return dict(zip(distribution["labels"], map(math.exp, distribution["logprobs"]), strict=True))
     return record.get("probabilities") or {}
-
-
-def _given_text(record: Mapping[str, Any], *, several: bool) -> str:
-    label: str | None = record["label"]
-    if label is None:
-        return str(record["outcome"])
-    return _spoken(label) if several else label
 
 
 def _spoken(answer: str) -> str:
@@ -361,26 +362,8 @@ def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
         yield PartText(text=text, is_right=label == truth, confidence=confidence)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, got {value!r:.40}")
-    return value
-
-
 def _shown_text(text: str) -> str:
     return text if len(text) <= _TEXT else text[:_TEXT] + " …"
-
-
-def _probability(value: object) -> float:
-    if value is None:
-        return math.nan
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -_ROUNDING <= value <= 1 + _ROUNDING
-    ):
-        raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
-    return min(max(float(value), 0.0), 1.0)
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
@@ -154,7 +156,7 @@ def read_run(directory: Path) -> Run:
         raise StateError(
             f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."
         )
-    about = search or metrics or _about(directory / "run.json")
+    about = search or metrics or _json(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
@@ -171,11 +173,9 @@ def read_run(directory: Path) -> Run:
 
 def _record(path: Path) -> dict[str, Any]:
     """Return the record in a versioned file; empty for a missing file."""
-    if not path.exists():
-        return {}
     found = _json(path)
     version = found.get("schema_version")
-    if version != _SCHEMA_VERSION:
+    if path.exists() and version != _SCHEMA_VERSION:
         raise StateError(
             f"{path}: expected schema version {_SCHEMA_VERSION}, got {version!r:.40}: use the calibrant that wrote it."
         )
@@ -183,14 +183,15 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return read_json_object(path, remedy="restore the file or run it again")
+    """Return the record in a file; empty for a missing file."""
+    return read_json_object(path, remedy="restore the file or run it again") if path.exists() else {}
 
 
 def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
     """Return the label set of a structured or composite run; None for plain labels."""
     path = directory / ("result.json" if search else "run.json")
     try:
-        record = (search or _about(path)).get("label_set")
+        record = (search or _json(path)).get("label_set")
         if record is None:
             path = directory / "task.json"
             record = _json(path)["tasks"][0]["labels"] if path.exists() else None
@@ -200,11 +201,6 @@ def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
             f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
         ) from error
     return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels | CompositeLabels) else None
-
-
-def _about(path: Path) -> dict[str, Any]:
-    """Return the ``run.json`` of an unfinished run; empty if there is none."""
-    return _json(path) if path.exists() else {}
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
@@ -272,22 +268,18 @@ def _score(name: str, found: _Record) -> ScoreRow:
 
 def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     """Return the certified rule of ``calibration.json``, if there is one, and a description of its rows."""
-    record = _json(path) if path.exists() else {}
+    record = _json(path)
     found, rows, source = record.get("certified"), record.get("rows"), record.get("source")
     about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:
         return None, about
     try:
-        values = {name: float(found[name]) for name in CertifiedPoint.__dataclass_fields__}
-    except (KeyError, TypeError, ValueError) as error:
+        return TypeAdapter(CertifiedPoint).validate_python(found), about
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise StateError(
-            f"{path}: expected a certified rule that is complete ({error!r}): calibrate again."
+            f"{path}: expected a certified rule that is complete, with values in [0, 1] ({wrong}): calibrate again."
         ) from error
-    if not all(0.0 <= value <= 1.0 for value in values.values()):
-        raise StateError(
-            f"{path}: expected a certified rule with values in [0, 1], got {values}: calibrate again."
-        )
-    return CertifiedPoint(**values), about
 
 
 def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,11 @@ from typing import Final
 
 from markupsafe import Markup
 
-from calibrant.core._errors import StateError
-from calibrant.core._files import write_atomically
 from calibrant.core._prediction import Interval
-from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, up
-from calibrant.reports._html import environment, policy_hash, static
+from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, round_ticks, up
+from calibrant.reports._html import render_page, static, write_page
 
 _LONGEST: Final = 28  # characters of a name in the drawing
-_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _STYLE: Final = """
 svg { background: #fff; --card: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --right: #0072b2;
   --wrong: #c8500a; --mark: #7a3e8e; }
@@ -80,20 +76,14 @@ def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen:
         if len(line) > 1:
             frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
     for point in frontier:
-        _dot(frame, point, "point", 3.0)
+        frame.circle(frame.x(point.cost), frame.y(point.performance), 3.0, point.about)
     for point in models:
         _whiskers(frame, point, "axis")
-        _dot(frame, point, "wrong", 5.0)
+        frame.circle(frame.x(point.cost), frame.y(point.performance), 5.0, point.about, kind="wrong")
     for place, point in enumerate(models):
         _name(frame, point, point.name, above=place > 0)
     _whiskers(frame, chosen, "chosen")
-    x, y = frame.x(chosen.cost), frame.y(chosen.performance)
-    frame.add(
-        '<path class="certified" d="M{x} {y}m-8 0l8 -8l8 8l-8 8Z"><title>{about}</title></path>',
-        x=x,
-        y=y,
-        about=chosen.about,
-    )
+    frame.diamond(frame.x(chosen.cost), frame.y(chosen.performance), chosen.about)
     _name(frame, chosen, "chosen", above=False)
     return frame.drawn()
 
@@ -138,60 +128,29 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
         They cannot be written.
     """
     chart = _chart(frontier, models, chosen)
-    css = static("report.css")
-    style = _STYLE + "\n".join(line for line in str(css).splitlines() if line.startswith(".chart"))
+    css = str(static("report.css"))
+    style = _STYLE + "\n".join(line for line in css.splitlines() if line.startswith(".chart"))
     picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     begin = picture.index(">") + 1
     sure = chosen.performance_interval
-    page = (
-        environment()
-        .get_template("trade.html")
-        .render(
-            title=title,
-            statements=statements,
-            chart=chart,
-            frontier=frontier,
-            models=models,
-            chosen=chosen,
-            settings=settings,
-            level="" if sure is None else f"{100 * sure.level:g} % ",
-            style=css,
-            policy=f"default-src 'none'; style-src {policy_hash(css)}; base-uri 'none'; form-action 'none'",
-        )
+    page = render_page(
+        "trade.html",
+        title=title,
+        statements=statements,
+        chart=chart,
+        frontier=frontier,
+        models=models,
+        chosen=chosen,
+        settings=settings,
+        level="" if sure is None else f"{100 * sure.level:g} % ",
     )
     files = {
         out / "plan.svg": f"{picture[:begin]}<style>{style}</style>{picture[begin:]}\n",
         out / "plan.html": page,
     }
     for path, text in files.items():
-        try:
-            # Half of a surrogate pair is legal in JSON and in no file.
-            write_atomically(path, text.encode("utf-8", "replace").decode())
-        except OSError as error:
-            raise StateError(
-                f"{path}: cannot be written ({error.strerror or error}): choose another directory."
-            ) from error
+        write_page(path, text, remedy="choose another directory")
     return list(files)
-
-
-def round_ticks(low: float, high: float) -> list[float]:
-    """Return round values that enclose both, about five of them."""
-    rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [number * step for number in range(first, max(last, first + 1) + 1)]
-
-
-def _dot(frame: Frame, point: TradePoint, kind: str, radius: float) -> None:
-    frame.add(
-        '<circle class="{kind}" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>',
-        kind=kind,
-        x=frame.x(point.cost),
-        y=frame.y(point.performance),
-        r=radius,
-        about=point.about,
-    )
 
 
 def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:

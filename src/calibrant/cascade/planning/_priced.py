@@ -18,8 +18,7 @@ from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Interval
-from calibrant.metrics._bootstrap import bootstrap_interval
-from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
 from calibrant.metrics._paired import paired_comparison
 from calibrant.metrics._validation import check_number
 

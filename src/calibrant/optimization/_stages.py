@@ -1,0 +1,313 @@
+"""Stages after a search: heads of its best two prompts and the choice between them, then the test rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ProviderError
+from calibrant.core._files import write_atomically
+from calibrant.core._label_records import described_labels
+from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor
+from calibrant.core._records import prediction_to_record
+from calibrant.core._rows import Example
+from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._task import Task
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._head import Head
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._heads import apply_head, head_of
+from calibrant.inference._loop import ask
+from calibrant.optimization._choice import (
+    BETTER,
+    FIRST,
+    Choice,
+    HeadChoice,
+    PromptStanding,
+    ValidatedPrompt,
+    beats,
+)
+from calibrant.optimization._plan import DEMONSTRATED, SCREENED, USER_TEMPLATE, SearchStage, queries_of
+from calibrant.optimization._progress import PERFECT
+from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
+from calibrant.optimization._result import OptimizationResult, compare, final_score, score_prompt
+
+_FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
+
+
+@dataclass(kw_only=True)
+class HeadStage(SearchStage):
+    """Search stage that learns a head from labelled rows.
+
+    Parameters
+    ----------
+    embedding : EmbeddingModel or None
+        Reads texts for heads, beside their words.
+    max_metric_calls : int
+        Upper bound of the adapter's calls, those of the search included; 0 where no row may be asked.
+    """
+
+    embedding: EmbeddingModel | None
+    max_metric_calls: int
+
+    def run(self, found: Choice) -> tuple[Choice, Head | None]:
+        """Return the final choice of prompt and the head learned under it, if any.
+
+        Validation rows come first, then training rows, as far as the budget goes.
+        """
+        if self.task.head.fit != "auto" or not isinstance(self.adapter.predictor, Classifier):
+            return found, None
+        # Where nothing is wrong there is nothing to learn that would be worth a call.
+        worth = not self._is_perfect(found.best)
+        found = self._compared(found) if worth else found
+        candidate = found.best.candidate
+        rows = labelled_rows(self.task, candidate[COMPONENT])
+        asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
+        rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
+        predictions = self.adapter.ask(queries_of(candidate, rows))
+        if not any(prediction.distribution is not None for prediction in predictions):
+            return found, None
+        return found, self._fit(rows, predictions)
+
+    def _is_perfect(self, best: ValidatedPrompt) -> bool:
+        enough = min(len(self.task.validation), _FEWEST)
+        if best.rows is None:
+            return best.score >= PERFECT
+        return best.accuracy == 1.0 and best.rows >= enough
+
+    def _compared(self, found: Choice) -> Choice:
+        """Return the choice between the race's best two prompts, each with its head.
+
+        A race compares prompts without their heads, which may make more of the one that came second. They are compared
+        on validation rows, which the race has asked about for the most part: training rows are asked under one alone.
+        """
+        if found.runner_up is None or not self.max_metric_calls:
+            return found
+        pair = [found.validated[place].candidate for place in (found.chosen, found.runner_up)]
+        rows = self._asked_under_both(pair)
+        predictions = [self.adapter.ask(queries_of(candidate, rows)) for candidate in pair]
+        known = [
+            place
+            for place, both in enumerate(zip(*predictions, strict=True))
+            if all(one.distribution is not None for one in both)
+        ]
+        if len(known) < _FEWEST:
+            return found
+        kept = [rows[place] for place in known]
+        raced, other = (_standing(self._fit(kept, [made[place] for place in known])) for made in predictions)
+        choice = HeadChoice(
+            raced=found.chosen,
+            other=found.runner_up,
+            rows=len(kept),
+            raced_log_loss=raced.loss,
+            other_log_loss=other.loss,
+            raced_accuracy=raced.accuracy,
+            other_accuracy=other.accuracy,
+            chosen=found.runner_up if beats(other, raced, errors=BETTER) else found.chosen,
+        )
+        return replace(found, chosen=choice.chosen, by_head=choice)
+
+    def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
+        """Return the validation rows affordable under both prompts; empty if too few.
+
+        Whichever of them is kept, all rows that teach its head are paid first.
+        """
+        held_out = {row.input for row in self.task.validation}
+        every = [labelled_rows(self.task, candidate[COMPONENT]) for candidate in pair]
+        found = [row for row in every[0] if row.input in held_out]  # the first rows of both
+        for kept, other in ((0, 1), (1, 0)):
+            own, n = queries_of(pair[kept], every[kept]), len(found)
+            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._calls_left())
+            found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
+        return found if len(found) >= _FEWEST else []
+
+    def _calls_left(self) -> int:
+        return self.max_metric_calls - self.adapter.metric_calls
+
+    def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
+        answers, texts = [row.answer for row in rows], [row.input for row in rows]
+        return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
+
+
+def _standing(head: Head) -> PromptStanding:
+    """Return the cross-validated standing of a head on its training rows."""
+    assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
+    figures = next(one for one in head.figures if one.name == head.rung)
+    return PromptStanding(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
+
+
+def labelled_rows(task: Task, prompt: str) -> list[Example]:
+    """Return the training rows of a head: validation rows, then training rows outside the prompt.
+
+    A row whose text is that of a test row, but for case and white space, is none of them.
+    """
+    if isinstance(task.labels, CompositeLabels):
+        return []
+    shown, tested = ShownTexts(prompt, task), {normalise_label(one.input) for one in task.test}
+    validation = [one for one in task.validation if normalise_label(one.input) not in tested]
+    held_out = tested | {normalise_label(one.input) for one in validation}
+    return validation + [
+        one for one in task.train if one.input not in shown and normalise_label(one.input) not in held_out
+    ]
+
+
+@dataclass(kw_only=True)
+class TestStage(SearchStage):
+    """Search stage that scores the test rows and builds the result.
+
+    Parameters
+    ----------
+    found : Choice
+        The choice of the best prompt.
+    head : Head or None
+        The head learned under it.
+    """
+
+    found: Choice
+    head: Head | None
+
+    def run(self, *, started: float, directory: Path | None) -> OptimizationResult:
+        """Return the result of a search begun at `started`; write it into `directory`, if given."""
+        predictions = self._test()
+        result = self._result(predictions, seconds=time.perf_counter() - started)
+        if directory is not None:
+            self._write(directory, result, predictions)
+        return result
+
+    def _best(self) -> Predictor:
+        """Return the predictor under the best prompt, with its demonstrations."""
+        best = self.found.best.candidate
+        predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
+        retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
+        shown = best.get(DEMONSTRATED, "")
+        if not isinstance(predictor, Classifier) or retrieval is None or not shown.strip():
+            return predictor
+        settings = DemonstrationSettings.from_text(shown)
+        return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
+
+    def _test(self) -> dict[str, list[Prediction]]:
+        """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
+        seed, best = self.found.seed.candidate, self.found.best.candidate
+        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
+        asked = {"seed": self._predict(seed)}
+        asked["best"] = asked["seed"] if seed == best else self._predict(best)
+        predictions = {
+            name: self._corrected(candidate, asked[name])
+            for name, candidate in (("seed", seed), ("best", best))
+        }
+        if self.plan.races:
+            queries = queries_of(seed, self.task.test)
+            predictions["prior"] = [
+                self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
+            ]
+        if self.head is not None:
+            predictions["final"] = [
+                apply_head(self.head, prediction, example.input)
+                for prediction, example in zip(asked["best"], self.task.test, strict=True)
+            ]
+        return predictions
+
+    def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
+        predictions = ask(
+            self.adapter.predictor,
+            queries_of(candidate, self.task.test),
+            on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+        )
+        self.adapter.check_failures(predictions)
+        if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
+            raise ProviderError(
+                f"none of the {len(predictions)} test rows was answered: {predictions[0].reason}",
+                provider=self.adapter.predictor.name,
+                hint="Mend the connection and start the run again; what was answered is kept in its directory.",
+            )
+        return predictions
+
+    def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
+        """Return the predictions for the test rows as users get them: without the label prior if the plan says so."""
+        pairs = list(zip(queries_of(candidate, self.task.test), predictions, strict=True))
+        if self.plan.prior_correction is not None:
+            predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
+        return [replace(prediction, features=None) for prediction in predictions]
+
+    def _write(
+        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
+    ) -> None:
+        """Write the result, the predictions and the best prompt's files into a directory, each whole or not at all."""
+        lines = [
+            {
+                "row": number,
+                "prompt": name,
+                "input": example.input,
+                "answer": example.answer,
+                "correct": prediction.label == example.answer,
+                **prediction_to_record(prediction),
+            }
+            for name, made in predictions.items()
+            for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
+            if name != "prior"
+        ]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_atomically(directory / "predictions.jsonl", text)
+        write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
+        record = {**result.to_record(), **described_labels(self.task.labels)}
+        write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
+        best = self._best()
+        fingerprint = best.fingerprint()
+        shown = best.demonstrations if isinstance(best, Classifier) else None
+        # The label prior of a prompt is the same for every row.
+        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
+        prior = None if self.plan.prior_correction is None else self.adapter.label_prior(query)
+        if prior is not None:
+            prior.save(directory / "label_prior.json", fingerprint=fingerprint)
+        if shown is not None and shown.settings is not None:
+            write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        if self.head is not None:
+            self.head.save(directory / "head.json", fingerprint=fingerprint)
+
+    def _result(
+        self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
+    ) -> OptimizationResult:
+        """Put the numbers together."""
+        found, rows, labels = self.found, self.task.test, self.task.labels
+        made_seed, made_best = predictions["seed"], predictions["best"]
+        comparison, credit = compare(rows, made_seed, made_best, labels=labels)
+        final = None if self.head is None else final_score(self.task, self.head, found, predictions)
+        # Where the heads decided, the prompt with its head is what was chosen.
+        tested = comparison if final is None or not found.decided_by_head else final.against_seed
+        intervals = [None if tested is None else tested.interval, credit]
+        is_worse = any(interval is not None and interval.upper < 0.0 for interval in intervals)
+        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
+        known = [cost for cost in costs if cost is not None]
+        return OptimizationResult(
+            task=self.task.name,
+            model=self.adapter.predictor.name,
+            seed=self.plan.seed,
+            proposer=self.plan.name,
+            seed_prompt=score_prompt(found.seed, rows, made_seed, labels=labels),
+            best_prompt=score_prompt(found.best, rows, made_best, labels=labels),
+            best_candidate=found.best.candidate,
+            improved=found.chosen != 0 and not is_worse,
+            comparison=comparison,
+            metric_calls=self.adapter.metric_calls,
+            proposals=self.tracker.now.proposals,
+            accepted=self.tracker.now.accepted,
+            completions=self.adapter.completions,
+            completions_without_logprobs=self.adapter.completions_without_logprobs,
+            cost=sum(known) if known else None,
+            seconds=seconds,
+            thresholds=self.adapter.suggested_thresholds,
+            credit_difference=credit,
+            validated=found.validated,
+            chosen=found.chosen,
+            by_head=found.by_head,
+            detectable_gain=self.plan.detectable_gain,
+            final=final,
+        )
