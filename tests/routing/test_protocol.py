@@ -111,11 +111,6 @@ def test_what_is_no_state_is_refused(kind: Any, options: dict[str, Any], strateg
     assert router.strategy == strategy
 
 
-LEARNING = [
-    router for router in ROUTERS if router.id not in {"none", "task", "round-robin", "epsilon-greedy"}
-]
-
-
 def after_a_call(kind: Any, providers: list[str], **options: Any) -> Any:
     """Return a router that has learnt from one answer of its last provider."""
     router = kind(providers, **options)
@@ -123,7 +118,7 @@ def after_a_call(kind: Any, providers: list[str], **options: Any) -> Any:
     return router
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), LEARNING)
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
 @pytest.mark.parametrize("value", [None, "x", math.nan, True, "left out"])
 def test_damaged_records_change_nothing(
     kind: Any, options: dict[str, Any], strategy: str, value: object
@@ -144,7 +139,7 @@ def test_damaged_records_change_nothing(
     assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), LEARNING)
+@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
 def test_the_state_follows_the_providers(kind: Any, options: dict[str, Any], strategy: str) -> None:
     """Removed ones are left out, however damaged; new ones start fresh, and so do all without a snapshot."""
     snapshot = json.loads(json.dumps(after_a_call(kind, ["gone", "b"], **options).snapshot()))

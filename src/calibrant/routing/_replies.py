@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
-from calibrant.routing._checks import is_number
 
 # From easy to hard.
 TIERS: Final[dict[str, str]] = {
@@ -136,7 +135,8 @@ def read_judgement(text: str) -> float | None:
             score = _lone_grade(score)
     else:
         score = _lone_grade(body)
-    return float(score) / _BEST_GRADE if is_number(score) and 0.0 <= score <= _BEST_GRADE else None
+    is_grade = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= _BEST_GRADE
+    return score / _BEST_GRADE if is_grade else None
 
 
 def _lone_grade(text: str) -> float | None:

@@ -50,8 +50,8 @@ from calibrant.inference.routed._provider import (
 )
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._ema import unexplored
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
+from calibrant.routing._reliability import unexplored
 from calibrant.routing._replies import TRIAGE_FORMAT, read_tier, triage_messages
 from calibrant.routing._triage import TriageRouter
 

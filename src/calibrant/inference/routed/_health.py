@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from calibrant.core._errors import ProviderError, RateLimitError
 from calibrant.inference._limits import LONGEST_PAUSE
 from calibrant.inference.routed._provider import check_seconds
-from calibrant.routing._checks import check_whole
+from calibrant.metrics._validation import check_count
 
 COOLDOWN_SECONDS: Final = 5.0
 _LONGEST_COOLDOWN: Final = 300.0
@@ -70,7 +70,7 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_seconds(cooldown_seconds=cooldown_seconds)
-        self._allowed = check_whole("allowed_failures", allowed_failures, low=1)
+        self._allowed = check_count("allowed_failures", allowed_failures, low=1)
         self._seconds = cooldown_seconds
         self._longest = max(cooldown_seconds, _LONGEST_COOLDOWN)
         self._clock = clock

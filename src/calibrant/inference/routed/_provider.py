@@ -13,7 +13,8 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
-from calibrant.routing._checks import check_providers, check_real, check_whole
+from calibrant.metrics._validation import check_count, check_number
+from calibrant.routing._checks import check_providers
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Router
 
@@ -77,9 +78,9 @@ class Provider:
         for name in ("concurrency", "context_window"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, check_whole(f"{name} of {self.name!r}", value, low=1))
+                object.__setattr__(self, name, check_count(f"{name} of {self.name!r}", value, low=1))
         if self.cost is not None:
-            check_real(f"the cost of {self.name!r} in US dollars", self.cost)
+            check_number(f"the cost of {self.name!r} in US dollars", self.cost, "[0, inf)")
         if not isinstance(self.options, Mapping):
             raise ConfigurationError(
                 f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
