@@ -68,13 +68,12 @@ def played(
 
 def matrices_of(model: LinUCB) -> Array:
     """Return every arm's A, from the state that is stored."""
-    arms = [model.arm(arm) for arm in range(len(model._ridge))]
-    return np.array([ridge * (np.eye(model.dim) + gram) for ridge, _, gram, _ in arms])
+    return np.asarray(model.ridge[:, None, None] * (np.eye(model.dim) + model.gram))
 
 
 def thetas(model: LinUCB) -> Array:
     """Return every arm's coefficients: its scores without a bound, along the axes."""
-    return np.einsum("ade,ae->ad", model._inverse, model._response)
+    return np.einsum("ade,ae->ad", model.inverse, model.response)
 
 
 def solved(matrices: Array, vectors: Array) -> Array:
@@ -184,8 +183,9 @@ def test_arms_move_to_another_model() -> None:
     model, x, _, _ = played(333, dim=6, count=3, decay=0.97, seed=6)
     copy = LinUCB(arms=3, dim=6, alpha=1.0, decay=0.97)
     for arm in range(3):
-        ridge, updates, gram, response = model.arm(arm)
-        copy.set_arm(arm, ridge=ridge, updates=updates, gram=gram, response=response)
+        copy.ridge[arm], copy.updates[arm] = model.ridge[arm], model.updates[arm]
+        copy.gram[arm], copy.response[arm] = model.gram[arm], model.response[arm]
+        copy.invert(arm)
     for number, context in enumerate(unit_rows(np.random.default_rng(7), 50, 6)):
         model.learn(number % 3, context, 0.3)
         copy.learn(number % 3, context, 0.3)

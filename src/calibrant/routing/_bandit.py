@@ -231,10 +231,10 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
+        model, upper = self._model, np.triu_indices(self._dim + 1)
         for arm, tally in enumerate(self._tallies.values()):
-            tally.ridge, tally.updates, gram, response = self._model.arm(arm)
-            tally.gram = _packed(gram[np.triu_indices(self._dim + 1)])
-            tally.response = _packed(response)
+            tally.ridge, tally.updates = float(model.ridge[arm]), int(model.updates[arm])
+            tally.gram, tally.response = _packed(model.gram[arm][upper]), _packed(model.response[arm])
         settings = {"dim": self._dim, "alpha": self._alpha, "decay_factor": self._decay}
         return {**super().snapshot(), **settings}
 
@@ -348,7 +348,9 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:
         np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
-        model.set_arm(arm, ridge=tally.ridge, updates=tally.updates, gram=gram, response=response)
+        model.ridge[arm], model.updates[arm] = tally.ridge, tally.updates
+        model.gram[arm], model.response[arm] = gram, response
+        model.invert(arm)
     except np.linalg.LinAlgError:
         raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
 
