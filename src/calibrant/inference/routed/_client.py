@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -11,14 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import total_usage
 from calibrant.inference.routed._assess import (
-    Assessor,
     DriftWatch,
     Helper,
     HelperStats,
@@ -26,6 +26,7 @@ from calibrant.inference.routed._assess import (
     guarded,
     has_tools,
     heuristic,
+    question_of,
     text_of,
     tokens_of,
 )
@@ -35,24 +36,30 @@ from calibrant.inference.routed._members import (
     ProviderAnswer,
     ProviderFailure,
     RoutedProvider,
-    all_failed,
-    all_limited,
+    final_error,
 )
 from calibrant.inference.routed._provider import (
     Provider,
     ProviderStats,
     check_helper,
     check_parts,
-    check_seconds,
     checked_providers,
     common_space,
     identity_of,
 )
+from calibrant.metrics._validation import check_number
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
 from calibrant.routing._reliability import unexplored
-from calibrant.routing._replies import TRIAGE_FORMAT, read_tier, triage_messages
+from calibrant.routing._replies import (
+    JUDGE_FORMAT,
+    TRIAGE_FORMAT,
+    judge_messages,
+    read_judgement,
+    read_tier,
+    triage_messages,
+)
 from calibrant.routing._triage import TriageRouter
 
 # Their order is the user's word, or the triage model's; others have learnt theirs.
@@ -188,7 +195,9 @@ class RoutedClient:
         owned: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
+        check_number("helper_seconds", helper_seconds, "(0, inf)")
+        if call_seconds is not None:
+            check_number("call_seconds", call_seconds, "(0, inf)")
         self.providers = checked_providers(providers, router)
         self.router = router
         self.space = common_space(self.providers)
@@ -202,13 +211,9 @@ class RoutedClient:
         self._judge, self._triage = self._helpers(judge, triage, seconds=helper_seconds, clock=clock)
         if self._strategy == "bandit":
             quality = quality or heuristic
-        self._assessor = Assessor(
-            cascade=self._policy if isinstance(self._policy, CascadeRouter) else None,
-            judge=self._judge,
-            gate=gate,
-            embedder=self._embedder,
-            quality=quality and guarded(quality),
-        )
+        self._cascade = self._policy if isinstance(self._policy, CascadeRouter) else None
+        self._gate = gate
+        self._quality = quality and guarded(quality)
         self._drift = None
         if coherence is not None and self._embedder is not None:
             self._drift = DriftWatch(coherence, self._embedder)
@@ -252,7 +257,8 @@ class RoutedClient:
         tools = has_tools(request)
         routing = await self._routing(request, tools=tools, paid=paid)
         course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
-        ladder = self._assessor.ladder()
+        judge = self._cascade or self._gate
+        ladder = None if judge is None else judge.ladder()
         answers: list[ProviderAnswer] = []
         failures: list[ProviderFailure] = []
         empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
@@ -267,15 +273,15 @@ class RoutedClient:
             worth = None
             if not tools:
                 alone = course.is_over and not answers
-                worth = await self._assessor.worth(request, outcome.completion, alone=alone, paid=paid)
+                worth = await self._worth(request, outcome.completion, alone=alone, paid=paid)
             answers.append(outcome)
             self._learn_answer(outcome, routing, worth)
             if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
                 break
             if not course.is_over:
-                outcome.member.escalated()
+                outcome.member.count("escalations")
         if not answers:
-            raise self._failure(failures, course)
+            raise final_error(failures, course.passed, provider=self.name)
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
         return _final_response(best, answers, paid, tools=tools)
 
@@ -316,12 +322,8 @@ class RoutedClient:
         if self._strategy == "bandit" and self._embedder is not None:
             embedding = await self._embedder.embed_one(text)
         if isinstance(self._policy, TriageRouter) and self._triage is not None and text.strip():
-            reply = await self._triage.ask(
-                triage_messages(text, self._policy.tiers), TRIAGE_FORMAT, paid=paid
-            )
-            tier = None if reply is None else read_tier(reply)
-            if reply is not None and tier is None:
-                self._triage.useless(reply)
+            messages = triage_messages(text, self._policy.tiers)
+            tier = await self._triage.ask(messages, TRIAGE_FORMAT, read_tier, paid=paid)
         return RoutingRequest(
             embedding=embedding,
             tier=tier,
@@ -329,6 +331,27 @@ class RoutedClient:
             has_tools=tools,
             tokens=tokens_of(request.messages),
         )
+
+    async def _worth(
+        self, request: CompletionRequest, completion: Completion, *, alone: bool, paid: list[Usage]
+    ) -> float | None:
+        """Return the quality of an answer; None if unknown, or if it is `alone`, and so taken in any case."""
+        if self._gate is not None and self._embedder is not None:
+            if alone:
+                return None
+            texts = (text_of(request.messages), completion.text)
+            return self._gate.similarity(*await asyncio.gather(*map(self._embedder.embed_one, texts)))
+        worth = None
+        if self._judge is not None and not alone and completion.text.strip():
+            messages = judge_messages(question_of(request.messages), completion.text)
+            worth = await self._judge.ask(messages, JUDGE_FORMAT, read_judgement, paid=paid)
+        if worth is None and self._quality is not None:
+            worth = self._quality(completion)
+        if worth is None and self._cascade is not None:
+            worth = self._cascade.assess(
+                completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
+            ).score
+        return worth
 
     def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
         with self._lock:
@@ -379,12 +402,6 @@ class RoutedClient:
         )
         if self._drift is not None:
             self._drift.look_at(answer.member.name, answer.completion.text)
-
-    def _failure(self, failures: Sequence[ProviderFailure], course: Course) -> ProviderError:
-        if failures:
-            return all_failed(failures, course.passed, provider=self.name)
-        seconds = min(member.breaker.remaining for member in course.passed)
-        return all_limited(course.passed, seconds, provider=self.name)
 
 
 def _fits(provider: Provider, routing: RoutingRequest) -> bool:

@@ -14,7 +14,7 @@ from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._checks import check_providers
+from calibrant.routing._checks import check_providers, check_table
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Router
 
@@ -68,8 +68,7 @@ class Provider:
     space: LogprobSpace | str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigurationError(f"Expected the name of a provider, got {self.name!r:.80}.")
+        check_providers([self.name])
         if not isinstance(self.client, Client):
             raise ConfigurationError(
                 f"Expected a client for the provider {self.name!r}, got {self.client!r:.80}: open one with "
@@ -81,10 +80,7 @@ class Provider:
                 object.__setattr__(self, name, check_count(f"{name} of {self.name!r}", value, low=1))
         if self.cost is not None:
             check_number(f"the cost of {self.name!r} in US dollars", self.cost, "[0, inf)")
-        if not isinstance(self.options, Mapping):
-            raise ConfigurationError(
-                f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
-            )
+        check_table(f"options of {self.name!r}", self.options)
         if self.space is not None:
             object.__setattr__(self, "space", LogprobSpace(self.space))
 
@@ -230,16 +226,3 @@ def identity_of(providers: Sequence[Provider]) -> str:
         who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
         identities.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
     return json.dumps(identities, sort_keys=True)
-
-
-def check_seconds(**seconds: float | None) -> None:
-    """Refuse times that are not finite and above 0.
-
-    Raises
-    ------
-    ConfigurationError
-        A number is out of range.
-    """
-    for name, value in seconds.items():
-        if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
-            raise ConfigurationError(f"Expected {name} to be a finite number above 0, got {value!r}.")
