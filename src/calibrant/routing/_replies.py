@@ -135,8 +135,9 @@ def read_judgement(text: str) -> float | None:
             score = _lone_grade(score)
     else:
         score = _lone_grade(body)
-    is_grade = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= _BEST_GRADE
-    return score / _BEST_GRADE if is_grade else None
+    if not isinstance(score, int | float) or isinstance(score, bool) or not 0.0 <= score <= _BEST_GRADE:
+        return None
+    return score / _BEST_GRADE
 
 
 def _lone_grade(text: str) -> float | None:

@@ -109,7 +109,7 @@ class Evidence:
     alternatives : Alternatives
         Number that comes with a token.
     scored : sequence of ScoredText, FailedCall or None
-        The texts scored exactly; None where the client cannot be asked that way.
+        The texts scored exactly, or the sentence on why they are not; None where the client cannot be asked that way.
     continued : str or FailedCall
         Text that followed an answer that was begun.
     drawn : sequence of (str or FailedCall)
@@ -174,20 +174,10 @@ class Evidence:
         off_topic = isinstance(self.off_topic, TopicReading) and self.off_topic.opening is not None
         return LogprobSpace.MASKED if off_topic else None
 
-    @cached_property
-    def exact_fault(self) -> str:
-        """Fault in the units of exact scores; empty without one."""
-        if self.scored is None or isinstance(self.scored, FailedCall):
-            return ""
-        listed = [Token(b"", 0.0, one.top) for one in self.scored if one.top is not None]
-        return next(filter(None, (unit_fault((token,)) for token in listed)), "")
-
-    @cached_property
+    @property
     def exact_scores(self) -> Sequence[ScoredText]:
         """Texts with exact scores; empty if exact scoring fails."""
-        if self.scored is None or isinstance(self.scored, FailedCall) or self.exact_fault:
-            return ()
-        return self.scored if all(one.distribution.emitted for one in self.scored) else ()
+        return () if self.scored is None or isinstance(self.scored, FailedCall) else self.scored
 
     @cached_property
     def label_mass(self) -> float | None:
@@ -377,11 +367,20 @@ async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | Non
         for text, _ in task.TEXTS:
             one = await _score_text(calls, client, constraint, text)
             if isinstance(one, FailedCall):
-                return FailedCall(one.reason, optional)
+                return _unscored(one.reason, optional=optional)
             scored.append(one)
     except (ProviderError, ConfigurationError) as error:
-        return FailedCall(str(error), optional)
+        return _unscored(str(error), optional=optional)
+    fault = next(filter(None, (unit_fault((Token(b"", 0.0, one.top),)) for one in scored if one.top)), "")
+    if fault:
+        return FailedCall(f"Not natural log-probabilities: {fault}.")
+    if not all(one.distribution.emitted for one in scored):
+        return FailedCall("No label is among the tokens the model would write next.")
     return scored
+
+
+def _unscored(reason: str, *, optional: bool) -> FailedCall:
+    return FailedCall(f"{'Not possible' if optional else 'It fails'}: {reason}", optional)
 
 
 async def _score_text(

@@ -385,18 +385,8 @@ def _exact(evidence: Evidence) -> _Judgement:
         )
     if isinstance(scored, FailedCall):
         if scored.optional:
-            return _warning(f"Not possible: {scored.reason}")
-        return _problem(f"It fails: {scored.reason}", 'Use scoring = "decode".')
-    if evidence.exact_fault:
-        return _problem(
-            f"Not natural log-probabilities: {evidence.exact_fault}.",
-            'Use scoring = "decode", or another engine.',
-        )
-    if not evidence.exact_scores:
-        return _problem(
-            "No label is among the tokens the model would write next.",
-            'Use scoring = "decode": the model does not take the text before a label for a beginning.',
-        )
+            return _warning(scored.reason)
+        return _problem(scored.reason, 'Use scoring = "decode", or another engine.')
     basis = "next-token probabilities" if scored[0].top is not None else "the probabilities of whole labels"
     return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 

@@ -151,10 +151,8 @@ def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[floa
 
 def _distinct(top: Iterable[tuple[bytes, float]]) -> list[float]:
     """Return the log-probabilities of distinct tokens; some servers list the emitted token twice."""
-    largest: dict[bytes, float] = {}
-    for data, value in top:
-        largest[data] = max(value, largest.get(data, -math.inf))
-    return list(largest.values())
+    ascending = sorted(top, key=lambda listed: listed[1])
+    return list(dict(ascending).values())  # of equal tokens the last one, and so the largest, stays
 
 
 # --- a second reader: llm-structured-confidence, which gepa's adapter is built on ----------------
