@@ -208,10 +208,10 @@ class RoutedClient:
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
         check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence)
-        self._judge, self._triage = self._helpers(judge, triage, seconds=helper_seconds, clock=clock)
+        self._cascade = self._policy if isinstance(self._policy, CascadeRouter) else None
+        self._helpers = self._open_helpers(judge, triage, seconds=helper_seconds, clock=clock)
         if self._strategy == "bandit":
             quality = quality or heuristic
-        self._cascade = self._policy if isinstance(self._policy, CascadeRouter) else None
         self._gate = gate
         self._quality = quality and guarded(quality)
         self._drift = None
@@ -229,19 +229,18 @@ class RoutedClient:
         )
         self._members = {one.name: live(one, breaker=breaker()) for one in self.providers}
 
-    def _helpers(
+    def _open_helpers(
         self, judge: Client | None, triage: Client | None, *, seconds: float, clock: Callable[[], float]
-    ) -> list[Helper | None]:
-        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
+    ) -> dict[str, Helper]:
+        judged = self._cascade is not None and self._cascade.classifier_mode == "judge"
         check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
         check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
         prices = {id(provider.client): provider.cost for provider in self.providers}
-        return [
-            None
-            if client is None
-            else Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
+        return {
+            role: Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
             for role, client in (("judge", judge), ("triage", triage))
-        ]
+            if client is not None
+        }
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return the answer of the first provider whose answer is accepted.
@@ -298,15 +297,13 @@ class RoutedClient:
 
     def helper_stats(self) -> dict[str, HelperStats]:
         """Return the call counts of ``judge`` and ``triage``, if configured."""
-        helpers = {"judge": self._judge, "triage": self._triage}
-        return {name: helper.stats() for name, helper in helpers.items() if helper is not None}
+        return {role: helper.stats() for role, helper in self._helpers.items()}
 
     def close(self) -> None:
         """Close the router's state and the embedder, and with ``owned`` every client."""
         with contextlib.ExitStack() as stack:  # closes everything, whatever one of them raises
             if self._owned:
-                helpers = [helper.client for helper in (self._judge, self._triage) if helper is not None]
-                clients = [provider.client for provider in self.providers] + helpers
+                clients = [owner.client for owner in (*self.providers, *self._helpers.values())]
                 for client in {id(client): client for client in clients}.values():
                     stack.callback(client.close)
             for part in (self._embedder, self.router):
@@ -321,9 +318,9 @@ class RoutedClient:
         embedding = tier = None
         if self._strategy == "bandit" and self._embedder is not None:
             embedding = await self._embedder.embed_one(text)
-        if isinstance(self._policy, TriageRouter) and self._triage is not None and text.strip():
+        if isinstance(self._policy, TriageRouter) and text.strip():
             messages = triage_messages(text, self._policy.tiers)
-            tier = await self._triage.ask(messages, TRIAGE_FORMAT, read_tier, paid=paid)
+            tier = await self._helpers["triage"].ask(messages, TRIAGE_FORMAT, read_tier, paid=paid)
         return RoutingRequest(
             embedding=embedding,
             tier=tier,
@@ -342,9 +339,9 @@ class RoutedClient:
             texts = (text_of(request.messages), completion.text)
             return self._gate.similarity(*await asyncio.gather(*map(self._embedder.embed_one, texts)))
         worth = None
-        if self._judge is not None and not alone and completion.text.strip():
+        if "judge" in self._helpers and not alone and completion.text.strip():
             messages = judge_messages(question_of(request.messages), completion.text)
-            worth = await self._judge.ask(messages, JUDGE_FORMAT, read_judgement, paid=paid)
+            worth = await self._helpers["judge"].ask(messages, JUDGE_FORMAT, read_judgement, paid=paid)
         if worth is None and self._quality is not None:
             worth = self._quality(completion)
         if worth is None and self._cascade is not None:
@@ -354,23 +351,21 @@ class RoutedClient:
         return worth
 
     def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
+        """Return the providers in the router's order: one never asked before all, too small windows behind."""
         with self._lock:
             order = self.router.order(routing)
-        try:
-            members = [self._members[name] for name in order]
-            if self._untried:
-                with contextlib.suppress(
-                    IndexError, ValueError
-                ):  # another thread was faster, or it is not there
-                    first = self._members[self._untried.popleft()]
-                    members.insert(0, members.pop(members.index(first)))
-        except KeyError as error:
+            first = self._untried.popleft() if self._untried else None
+        if not order or not self._members.keys() >= set(order):
+            got = ", ".join(map(repr, order)) or "none"
             raise ConfigurationError(
-                f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
-            ) from None
-        if not members:
-            raise ConfigurationError(f"Expected the router to order {', '.join(self._members)}, got none.")
-        return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
+                f"Expected the router to order {', '.join(self._members)}, got {got:.80}."
+            )
+        order = sorted(order, key=lambda name: (not self._fits(name, routing), name != first))  # stable
+        return [self._members[name] for name in order]
+
+    def _fits(self, name: str, routing: RoutingRequest) -> bool:
+        window = self._members[name].provider.context_window
+        return window is None or routing.tokens is None or routing.tokens <= window
 
     def _learn(
         self,
@@ -402,11 +397,6 @@ class RoutedClient:
         )
         if self._drift is not None:
             self._drift.look_at(answer.member.name, answer.completion.text)
-
-
-def _fits(provider: Provider, routing: RoutingRequest) -> bool:
-    window, tokens = provider.context_window, routing.tokens
-    return window is None or tokens is None or tokens <= window
 
 
 def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
