@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._sections import Amount, Count, Number
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import check_count, check_number, check_values
 from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._checks import check_costs, unit_vector
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
@@ -286,23 +286,15 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
         None if the embedding is missing or has no direction.
         """
-        if embedding is None:
+        if embedding is None or np.size(embedding) == 0:
             return None
-        try:
-            vector = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigurationError(f"Expected an embedding of numbers, got {embedding!r:.80}.") from error
-        if vector.size == 0:
-            return None
-        if vector.ndim != 1 or vector.size < self._dim:
+        vector = check_values("the embedding", embedding[: self._dim])
+        if vector.size < self._dim:
             raise ConfigurationError(
-                f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
-                "choose a larger model of embeddings or a smaller dim."
+                f"Expected an embedding of at least {self._dim} numbers, got {vector.size}: choose a larger model of "
+                "embeddings or a smaller dim."
             )
-        used = vector[: self._dim]
-        if not np.isfinite(used).all():
-            raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
-        direction = unit_vector(used)
+        direction = unit_vector(vector)
         return None if direction is None else np.append(_PART * direction, _PART)
 
     def _reward(self, observation: Observation) -> float | None:

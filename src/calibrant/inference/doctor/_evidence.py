@@ -224,14 +224,21 @@ class ExaminationCalls:
         self._options = {**options, **temperature}
         self._on_call = on_call
 
-    async def classify(self, messages: tuple[Message, ...], *, top: int) -> TopicReading | FailedCall:
+    async def classify(self, number: int, *, top: int) -> TopicReading | FailedCall:
         """Ask a question of the built-in task under its schema."""
-        answer = await self._complete(messages, response_format=task.SCHEMA, top_logprobs=top)
+        request = CompletionRequest(
+            messages=task.QUESTIONS[number],
+            response_format=task.SCHEMA,
+            top_logprobs=top,
+            options=self._options,
+        )
+        answer = await self.make(lambda: self.client.complete(request))
         return answer if isinstance(answer, FailedCall) else read_topic(answer)
 
     async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
         """Return the text of an answer without a schema."""
-        answer = await self._complete(messages, extra=options)
+        request = CompletionRequest(messages=messages, top_logprobs=0, options={**self._options, **options})
+        answer = await self.make(lambda: self.client.complete(request))
         if isinstance(answer, FailedCall):
             return answer
         try:
@@ -268,22 +275,6 @@ class ExaminationCalls:
         self.seconds.append(time.perf_counter() - start)
         return answer
 
-    async def _complete(
-        self,
-        messages: tuple[Message, ...],
-        *,
-        response_format: Mapping[str, Any] | None = None,
-        top_logprobs: int = 0,
-        extra: Mapping[str, Any] | None = None,
-    ) -> object | FailedCall:
-        request = CompletionRequest(
-            messages=messages,
-            response_format=response_format,
-            top_logprobs=top_logprobs,
-            options={**self._options, **(extra or {})},
-        )
-        return await self.make(lambda: self.client.complete(request))
-
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     """Collect the evidence with at most 17 calls.
@@ -298,13 +289,12 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     evidence.refused_logprobs, evidence.refused_schema = (*refused, "", "")[:2]
     top = 0 if refused else _FIRST_TOP
     if isinstance(first, TopicReading):
-        evidence.repeats = [first, *[await _classify(calls, 0, top) for _ in range(_REPEATS - 1)]]
+        evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
         if top:
             evidence.alternatives = await _alternatives(calls, first)
             top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
-        others = [await _classify(calls, number, top) for number in range(1, len(task.TEXTS))]
-        evidence.answers = [first, *others]
-        evidence.off_topic = await calls.classify(task.OFF_TOPIC, top=top)
+        others = [await calls.classify(number, top=top) for number in range(1, len(task.QUESTIONS))]
+        evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
     evidence.scored = await _score(calls)
     evidence.continued = await calls.text(task.COUNTING, {"max_tokens": 8})
     sampling = {"temperature": 1, "seed": _SEED, "max_tokens": 32}
@@ -322,15 +312,11 @@ async def _begin(calls: ExaminationCalls) -> tuple[TopicReading | FailedCall, li
     refused: list[str] = []
     answer: TopicReading | FailedCall = FailedCall("")
     for top in (_FIRST_TOP, 0):
-        answer = await _classify(calls, 0, top)
+        answer = await calls.classify(0, top=top)
         if isinstance(answer, TopicReading):
             break
         refused.append(answer.reason)
     return answer, refused
-
-
-async def _classify(calls: ExaminationCalls, number: int, top: int) -> TopicReading | FailedCall:
-    return await calls.classify(task.question(task.TEXTS[number][0]), top=top)
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:
@@ -340,7 +326,7 @@ async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alterna
     for wanted in _MORE_TOP:
         if wanted <= best.came:
             continue
-        more = await _classify(calls, 0, wanted)
+        more = await calls.classify(0, top=wanted)
         if isinstance(more, FailedCall):
             return best._replace(refused=(wanted, more.reason))
         came = _listed(more)
@@ -364,8 +350,8 @@ async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | Non
     scored: list[ScoredText] = []
     try:
         await client.check_labels(constraint.values)
-        for text, _ in task.TEXTS:
-            one = await _score_text(calls, client, constraint, text)
+        for messages in task.QUESTIONS[: len(task.TEXTS)]:
+            one = await _score_text(calls, client, constraint, messages)
             if isinstance(one, FailedCall):
                 return _unscored(one.reason, optional=optional)
             scored.append(one)
@@ -384,9 +370,9 @@ def _unscored(reason: str, *, optional: bool) -> FailedCall:
 
 
 async def _score_text(
-    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, text: str
+    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, messages: tuple[Message, ...]
 ) -> ScoredText | FailedCall:
-    async with client.continuing(CompletionRequest(messages=task.question(text), top_logprobs=0)) as row:
+    async with client.continuing(CompletionRequest(messages=messages, top_logprobs=0)) as row:
         if isinstance(row, LabelContinuation):
             whole = await calls.make(lambda: row.label_logprobs(constraint.prefix, constraint.values))
             if isinstance(whole, FailedCall):

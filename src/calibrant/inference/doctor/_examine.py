@@ -128,8 +128,8 @@ async def aexamine(
         parameters=parameters,
         examined=now,
         findings=tuple(
-            Finding(feature=feature, verdict=verdict, detail=detail, remedy=remedy)
-            for feature, probe in _PROBES.items()
+            Finding(feature=probe.__name__[1:], verdict=verdict, detail=detail, remedy=remedy)
+            for probe in _PROBES
             for verdict, detail, remedy in (probe(evidence),)
         ),
         space=space,
@@ -434,17 +434,8 @@ def _problem(detail: str, remedy: str) -> _Judgement:
     return FindingVerdict.PROBLEM, detail, remedy
 
 
-_PROBES: Final[Mapping[str, Callable[[Evidence], _Judgement]]] = {
-    "enum": _enum,
-    "logprobs": _logprobs,
-    "space": _space,
-    "top_logprobs": _top_logprobs,
-    "determinism": _determinism,
-    "label_mass": _label_mass,
-    "units": _units,
-    "alignment": _alignment,
-    "exact": _exact,
-    "prefill": _prefill,
-    "seed": _seed,
-    "latency": _latency,
-}
+# The name of a probe is that of its function.
+_PROBES: Final[tuple[Callable[[Evidence], _Judgement], ...]] = (
+    *(_enum, _logprobs, _space, _top_logprobs, _determinism, _label_mass, _units, _alignment),
+    *(_exact, _prefill, _seed, _latency),
+)

@@ -33,11 +33,15 @@ TEXTS: Final = (
 )
 """Texts with an answer nobody would dispute, and that answer."""
 
-OFF_TOPIC: Final[tuple[Message, ...]] = (
-    {"role": "system", "content": 'Name the capital of the country, as JSON: {"topic": "CAPITAL"}.'},
-    {"role": "user", "content": "Japan"},
+# No label answers the last one: a model that is free to answer puts nearly nothing on labels.
+QUESTIONS: Final[tuple[tuple[Message, ...], ...]] = (
+    *(({"role": "system", "content": _PROMPT}, {"role": "user", "content": text}) for text, _ in TEXTS),
+    (
+        {"role": "system", "content": 'Name the capital of the country, as JSON: {"topic": "CAPITAL"}.'},
+        {"role": "user", "content": "Japan"},
+    ),
 )
-"""A question no label answers: a model that is free to answer puts nearly nothing on labels."""
+"""The texts as questions, and one off the topic."""
 
 COUNTING: Final[tuple[Message, ...]] = (
     {"role": "system", "content": "Count to ten in words, separated by commas."},
@@ -88,11 +92,6 @@ class TopicReading:
     tokens: tuple[Token, ...]
     opening: OpeningMasses | None
     disagreement: str | None
-
-
-def question(text: str) -> tuple[Message, ...]:
-    """Return the messages of the topic question for `text`."""
-    return ({"role": "system", "content": _PROMPT}, {"role": "user", "content": text})
 
 
 def read_topic(response: object) -> TopicReading:
