@@ -46,6 +46,9 @@ class RoutingRequest:
     tokens: int | None = None
 
 
+OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+"""Strategies that judge answers themselves: neither the quality gate nor coherence applies to them."""
+
 _FLAGS: Final = ("success", "rate_limited", "recovered")
 # Interval of a number, and whether it may be None.
 _RANGES: Final = (

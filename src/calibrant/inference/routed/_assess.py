@@ -20,7 +20,7 @@ from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing._coherence import CoherenceMonitor
-from calibrant.routing._quality import answer_quality
+from calibrant.routing._quality import AnswerQuality, answer_quality
 
 _LOG = logging.getLogger("calibrant")
 
@@ -157,11 +157,9 @@ class Helper:
             )
 
 
-def heuristic(completion: Completion) -> float | None:
+def heuristic(completion: Completion, assess: Callable[..., AnswerQuality] = answer_quality) -> float:
     """Return the heuristic quality of an answer, from its text."""
-    return answer_quality(
-        completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
-    ).score
+    return assess(completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal).score
 
 
 def guarded(quality: Quality) -> Quality:

@@ -303,7 +303,8 @@ class RoutedClient:
         """Close the router's state and the embedder, and with ``owned`` every client."""
         with contextlib.ExitStack() as stack:  # closes everything, whatever one of them raises
             if self._owned:
-                clients = [owner.client for owner in (*self.providers, *self._helpers.values())]
+                clients = [provider.client for provider in self.providers]
+                clients += [helper.client for helper in self._helpers.values()]
                 for client in {id(client): client for client in clients}.values():
                     stack.callback(client.close)
             for part in (self._embedder, self.router):
@@ -345,9 +346,7 @@ class RoutedClient:
         if worth is None and self._quality is not None:
             worth = self._quality(completion)
         if worth is None and self._cascade is not None:
-            worth = self._cascade.assess(
-                completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
-            ).score
+            worth = heuristic(completion, self._cascade.assess)
         return worth
 
     def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
@@ -411,6 +410,6 @@ def _final_response(
 ) -> object:
     """Return the provider's response, or a completion with the whole usage if the response lacks it."""
     others = [answer.completion.usage for answer in answers if answer is not best]
-    if tools or not (others or paid or best.added or best.allowance_spent):
+    if tools or not (others or paid or best.adds):
         return best.response
     return replace(best.completion, usage=total_usage([best.completion.usage, *others, *paid]))

@@ -65,23 +65,20 @@ class ProviderAnswer:
     completion : Completion
         The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
         of log-probabilities.
-    added : bool
-        Whether it adds anything to the response.
+    adds : bool
+        True if the response alone would not tell all: it lacks what is declared, or its rate limit is used up.
     latency_seconds : float
         Duration of the call, in seconds.
     recovered : bool
         True if the answer closed the circuit breaker.
-    allowance_spent : bool
-        True if the provider reported an exhausted rate limit.
     """
 
     member: RoutedProvider
     response: object
     completion: Completion
-    added: bool
+    adds: bool
     latency_seconds: float
     recovered: bool
-    allowance_spent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +97,7 @@ class ProviderFailure:
 
     member: RoutedProvider
     error: ProviderError
-    latency_seconds: float = 0.0
+    latency_seconds: float
 
 
 class RoutedProvider:
@@ -220,14 +217,6 @@ class RoutedProvider:
             raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
         return completion
 
-    def _with_declaration(self, completion: Completion) -> Completion:
-        """Return an answer with the declared price and log-probability space."""
-        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
-        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
-        if usage is completion.usage and space is completion.space:
-            return completion
-        return replace(completion, usage=usage, space=space)
-
     def _answered(
         self, turn: Turn, response: object, completion: Completion, seconds: float
     ) -> ProviderAnswer:
@@ -236,22 +225,20 @@ class RoutedProvider:
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
-        whole = self._with_declaration(completion)
-        answer = ProviderAnswer(
+        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        with self._lock:
+            self._counts.update(("calls", "answers"))
+            self._paid += usage
+            self._seconds += seconds
+        return ProviderAnswer(
             member=self,
             response=response,
-            completion=whole,
-            added=whole is not completion,
+            completion=replace(completion, usage=usage, space=space),
+            adds=bool(spent) or usage is not completion.usage or space is not completion.space,
             latency_seconds=seconds,
             recovered=recovered,
-            allowance_spent=bool(spent),
         )
-        with self._lock:
-            self._counts["calls"] += 1
-            self._counts["answers"] += 1
-            self._paid += whole.usage
-            self._seconds += seconds
-        return answer
 
     def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> ProviderFailure:
         if isinstance(error, ContextLengthError):

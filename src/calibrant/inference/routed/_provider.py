@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
@@ -15,11 +15,7 @@ from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._checks import check_providers, check_table
-from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._protocol import Router
-
-# These strategies judge answers themselves.
-_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+from calibrant.routing._protocol import OWN_SIGNAL, Router
 
 
 @dataclass(frozen=True)
@@ -150,13 +146,7 @@ def priced(usage: Usage, cost: float | None) -> Usage:
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
 
 
-def check_parts(
-    strategy: str,
-    embedder: CachedEmbedder | None,
-    *,
-    gate: QualityGate | None,
-    coherence: CoherenceMonitor | None,
-) -> None:
+def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object) -> None:
     """Refuse a missing part of a strategy, and a part without effect.
 
     Raises
@@ -164,8 +154,8 @@ def check_parts(
     ConfigurationError
         A required part is missing, or a given part has no effect.
     """
-    for name, part in (("gate", gate), ("coherence", coherence)):
-        if part is not None and strategy in _OWN_SIGNAL:
+    for name, part in parts.items():
+        if part is not None and strategy in OWN_SIGNAL:
             raise ConfigurationError(
                 f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
             )
