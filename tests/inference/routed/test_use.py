@@ -158,10 +158,7 @@ class TestPuttingItTogether:
                 lambda: RoutedClient(providers("an answer"), router=FixedRouter(["b"])),
                 "a router of the providers a",
             ),
-            (
-                lambda: RoutedClient(providers(*"ab"), router=FixedRouter(["a"])),
-                "client for the provider 'a'",
-            ),
+            (lambda: Provider("a", "gpt-4.1-mini"), "open_client"),  # type: ignore[arg-type]
             (lambda: routed("an answer", call_seconds=0.0), "call_seconds"),
             (lambda: routed("an answer", helper_seconds=-1.0), "helper_seconds"),
             (lambda: routed("an answer", allowed_failures=0), "allowed_failures"),
