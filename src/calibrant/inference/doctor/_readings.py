@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from calibrant.core._completion import Completion, Message, Token
 from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
@@ -157,8 +157,7 @@ def _distinct(top: Iterable[tuple[bytes, float]]) -> list[float]:
 # --- a second reader: llm-structured-confidence, which gepa's adapter is built on ----------------
 
 
-@dataclass(frozen=True)
-class _LabelTokens:
+class _LabelTokens(NamedTuple):
     """The label in an answer, as one reader sees it.
 
     Both readers take the clipped log-probabilities from one answer, so equal ones stand for the same tokens,
