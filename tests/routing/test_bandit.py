@@ -326,6 +326,15 @@ def taught(records: int = 100, **settings: Any) -> BanditRouter:
 
 
 class TestSnapshot:
+    def test_restored_bandits_order_alike(self) -> None:
+        """The bounds are those of before, too."""
+        first, second = taught(), bandit()
+        second.restore(first.snapshot())
+        for angle in np.linspace(0.0, 6.0, 20):
+            context = np.array([np.cos(angle), np.sin(angle)])
+            assert asked(second, context) == asked(first, context)
+        assert value(second, "dear", "uncertainty") == pytest.approx(value(first, "dear", "uncertainty"))
+
     def test_is_compact(self) -> None:
         """Half of the symmetric matrix, eight bytes a number, a third more for base64."""
         text = json.dumps(BanditRouter(["a"]).snapshot())

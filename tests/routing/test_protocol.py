@@ -149,7 +149,8 @@ def test_reliability_ignores_quality_and_cost(kind: Any) -> None:
 @pytest.mark.parametrize(
     "damaged",
     [
-        *("x", 3, [1], {"providers": {}}, {"version": 3, "strategy": "x", "providers": {}}),
+        *("x", 3, [1], {"providers": {}}, {"version": 3, "strategy": "ema", "providers": {}}),
+        *({"version": version, "strategy": "x", "providers": {}} for version in (1, 2)),
         *({"version": True, "strategy": "bandit"}, {"version": 2, "strategy": "bandit", "providers": 3}),
     ],
     ids=str,

@@ -188,6 +188,22 @@ class TestConcurrency:
         assert b.calls == 3
         assert len(router.seen) == 9
 
+    def test_full_providers_are_fallbacks_too(self) -> None:
+        """A request that waits for a full provider, which then fails, goes on to the next full one."""
+
+        async def fails(_request: CompletionRequest) -> ProviderError:
+            await asyncio.sleep(0.002)
+            return down("a")
+
+        b = self.slow("b")
+        client, _ = routed(
+            Provider("a", Scripted(fails), concurrency=1),
+            Provider("b", b, concurrency=1),
+            allowed_failures=100,
+        )
+        asyncio.run(self.together(client, 6))
+        assert b.calls == 6
+
     def test_waiting_is_no_part_of_the_latency(self, clock: Any) -> None:
         """A full provider is not a slow one."""
         a = Scripted("a", clock=clock, seconds=1.0)

@@ -82,12 +82,12 @@ class ScoredText(NamedTuple):
     ----------
     distribution : LabelDistribution
         Over the labels, as far as one token tells them apart, or as a whole.
-    top : tuple of (bytes, float) or None
-        Reported next tokens; None where whole labels were scored.
+    is_whole : bool
+        True if whole labels were scored, False for next tokens.
     """
 
     distribution: LabelDistribution
-    top: tuple[tuple[bytes, float], ...] | None = None
+    is_whole: bool
 
 
 @dataclass(kw_only=True)
@@ -357,9 +357,6 @@ async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | Non
             scored.append(one)
     except (ProviderError, ConfigurationError) as error:
         return _unscored(str(error), optional=optional)
-    fault = next(filter(None, (unit_fault((Token(b"", 0.0, one.top),)) for one in scored if one.top)), "")
-    if fault:
-        return FailedCall(f"Not natural log-probabilities: {fault}.")
     if not all(one.distribution.emitted for one in scored):
         return FailedCall("No label is among the tokens the model would write next.")
     return scored
@@ -377,7 +374,7 @@ async def _score_text(
             whole = await calls.make(lambda: row.label_logprobs(constraint.prefix, constraint.values))
             if isinstance(whole, FailedCall):
                 return whole
-            return ScoredText(whole_label_distribution(task.LABELS, whole.logprobs))
+            return ScoredText(whole_label_distribution(task.LABELS, whole.logprobs), is_whole=True)
         reported = await calls.make(lambda: row.next_tokens(constraint.prefix))
     if isinstance(reported, FailedCall):
         return reported
@@ -387,4 +384,4 @@ async def _score_text(
     except LogprobsUnavailableError as error:
         fault = unit_fault((Token(b"", 0.0, reported.top),))
         return FailedCall(f"{error} ({fault})" if fault else str(error))
-    return ScoredText(walk.distribution(), reported.top)
+    return ScoredText(walk.distribution(), is_whole=False)

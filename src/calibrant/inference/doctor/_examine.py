@@ -387,7 +387,7 @@ def _exact(evidence: Evidence) -> _Judgement:
         if scored.optional:
             return _warning(scored.reason)
         return _problem(scored.reason, 'Use scoring = "decode", or another engine.')
-    basis = "next-token probabilities" if scored[0].top is not None else "the probabilities of whole labels"
+    basis = "the probabilities of whole labels" if scored[0].is_whole else "next-token probabilities"
     return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -127,7 +127,8 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
     if any(math.isnan(value) for value in values):
         return "NaN, or no number, where a log-probability belongs"
-    lists = [_distinct(token.top) for token in tokens if token.top]
+    # Some servers list the emitted token twice.
+    lists = [list(dict(token.top).values()) for token in tokens if token.top]
     highest = max(values, default=0.0)
     if highest > _ROUNDING:
         return _positive_fault(highest, min(values), lists)
@@ -146,12 +147,6 @@ def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[floa
         if lowest >= 0.0 and highest <= unit and whole:
             return f"{name} instead of their logarithms (up to {highest:.3g})"
     return f"values above 0 (up to {highest:.3g}), which no logarithm of a probability is"
-
-
-def _distinct(top: Iterable[tuple[bytes, float]]) -> list[float]:
-    """Return the log-probabilities of distinct tokens; some servers list the emitted token twice."""
-    ascending = sorted(top, key=lambda listed: listed[1])
-    return list(dict(ascending).values())  # of equal tokens the last one, and so the largest, stays
 
 
 # --- a second reader: llm-structured-confidence, which gepa's adapter is built on ----------------
