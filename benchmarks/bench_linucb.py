@@ -97,9 +97,9 @@ def equality(records: int) -> bool:
         rewards[row] = np.clip(truth[arms[row]] @ x + rng.normal(), -1.0, 1.0)
         model.learn(int(arms[row]), x, float(rewards[row]))
     a, theta = closed_form(contexts, arms, rewards)
-    found_a = [ridge * (np.eye(64) + gram) for ridge, _, gram, _ in map(model.arm, range(ARMS))]
-    off_a = float(np.abs(np.array(found_a) - a).max())
-    found_theta = np.einsum("ade,ae->ad", model._inverse, model._response)  # noqa: SLF001 (scores without a bound)
+    found_a = model.ridge[:, None, None] * (np.eye(64) + model.gram)
+    off_a = float(np.abs(found_a - a).max())
+    found_theta = np.einsum("ade,ae->ad", model.inverse, model.response)  # scores without a bound
     off_theta = float(np.abs(found_theta - theta).max())
     print(
         f"after {records} records with decay {DECAY}, dim 64, {ARMS} arms ({np.bincount(arms, minlength=ARMS)}):"

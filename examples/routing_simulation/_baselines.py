@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibrant.routing._base import CountingRouter
-from calibrant.routing._checks import check_real
+from calibrant.metrics._validation import check_number
+from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 __all__ = ["EpsilonGreedy", "RoundRobin"]
 
 
-class RoundRobin(CountingRouter):
+class RoundRobin(TallyRouter[ProviderTally]):
     """Asks providers in turn.
 
     Parameters
@@ -30,6 +30,7 @@ class RoundRobin(CountingRouter):
     """
 
     strategy = "round-robin"
+    tally_kind = ProviderTally
     _next = 0  # whose turn it is
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
@@ -39,7 +40,7 @@ class RoundRobin(CountingRouter):
         return [*self._providers[first:], *self._providers[:first]]
 
 
-class EpsilonGreedy(CountingRouter):
+class EpsilonGreedy(TallyRouter[ProviderTally]):
     """Asks a random provider now and then, else the one with the highest share of answers so far.
 
     Providers that were never asked count as having answered always.
@@ -60,12 +61,13 @@ class EpsilonGreedy(CountingRouter):
     """
 
     strategy = "epsilon-greedy"
+    tally_kind = ProviderTally
 
     def __init__(
         self, providers: Sequence[str], *, epsilon: float = 0.1, rng: np.random.Generator | int | None = None
     ) -> None:
         super().__init__(providers)
-        self._epsilon = check_real("epsilon", epsilon, high=1.0)
+        self._epsilon = check_number("epsilon", epsilon, "[0, 1]")
         self._rng = np.random.default_rng(rng)
         self._answers = dict.fromkeys(self._providers, 0)
 
@@ -73,7 +75,7 @@ class EpsilonGreedy(CountingRouter):
         """Return all providers by their share of answers; now and then a random one first."""
         share = [
             self._answers[name] / tally.observations if tally.observations else 1.0
-            for name, tally in zip(self._providers, self._tallies, strict=True)
+            for name, tally in self._tallies.items()
         ]
         numbers = sorted(range(len(share)), key=share.__getitem__, reverse=True)
         if self._rng.random() < self._epsilon:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._checks import check_providers, check_real, check_whole
+from calibrant.metrics._validation import check_count, check_number
+from calibrant.routing._checks import check_providers
 
 __all__ = ["Recording"]
 
@@ -119,7 +120,7 @@ class Recording:
             There are fewer rows than requests, or requests is below 1.
         """
         rows = len(self.success)
-        count = rows if requests is None else check_whole("requests", requests, low=1)
+        count = rows if requests is None else check_count("requests", requests, low=1)
         if count > rows:
             raise ConfigurationError(f"Expected requests in [1, {rows}], the rows there are, got {count!r}.")
         order = rng.permutation(rows)[:count] if self.shuffled else np.arange(count)
@@ -134,7 +135,7 @@ class Recording:
         ConfigurationError
             The threshold is not in [0, 1].
         """
-        check_real("quality_threshold", threshold, high=1.0)
+        check_number("quality_threshold", threshold, "[0, 1]")
         poor = self.known & (self.cells("quality") < threshold)
         return replace(self, success=np.where(poor, 0.0, self.success))
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._checks import check_providers, check_real, check_whole, is_number
+from calibrant.metrics._validation import check_count, check_number
+from calibrant.routing._checks import check_providers
 from routing_simulation._recording import Recording
 
 __all__ = ["Change", "Scenario", "SimulatedProvider"]
@@ -99,10 +100,10 @@ class Scenario:
 
     def __post_init__(self) -> None:
         names = check_providers([provider.name for provider in self.providers])
-        object.__setattr__(self, "dim", check_whole("dim", self.dim, low=1))
-        check_real("noise", self.noise)
+        object.__setattr__(self, "dim", check_count("dim", self.dim, low=1))
+        check_number("noise", self.noise, "[0, inf)")
         for change in self.changes:
-            check_whole("the request of a change", change.at, low=0)
+            check_count("the request of a change", change.at, low=0)
             if change.provider not in names:
                 raise ConfigurationError(
                     f"Expected a change of one of {', '.join(names)}, got {change.provider!r:.80} at {change.at!r}."
@@ -135,7 +136,7 @@ class Scenario:
         ConfigurationError
             requests is no whole number of at least 1.
         """
-        count = _REQUESTS if requests is None else check_whole("requests", requests, low=1)
+        count = _REQUESTS if requests is None else check_count("requests", requests, low=1)
         kind = rng.integers(self.kinds, size=count)
         success = self._course("success", kind)
         quality = self._course("quality", kind)
@@ -170,17 +171,16 @@ class Scenario:
 
 def _check_numbers(who: str, stated: SimulatedProvider | Change) -> None:
     """Raise for numbers that are out of their range."""
-    limits = {"success": 1.0, "quality": 1.0, "latency_seconds": np.inf, "cost": np.inf}
-    for name, most in limits.items():
+    intervals = {"success": "[0, 1]", "quality": "[0, 1]", "latency_seconds": "[0, inf)", "cost": "[0, inf)"}
+    for name, interval in intervals.items():
         value = getattr(stated, name)
         if value is None and isinstance(stated, Change):
             continue
         numbers = np.atleast_1d(np.asarray(value, dtype=object))
-        good = numbers.ndim == 1 and numbers.size > 0 and (name == "success" or numbers.size == 1)
-        if not good or not all(is_number(number) and 0.0 <= number <= most for number in numbers):
-            raise ConfigurationError(
-                f"Expected {name} of {who!r} in [0, {most:g}] and finite, got {value!r}."
-            )
+        if numbers.ndim != 1 or numbers.size == 0 or (name != "success" and numbers.size > 1):
+            raise ConfigurationError(f"Expected {name} of {who!r} in {interval}, got {value!r}.")
+        for number in numbers:
+            check_number(f"{name} of {who!r}", number, interval)
 
 
 def _by_kind(value: float | Sequence[float], kind: NDArray[np.int64]) -> Array:

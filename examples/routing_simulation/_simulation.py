@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core import ConfigurationError
-from calibrant.routing._checks import check_real, check_whole
+from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
 from routing_simulation._recording import Recording
 
@@ -199,8 +199,8 @@ def _check_routers(routers: Mapping[str, RouterFactory], *, runs: int, cost_weig
     """Raise for arguments that make no sense."""
     if not routers:
         raise ConfigurationError("Expected at least one strategy to run, got none.")
-    check_whole("runs", runs, low=1)
-    check_real("cost_weight", cost_weight)
+    check_count("runs", runs, low=1)
+    check_number("cost_weight", cost_weight, "[0, inf)")
 
 
 def _checked(name: str, router: Router, rows: Recording) -> Router:

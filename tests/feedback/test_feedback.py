@@ -14,13 +14,8 @@ from calibrant.core import ConfigurationError, LabelDistribution, Outcome
 from calibrant.feedback import build_feedback
 from distributions import exact
 
-GAS, POWER, GAMES, WATER, RENT = (
-    "Bills/Gas & Oil",
-    "Bills/Electricity",
-    "Shopping/Games",
-    "Bills/Water",
-    "Rent",
-)
+GAS, POWER, WATER = "Bills/Gas & Oil", "Bills/Electricity", "Bills/Water"
+GAMES, RENT = "Shopping/Games", "Rent"
 
 
 def distribution(probabilities: Mapping[str, float], unmeasured: tuple[str, ...] = ()) -> LabelDistribution:
@@ -84,10 +79,7 @@ def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, f
     ("confidence", "limits", "shown"),
     [
         (0.8995, {}, "89%"),
-        (0.899, {}, "89%"),
         (0.9 - 1e-14, {}, "90%"),
-        (0.9, {}, "90%"),
-        (0.904, {}, "90%"),
         (0.996, {"low": 0.997, "high": 0.998}, "99.6%"),
         (0.7951, {"low": 0.6, "high": 0.8}, "79%"),
         (0.7951, {"low": 0.6, "high": 0.79}, "80%"),
@@ -134,17 +126,11 @@ def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> 
     assert "guidance" not in text
 
 
-def test_an_unsure_wrong_answer_shows_the_alternatives() -> None:
-    """Unsure wrong answers name their alternatives, as the true label may be among them."""
-    text = feedback(0.6, distribution=distribution({GAS: 0.3, POWER: 0.6, RENT: 0.1}))
-    assert "Alternatives to 'Bills/Electricity': 'Bills/Gas & Oil' (30%), 'Rent' (10%)." in text
-    assert text.endswith("could fix it.")
-
-
 def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
     """The alternatives shown are the most probable ones."""
     shares = {"A": 0.5, "B": 0.2, "C": 0.12, "D": 0.1, "E": 0.08}
     text = feedback(0.5, expected="E", got="A", distribution=distribution(shares))
+    assert text.endswith("could fix it.")
     assert "'B' (20%), 'C' (12%), 'D' (10%)." in text
     assert "'E' (8%)" not in text
 
@@ -223,16 +209,10 @@ def test_the_predicted_label_is_never_its_own_alternative() -> None:
     [
         (1.0, "100%"),
         (0.99999, ">99.9%"),
-        (0.9996, ">99.9%"),
         (0.999, "99.9%"),
         (0.9988, "99.8%"),
-        (0.996, "99.6%"),
-        (0.995, "99.5%"),
         (0.99, "99%"),
         (0.987, "98.7%"),
-        (0.95, "95%"),
-        (0.734, "73%"),
-        (0.29, "29%"),
         (0.01, "1%"),
         (0.004, "<1%"),
         (0.0, "<1%"),
@@ -307,14 +287,10 @@ def test_what_the_model_wrote_instead_is_quoted_and_cut() -> None:
 )
 def test_what_the_reason_shows_already_is_not_shown_again(got: str, reason: str) -> None:
     """A refusal is its own reason, and a parser's complaint quotes the text."""
+    assert feedback(0.999, got=None).startswith("No label")
     for outcome in (Outcome.UNPARSED, Outcome.REFUSAL):
         assert "It wrote" not in feedback(None, outcome=outcome, got=got, reason=reason)
     assert "It wrote 'x'" in feedback(None, outcome=Outcome.UNPARSED, got="x", reason="no text")
-
-
-def test_a_missing_label_is_never_graded() -> None:
-    """A row without a label counts as no answer, even with the outcome ok."""
-    assert feedback(0.999, got=None).startswith("No label")
 
 
 @pytest.mark.parametrize("correct", [True, False])

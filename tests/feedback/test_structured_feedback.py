@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import (
-    HierarchicalLabels,
-    LabelSet,
-    OrdinalLabels,
-    Outcome,
-)
+from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, Outcome
 from calibrant.feedback import build_feedback
 from distributions import exact
 
+SCALE = " On the scale from '1 star' to '5 stars' the answer is"
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(["Bills", "Bills/Gas", "Bills/Power", "Food/Out/Bar", "Food/In"])
 
@@ -53,28 +49,13 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
             "5 stars",
             "3 stars",
             [0.1, 0.09, 0.09, 0.1, 0.62],
-            (
-                " On the scale from '1 star' to '5 stars' the answer is 2 steps too high, of 4 possible. The "
-                "probability adds up to 19% below and 72% above '3 stars'."
-            ),
+            f"{SCALE} 2 steps too high, of 4 possible. The probability adds up to 19% below and 72% above '3 stars'.",
         ),
         (
             "2 stars",
             "3 stars",
             [0.001, 0.995, 0.002, 0.001, 0.001],
-            (
-                " On the scale from '1 star' to '5 stars' the answer is 1 step too low, of 4 possible. The probability "
-                "adds up to 99.6% below '3 stars'."
-            ),
-        ),
-        (
-            "5 stars",
-            "1 star",
-            [0.02, 0.02, 0.02, 0.02, 0.92],
-            (
-                " On the scale from '1 star' to '5 stars' the answer is 4 steps too high, of 4 possible. The "
-                "probability adds up to 98% above '1 star'."
-            ),
+            f"{SCALE} 1 step too low, of 4 possible. The probability adds up to 99.6% below '3 stars'.",
         ),
         (
             "4 stars",
@@ -82,12 +63,7 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
             [0.02, 0.03, 0.05, 0.7, 0.2],
             " The probability adds up to 10% below and 20% above '4 stars'.",
         ),
-        (
-            "2 stars",
-            "4 stars",
-            None,
-            " On the scale from '1 star' to '5 stars' the answer is 2 steps too low, of 4 possible.",
-        ),
+        ("2 stars", "4 stars", None, f"{SCALE} 2 steps too low, of 4 possible."),
     ],
 )
 def test_on_a_scale_it_says_how_far_and_where_the_probability_lies(

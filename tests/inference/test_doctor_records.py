@@ -195,6 +195,9 @@ def test_records_differ_by_model_endpoint_options() -> None:
     ]
     assert len({save_examination(one) for one in found}) == 5
     assert load_examination("openai/x") == found[0]
+    path = save_examination(examined(calls=12))
+    assert len(os.listdir(path.parent)) == 5  # noqa: PTH208 (names only)
+    assert load_examination("openai/x") == examined(calls=12)
     assert load_examination("openai/y", options={}) == found[1]
     assert load_examination("openai/x", "http://h/v1/") == found[2]
     assert load_examination("openai/x", options={"api_base": "http://h/v1"}) == found[2]
@@ -202,14 +205,6 @@ def test_records_differ_by_model_endpoint_options() -> None:
     assert load_examination("openai/x", None, {"logit_bias": {5: 1}}) == found[3]
     assert load_examination("openai/x", options={"max_tokens": 9}) == found[4]
     assert load_examination("openai/x", options={"max_tokens": 8}) is None
-
-
-def test_a_newer_examination_replaces_the_older_one() -> None:
-    """Whole, or not at all."""
-    path = save_examination(examined())
-    assert save_examination(examined(calls=12)) == path
-    assert load_examination("openai/x") == examined(calls=12)
-    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208 (names only)
 
 
 @pytest.mark.usefixtures("opened")
@@ -251,19 +246,14 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
     assert load_examination("openai/x", "https://h:8/v1?version=2", others) == found
 
 
-def test_repeated_keys_are_not_stored() -> None:
-    """Its message becomes a finding."""
-    told = Finding(feature="seed", verdict=FindingVerdict.UNKNOWN, detail="got api_key=s3cr3t-value")
-    path = save_examination(examined(findings=(told,)))
-    assert SECRET not in path.read_text()
-    assert load_examination("openai/x") is not None
-
-
-def test_text_that_is_no_utf8_can_be_stored() -> None:
-    """Half a surrogate pair from a model's answer."""
-    told = Finding(feature="prefill", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
-    save_examination(examined(findings=(told,)))
-    assert load_examination("openai/x") == examined(findings=(told,))
+def test_details_are_redacted_and_any_text() -> None:
+    """A detail may repeat a key, or hold half a surrogate pair from a model's answer."""
+    key = Finding(feature="seed", verdict=FindingVerdict.UNKNOWN, detail=f"got api_key={SECRET}")
+    half = Finding(feature="prefill", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
+    assert SECRET not in save_examination(examined(findings=(key, half))).read_text()
+    found = load_examination("openai/x")
+    assert found is not None
+    assert found.findings[1] == half
 
 
 @pytest.mark.parametrize(

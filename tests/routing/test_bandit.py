@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.routing import BanditRouter, Observation, Router, RoutingRequest
+from calibrant.routing import BanditRouter, Observation, RoutingRequest
 
 NAMES = ("cheap", "middle", "dear")
 EAST, NORTH = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -53,14 +51,6 @@ def value(router: BanditRouter, provider: str, name: str) -> float:
 
 
 class TestOrder:
-    def test_satisfies_the_protocol_with_the_documented_defaults(self) -> None:
-        """It can stand wherever a router is asked for."""
-        router = BanditRouter(["a", "b"])
-        assert isinstance(router, Router)
-        assert (router.strategy, router.providers) == ("bandit", ("a", "b"))
-        assert router.snapshot()["dim"] == 64
-        assert router.standings()[0].values["uncertainty"] == 1.0
-
     def test_nothing_learnt_is_the_declared_order(self) -> None:
         """With an embedding and without; all providers are there."""
         assert asked(bandit()) == list(NAMES)
@@ -133,12 +123,6 @@ class TestOrder:
             orders.add(tuple(asked(router, x[:2])))
         assert len(orders) > 1
 
-    def test_constant_carries_over_directions(self) -> None:
-        """By the constant, half of it at a right angle."""
-        router = bandit(alpha=0.0)
-        router.record(answered("dear", 0.8, EAST))
-        assert asked(router, NORTH)[0] == "dear"
-
     def test_mean_reward_decides_without_embedding(self) -> None:
         """Better than zero comes first, worse than zero last."""
         router = bandit()
@@ -195,13 +179,6 @@ class TestReward:
         assert value(router, "dear", "reward") == pytest.approx((0.4 + 0.65) / 2)
         assert value(router, "cheap", "reward") == pytest.approx(0.9 - 0.5 * 0.25)
         assert value(router, "dear", "cost") == pytest.approx(0.02)
-
-    def test_dearest_call_costs_the_whole_weight(self) -> None:
-        """And no more."""
-        router = bandit(cost_weight=0.5, decay_factor=1.0)
-        router.record(answered("dear", 0.9, cost=0.01))
-        router.record(answered("dear", 0.9, cost=0.03))
-        assert value(router, "dear", "reward") == pytest.approx(0.4)
 
     def test_failures_ignore_cost_and_quality(self) -> None:
         """Nor are they those of an answer."""
@@ -313,23 +290,6 @@ def test_later_calls_count_more_in_the_means() -> None:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        ("settings", "words"),
-        [
-            ({"alpha": -0.1}, "alpha"),
-            ({"dim": 2.5}, "dim"),
-            ({"dim": 1025}, "dim"),
-            ({"cost_weight": -1.0}, "cost_weight"),
-            ({"decay_factor": 0.0}, "decay_factor"),
-            ({"costs": {"cheap": -1.0}}, "cheap"),
-            ({"costs": {"cheep": 1.0}}, "cheep"),
-        ],
-    )
-    def test_settings_out_of_range(self, settings: dict[str, Any], words: str) -> None:
-        """Named in the message."""
-        with pytest.raises(ConfigurationError, match=words):
-            bandit(**settings)
-
     @pytest.mark.parametrize("context", [[1.0], [[1.0, 2.0]], [1.0, np.inf], ["a", "b"]], ids=str)
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
         """Refused at both ends; nothing is learnt or counted."""
@@ -366,20 +326,18 @@ def taught(records: int = 100, **settings: Any) -> BanditRouter:
 
 
 class TestSnapshot:
-    @given(records=st.integers(0, 40))
-    def test_goes_through_json_and_changes_nothing(self, records: int) -> None:
-        """To the last bit; and both go on alike."""
-        first, second = taught(records), bandit()
-        second.restore(json.loads(json.dumps(first.snapshot(), allow_nan=False)))
-        assert second.snapshot() == first.snapshot()
-        assert [s.observations for s in second.standings()] == [s.observations for s in first.standings()]
-        for router in (first, second):
-            router.record(answered("middle", 0.9, NORTH, cost=0.2))
-        assert second.snapshot() == first.snapshot()
+    def test_restored_bandits_order_alike(self) -> None:
+        """The bounds are those of before, too."""
+        first, second = taught(), bandit()
+        second.restore(first.snapshot())
+        for angle in np.linspace(0.0, 6.0, 20):
+            context = np.array([np.cos(angle), np.sin(angle)])
+            assert asked(second, context) == asked(first, context)
+        assert value(second, "dear", "uncertainty") == pytest.approx(value(first, "dear", "uncertainty"))
 
     def test_is_compact(self) -> None:
         """Half of the symmetric matrix, eight bytes a number, a third more for base64."""
-        text = json.dumps(BanditRouter(["a"], dim=64).snapshot())
+        text = json.dumps(BanditRouter(["a"]).snapshot())
         assert len(text) < 8 * (65 * 66 / 2 + 65) * 4 / 3 + 500
 
     def test_another_dim_begins_afresh_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:

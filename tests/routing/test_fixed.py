@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core import StateError
 from calibrant.routing import FixedRouter, Observation, RoutingRequest
 from calibrant.routing._base import TaskRouter
 
@@ -33,16 +32,3 @@ def test_tasks_provider_comes_first(task: str | None, order: list[str]) -> None:
     router = TaskRouter(NAMES, tasks={"t": "c", "u": "a"})
     assert router.order(RoutingRequest(task=task)) == order
     assert router.order() == NAMES
-
-
-def test_nothing_is_kept() -> None:
-    """The snapshot is empty; an empty one leaves the counts, None forgets them, anything else is foreign."""
-    router = FixedRouter(NAMES)
-    router.record(Observation(provider="b", success=True, latency_seconds=1.0))
-    assert router.snapshot() == {}
-    router.restore({})
-    assert [one.observations for one in router.standings()] == [0, 1, 0]
-    with pytest.raises(StateError, match="'none'"):
-        router.restore({"version": 1})
-    router.restore(None)
-    assert [one.observations for one in router.standings()] == [0, 0, 0]

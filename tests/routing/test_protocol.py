@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, StateError
@@ -31,29 +33,63 @@ from routing_simulation import EpsilonGreedy, RoundRobin
 
 YES, NO = np.array([True, False])
 
+calls = st.lists(
+    st.builds(
+        lambda provider, success, seconds, share, context: Observation(
+            provider=provider,
+            success=success,
+            latency_seconds=seconds,
+            rate_limited=not success and share > 0.5,
+            quality=share,
+            cost=seconds,
+            penalty=share,
+            recovered=success and share < 0.1,
+            context=np.cos(context * np.arange(1.0, 65.0)),
+        ),
+        st.sampled_from("ab"),
+        st.booleans(),
+        st.floats(0.0, 60.0),
+        st.floats(0.0, 1.0),
+        st.integers(0, 5),
+    ),
+    max_size=20,
+)
 
-def triage(providers: Any, rng: Any = None) -> TriageRouter:
+
+def triage(providers: Any, **options: Any) -> TriageRouter:
     """Return a router whose first provider serves simple requests."""
-    return TriageRouter(providers, tiers={"simple": next(iter(providers), "nobody")}, rng=rng)
+    return TriageRouter(providers, tiers={"simple": next(iter(providers), "nobody")}, **options)
 
 
-ROUTERS = [
-    pytest.param(FixedRouter, {}, "none", id="none"),
-    pytest.param(TaskRouter, {"tasks": {}}, "task", id="task"),
-    pytest.param(EMARouter, {}, "ema", id="ema"),
-    pytest.param(ThompsonRouter, {}, "thompson", id="thompson"),
-    pytest.param(BanditRouter, {}, "bandit", id="bandit"),
-    pytest.param(CascadeRouter, {}, "cascade", id="cascade"),
-    pytest.param(triage, {}, "triage", id="triage"),
-    pytest.param(RoundRobin, {}, "round-robin", id="round-robin"),
-    pytest.param(EpsilonGreedy, {}, "epsilon-greedy", id="epsilon-greedy"),
-]
+ROUTERS: dict[str, Callable[..., Any]] = {
+    "none": FixedRouter,
+    "task": partial(TaskRouter, tasks={}),
+    "ema": EMARouter,
+    "thompson": ThompsonRouter,
+    "bandit": BanditRouter,
+    "cascade": CascadeRouter,
+    "triage": triage,
+    "round-robin": RoundRobin,
+    "epsilon-greedy": EpsilonGreedy,
+}
+CALL: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.1}
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
-def test_every_strategy_keeps_the_protocol(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """It is made of providers and a randomness, orders all of them, learns, and shows what it thinks."""
-    router = kind(providers=["b", "a", "c"], rng=np.random.default_rng(0), **options)
+@pytest.fixture(params=ROUTERS)
+def strategy(request: pytest.FixtureRequest) -> str:
+    """Return the name of a strategy."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make(strategy: str) -> Callable[..., Any]:
+    """Return the factory of a strategy."""
+    return ROUTERS[strategy]
+
+
+def test_every_strategy_keeps_the_protocol(make: Any, strategy: str) -> None:
+    """A strategy takes providers and a generator, orders all providers, learns, and has standings."""
+    router = make(providers=["b", "a", "c"], rng=np.random.default_rng(0))
     assert isinstance(router, Router)
     assert router.strategy == strategy
     assert router.providers == ("b", "a", "c")
@@ -66,21 +102,18 @@ def test_every_strategy_keeps_the_protocol(kind: Any, options: dict[str, Any], s
         router.record(Observation(provider="d", success=True, latency_seconds=0.1))
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
-def test_randomness_may_be_a_number_or_a_generator(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """The same one makes the same choices."""
+def test_equal_randomness_makes_equal_choices(make: Any) -> None:
+    """Seeds and generators are accepted."""
     first, second, third = (
-        kind(["a", "b", "c", "d"], rng=rng, **options) for rng in (5, np.int64(5), np.random.default_rng(5))
+        make(["a", "b", "c", "d"], rng=rng) for rng in (5, np.int64(5), np.random.default_rng(5))
     )
     for _ in range(20):
         assert first.order() == second.order() == third.order()
-    assert strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
-def test_what_is_learnt_from_numpy_numbers_is_json(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """Single precision, whole numbers and numpy's truth values included."""
-    router, plain = kind(["a"], **options), kind(["a"], **options)
+def test_numpy_numbers_are_stored_as_json(make: Any) -> None:
+    """Single precision, whole numbers and numpy's truth values become plain JSON numbers."""
+    router, plain = make(["a"]), make(["a"])
     numbers: dict[str, Any] = {"latency_seconds": 1, "cost": np.int32(1), "quality": np.float32(0.5)}
     shared: dict[str, Any] = {"provider": "a", "context": np.ones(64)}
     router.record(Observation(**shared, **numbers, success=YES, penalty=np.float16(0.25)))
@@ -88,48 +121,61 @@ def test_what_is_learnt_from_numpy_numbers_is_json(kind: Any, options: dict[str,
         Observation(**shared, latency_seconds=1.0, cost=1.0, quality=0.5, success=True, penalty=0.25)
     )
     assert json.dumps(router.snapshot()) == json.dumps(plain.snapshot())
-    assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
+@given(first=calls, second=calls)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_restored_routers_go_on_alike(make: Any, first: list[Any], second: list[Any]) -> None:
+    """A snapshot goes through JSON and keeps every bit."""
+    one, other = make(["a", "b"], rng=0), make(["a", "b"], rng=0)
+    for call in first:
+        one.record(call)
+    other.restore(json.loads(json.dumps(one.snapshot(), allow_nan=False)))
+    for call in second:
+        one.record(call)
+        other.record(call)
+    assert one.snapshot() == other.snapshot()
+
+
+@pytest.mark.parametrize("kind", [EMARouter, ThompsonRouter])
+def test_reliability_ignores_quality_and_cost(kind: Any) -> None:
+    """An escalation for quality changes nothing."""
+    plain, other = kind(["a"]), kind(["a"])
+    plain.record(Observation(**CALL))
+    other.record(Observation(**CALL, quality=0.0, cost=9.0, context=np.ones(64)))
+    assert plain.snapshot() == other.snapshot()
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
-        *("x", 3, [1], {"providers": {}}, {"version": 3, "strategy": "x", "providers": {}}),
+        *("x", 3, [1], {"providers": {}}, {"version": 3, "strategy": "ema", "providers": {}}),
+        *({"version": version, "strategy": "x", "providers": {}} for version in (1, 2)),
         *({"version": True, "strategy": "bandit"}, {"version": 2, "strategy": "bandit", "providers": 3}),
     ],
     ids=str,
 )
-def test_what_is_no_state_is_refused(kind: Any, options: dict[str, Any], strategy: str, damaged: Any) -> None:
-    """Whatever it is, and whatever the strategy; nothing changes."""
-    router = kind(["a", "b"], **options)
-    router.record(Observation(provider="a", success=True, latency_seconds=0.1))
+def test_foreign_state_is_refused(make: Any, damaged: Any) -> None:
+    """A foreign state raises StateError and changes nothing."""
+    router = make(["a", "b"])
+    router.record(Observation(**CALL))
     before = router.snapshot()
     with pytest.raises(StateError, match="Expected"):
         router.restore(damaged)
     assert router.snapshot() == before
-    assert router.strategy == strategy
 
 
-LEARNING = [
-    router for router in ROUTERS if router.id not in {"none", "task", "round-robin", "epsilon-greedy"}
-]
-
-
-def after_a_call(kind: Any, providers: list[str], **options: Any) -> Any:
+def after_a_call(make: Any, providers: list[str]) -> Any:
     """Return a router that has learnt from one answer of its last provider."""
-    router = kind(providers, **options)
+    router = make(providers)
     router.record(Observation(provider=providers[-1], success=True, latency_seconds=0.1, context=np.ones(64)))
     return router
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), LEARNING)
 @pytest.mark.parametrize("value", [None, "x", math.nan, True, "left out"])
-def test_damaged_records_change_nothing(
-    kind: Any, options: dict[str, Any], strategy: str, value: object
-) -> None:
+def test_damaged_records_change_nothing(make: Any, value: object) -> None:
     """Every field is needed, and the error names it."""
-    router = after_a_call(kind, ["a", "b"], **options)
+    router = after_a_call(make, ["a", "b"])
     before = router.snapshot()
     for field in before["providers"]["b"]:
         damaged = copy.deepcopy(before)
@@ -141,56 +187,74 @@ def test_damaged_records_change_nothing(
         assert router.snapshot() == before
     with pytest.raises(StateError, match="'b'"):
         router.restore({**before, "providers": {"b": [1]}})
-    assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), LEARNING)
-def test_the_state_follows_the_providers(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """Removed ones are left out, however damaged; new ones start fresh, and so do all without a snapshot."""
-    snapshot = json.loads(json.dumps(after_a_call(kind, ["gone", "b"], **options).snapshot()))
+def test_the_state_follows_the_providers(make: Any) -> None:
+    """Removed providers are left out, even damaged ones; new ones, and all without a snapshot, start fresh."""
+    snapshot = json.loads(json.dumps(after_a_call(make, ["gone", "b"]).snapshot()))
     copied = copy.deepcopy(snapshot)
     snapshot["providers"]["gone"] = "damaged"
-    router = kind(["new", "b"], **options)
+    router = make(["new", "b"])
     router.restore(snapshot)
     assert router.snapshot()["providers"]["b"] == copied["providers"]["b"]
     assert list(router.snapshot()["providers"]) == ["new", "b"]
-    fresh = kind(["new", "b"], **options).snapshot()
+    fresh = make(["new", "b"]).snapshot()
     assert router.snapshot()["providers"]["new"] == fresh["providers"]["new"]
     router.record(Observation(provider="b", success=True, latency_seconds=0.1))
     assert snapshot["providers"]["b"] == copied["providers"]["b"]
     for nothing in (None, {}):
         router.restore(nothing)
         assert router.snapshot() == fresh
-    assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
-def test_an_order_belongs_to_who_asked(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """Changing it changes no later one."""
-    router = kind(["a", "b", "c"], **options)
+def test_orders_are_copies(make: Any) -> None:
+    """A change of a returned order changes no later one."""
+    router = make(["a", "b", "c"])
     router.order().clear()
     assert len(router.order()) == 3
-    assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
-def test_a_single_provider_is_always_first(kind: Any, options: dict[str, Any], strategy: str) -> None:
-    """There is nothing to choose."""
-    router = kind(["only"], **options)
+def test_a_single_provider_is_first(make: Any) -> None:
+    """A failure of the only provider changes nothing."""
+    router = make(["only"])
     router.record(Observation(provider="only", success=False, latency_seconds=9.0))
     assert router.order() == ["only"]
-    assert router.strategy == strategy
 
 
-@pytest.mark.parametrize(("kind", "options", "strategy"), ROUTERS)
 @pytest.mark.parametrize("providers", [[], "ab", ["a", "a"], ["a", "  "], ["a", None]])
-def test_providers_that_cannot_be_told_apart_are_refused(
-    kind: Any, options: dict[str, Any], strategy: str, providers: Any
-) -> None:
-    """None, one twice, or what is no name, whatever the strategy."""
+def test_bad_provider_names_are_refused(make: Any, providers: Any) -> None:
+    """No provider, a repeated one and a blank or missing name raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"^Expected (a list|at least one|the name|every provider)"):
-        kind(providers, **options)
-    assert strategy
+        make(providers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (EMARouter, {"alpha": 0.0}, "alpha in"),
+        (EMARouter, {"reorder_interval": -1}, "reorder_interval at least 0"),
+        (ThompsonRouter, {"decay": 0.0}, r"decay in \(0, 1\]"),
+        (BanditRouter, {"alpha": -0.1}, "alpha in"),
+        (BanditRouter, {"dim": 2.5}, "dim to be a whole number"),
+        (BanditRouter, {"dim": 1025}, r"dim in \[1, 1024\]"),
+        (BanditRouter, {"cost_weight": -1.0}, "cost_weight in"),
+        (BanditRouter, {"decay_factor": 0.0}, "decay_factor in"),
+        (CascadeRouter, {"cost_tiers": ["a", "a"]}, "a more than once"),
+        (CascadeRouter, {"quality_threshold": 1.1}, "quality_threshold in"),
+        (CascadeRouter, {"max_escalations": None}, "max_escalations to be a whole number"),
+        (CascadeRouter, {"max_cascade_tokens": 0}, "max_cascade_tokens at least 1"),
+        (CascadeRouter, {"window_size": 3}, "window_size at least 4"),
+        (CascadeRouter, {"classifier_mode": "oracle"}, "classifier_mode to be 'heuristic' or 'judge'"),
+        (TriageRouter, {"tiers": {}}, "at least one of the tiers"),
+        (TriageRouter, {"tiers": {"hard": "a"}}, "got hard"),
+        (TriageRouter, {"tiers": {"simple": "a"}, "context_windows": {"a": 0}}, "the context window of 'a'"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(kind: Any, options: dict[str, Any], message: str) -> None:
+    """A wrong option raises ConfigurationError, which names it."""
+    with pytest.raises(ConfigurationError, match=message):
+        kind(["a", "b"], **options)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_contex
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
-from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._strategies import ScoringStrategy
 
 _LOG = logging.getLogger("calibrant")
 

@@ -40,8 +40,7 @@ from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._loop import ask
 from calibrant.inference._methods import Tolerance
 from calibrant.logprobs._schema import as_response_format
-from calibrant.scoring._probability import LinearBlendScoring
-from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
 

@@ -23,9 +23,7 @@ from calibrant.feedback._composite import build_composite_feedback
 from calibrant.feedback._label import build_feedback
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
-from calibrant.scoring._probability import LinearBlendScoring
-from calibrant.scoring._proper import BrierScoring
-from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, ScoringStrategy
 
 _USER_TEMPLATE: Final = "user_template"
 _DEMONSTRATIONS: Final = "demonstrations"

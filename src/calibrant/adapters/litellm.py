@@ -30,8 +30,8 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.routing._ema import unexplored
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
+from calibrant.routing._reliability import unexplored
 from calibrant.store._router_state import RouterState
 
 # Importing litellm downloads a price list unless told not to.

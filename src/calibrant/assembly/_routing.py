@@ -27,10 +27,9 @@ from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._base import FixedRouter, TaskRouter
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._ema import EMARouter
 from calibrant.routing._protocol import Router
+from calibrant.routing._reliability import EMARouter, ThompsonRouter
 from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
-from calibrant.routing._thompson import ThompsonRouter
 from calibrant.routing._triage import TriageRouter
 
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}

@@ -19,6 +19,7 @@ from calibrant.feedback._label import (
     failed_call,
     no_label,
     percent,
+    probability_words,
     quoted,
     small_percent,
 )
@@ -89,12 +90,20 @@ def build_composite_feedback(
     truth = labels.values(answer)
     by_name = {part.name: part for part in prediction.parts}
     parts = [by_name.get(n) or Part(name=n, label=v) for n, v in labels.values(prediction.label).items()]
-    lines, rest = (_set_lines if is_set else _field_lines)(parts, truth, labels, (low, high))
     is_right = prediction.label == answer
-    if is_right and not lines:
+    if is_right and not any(_is_unsure(part, low) for part in parts):
         return "Correct."
-    head = _set_head(prediction, answer, labels) if is_set else _field_head(parts, truth, prediction)
-    return "\n".join([head, *lines, *rest]) + ("" if is_right else context)
+    if is_set:
+        head = _set_head(prediction, answer, labels)
+        lines = _set_lines(parts, truth, no=labels.labels_of("")[0], high=high, low=low)
+    else:
+        head = _field_head(parts, truth, prediction)
+        lines = _field_lines(parts, truth, labels, high=high, low=low)
+    return "\n".join([head, *lines]) + ("" if is_right else context)
+
+
+def _is_unsure(part: Part, low: float) -> bool:
+    return part.confidence is not None and part.confidence < low - SLACK
 
 
 def _field_head(parts: Sequence[Part], truth: Mapping[str, str], prediction: Prediction) -> str:
@@ -106,14 +115,13 @@ def _field_head(parts: Sequence[Part], truth: Mapping[str, str], prediction: Pre
 
 
 def _field_lines(
-    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
-) -> tuple[list[str], list[str]]:
+    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, *, high: float, low: float
+) -> list[str]:
     """Return a line for each field that is wrong or unsure, and one for the others."""
-    low, high = limits
     lines, right = [], []
     for part in parts:
         is_right = part.label == truth[part.name]
-        if is_right and (part.confidence is None or part.confidence >= low - SLACK):
+        if is_right and not _is_unsure(part, low):
             right.append(part.name)
             continue
         text = build_feedback(
@@ -128,15 +136,11 @@ def _field_lines(
             low=low,
         )
         lines.append(f"{part.name}: {text}")
-    return lines, [f"Right: {', '.join(right)}."] if right else []
+    return [*lines, f"Right: {', '.join(right)}."] if right else lines
 
 
 def _set_head(prediction: Prediction, answer: str, labels: CompositeLabels) -> str:
-    how_sure = (
-        "unknown confidence"
-        if prediction.confidence is None
-        else f"{percent(prediction.confidence)} probability"
-    )
+    how_sure = probability_words(prediction.confidence)
     if prediction.label == answer:
         return f"Correct but uncertain ({how_sure})."
     expected, got = (_label_list(labels, text) for text in (answer, prediction.label or ""))
@@ -149,18 +153,15 @@ def _label_list(labels: CompositeLabels, answer: str) -> str:
 
 
 def _set_lines(
-    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, limits: tuple[float, float]
-) -> tuple[list[str], list[str]]:
+    parts: Sequence[Part], truth: Mapping[str, str], *, no: str, high: float, low: float
+) -> list[str]:
     """Return a line for each label that is missed, added or unsure, and one for the others."""
-    low, high = limits
-    no, _ = labels.labels_of("")
     lines: dict[str, list[str]] = {"missed": [], "added": [], "unsure": [], "nearly": []}
     right_labels: list[str] = []
     absent = 0
     for part in sorted(parts, key=lambda part: -_inclusion(part, no)):
-        inside, is_right = part.label != no, part.label == truth[part.name]
-        unsure = part.confidence is not None and part.confidence < low - SLACK
-        if not is_right:
+        inside, unsure = part.label != no, _is_unsure(part, low)
+        if part.label != truth[part.name]:
             sure = part.confidence is not None and part.confidence >= high - SLACK
             lines["added" if inside else "missed"].append(_mistake(part, no, sure=sure))
         elif unsure and inside:
@@ -173,7 +174,8 @@ def _set_lines(
             absent += 1
     rest = [", ".join(map(quoted, right_labels))] if right_labels else []
     rest += [f"{absent} {'label' if absent == 1 else 'labels'} left out"] if absent else []
-    return [line for kind in lines.values() for line in kind], [f"Right: {'; '.join(rest)}."] if rest else []
+    shown = [line for kind in lines.values() for line in kind]
+    return [*shown, f"Right: {'; '.join(rest)}."] if rest else shown
 
 
 def _mistake(part: Part, no: str, *, sure: bool) -> str:

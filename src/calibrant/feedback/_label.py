@@ -112,16 +112,14 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
         return no_label(expected=expected, got=got, outcome=outcome, reason=reason) + context
     sure = confidence is not None and confidence >= high - SLACK
     unsure = confidence is None or confidence < low - SLACK
-    shown = None if confidence is None else percent(confidence, limits=(low, high))
-    if is_correct and (sure or shown is None):
+    shown = "" if confidence is None else percent(confidence, limits=(low, high))
+    if is_correct and (sure or not shown):
         return "Correct."
     prediction = Prediction(label=got, confidence=confidence, distribution=distribution)
     distance = _distance(labels, prediction, expected)
-    if is_correct and shown is not None:
+    if is_correct:
         return _correct(got, shown, distribution, unsure=unsure) + distance
-    if sure and shown is not None:
-        return _wrong_and_sure(expected, got, shown, distribution) + distance + context
-    return _wrong(expected, got, shown, distribution, unsure=unsure) + distance + context
+    return _wrong(expected, got, shown, distribution, sure=sure, unsure=unsure) + distance + context
 
 
 def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, unsure: bool) -> str:
@@ -136,31 +134,23 @@ def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, un
 
 
 def _wrong(
-    expected: str,
-    got: str,
-    shown: str | None,
-    distribution: LabelDistribution | None,
-    *,
-    unsure: bool,
+    expected: str, got: str, shown: str, distribution: LabelDistribution | None, *, sure: bool, unsure: bool
 ) -> str:
-    how_sure = "unknown confidence" if shown is None else f"{shown} probability"
-    text = f"Wrong ({how_sure}). Expected {quoted(expected)}, got {quoted(got)}."
+    labels = f"Expected {quoted(expected)}, got {quoted(got)}."
+    if sure:
+        others = _alternatives(distribution, got, expected)
+        also = f" Other alternatives: {others}." if others else ""
+        return (
+            f"WRONG with {shown} certainty. {labels}{_true_probability(expected, distribution)}{also} The prompt "
+            f"misleads the model here: give it an explicit rule that separates {quoted(expected)} from {quoted(got)}."
+        )
+    text = f"Wrong ({f'{shown} probability' if shown else 'unknown confidence'}). {labels}"
     rivals = _alternatives(distribution, got)
     if rivals:
         text += f" Alternatives to {quoted(got)}: {rivals}."
     if unsure:
         text += f" Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
     return text
-
-
-def _wrong_and_sure(expected: str, got: str, shown: str, distribution: LabelDistribution | None) -> str:
-    others = _alternatives(distribution, got, expected)
-    also = f" Other alternatives: {others}." if others else ""
-    return (
-        f"WRONG with {shown} certainty. Expected {quoted(expected)}, got {quoted(got)}."
-        f"{_true_probability(expected, distribution)}{also} The prompt misleads the model here: give it an "
-        f"explicit rule that separates {quoted(expected)} from {quoted(got)}."
-    )
 
 
 def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
@@ -286,17 +276,14 @@ def no_label(
         "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
     )
     cause = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
-    wrote = f" It wrote {quoted(_shorten(got))}." if got and got.strip() and not _quotes(reason, got) else ""
+    beginning = re.escape(_one_line(got or "")[: _MAX_RAW_CHARACTERS // 2])
+    # The reason may quote the text already, at its own beginning or in quotes.
+    is_new = re.search(rf"(^|['\"]){beginning}", _one_line(reason)) is None
+    wrote = f" It wrote {quoted(_shorten(got))}." if got and got.strip() and is_new else ""
     return (
         f"No label: the model {action}{cause}.{wrote} Expected {quoted(expected)}. "
         f"The prompt must make the model answer every input with {form} of the label set."
     )
-
-
-def _quotes(reason: str, text: str) -> bool:
-    """Return whether `reason` already quotes the beginning of `text`, at its own beginning or in quotes."""
-    beginning = re.escape(_one_line(text)[: _MAX_RAW_CHARACTERS // 2])
-    return re.search(rf"(^|['\"]){beginning}", _one_line(reason)) is not None
 
 
 def percent(probability: float, *, limits: tuple[float, ...] = ()) -> str:
@@ -318,6 +305,11 @@ def percent(probability: float, *, limits: tuple[float, ...] = ()) -> str:
     # The floor: 99.88% must not show as 99.9% when the next word is about thresholds.
     tenths = math.floor(share * 10.0 + 1e-6) / 10.0
     return f"{tenths:g}%"
+
+
+def probability_words(probability: float | None) -> str:
+    """Return the words on a probability, such as ``95% probability``."""
+    return "unknown confidence" if probability is None else f"{percent(probability)} probability"
 
 
 def small_percent(probability: float) -> str:

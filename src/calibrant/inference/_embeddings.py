@@ -20,7 +20,7 @@ from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.heads._embedding import EmbeddingModel
-from calibrant.routing._checks import check_whole
+from calibrant.metrics._validation import check_count
 
 _LOG = logging.getLogger("calibrant")
 _HASHING: Final = "hashing"
@@ -140,7 +140,7 @@ class HashingEmbedder(CallableEmbedder):
 
     def __init__(self, *, dim: int = 64) -> None:
         super().__init__(self._vectors)
-        self.name, self.dimension = _HASHING, check_whole("dim", dim, low=1)
+        self.name, self.dimension = _HASHING, check_count("dim", dim, low=1)
         # Here, and not at the first text: the import takes longer than a text may.
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -229,11 +229,11 @@ class CachedEmbedder:
             raise ConfigurationError(
                 f"Expected timeout_seconds to be a finite number above 0, got {timeout_seconds!r}."
             )
-        self._least = check_whole("dim", dim, low=1)
+        self._least = check_count("dim", dim, low=1)
         _check_size(embedder, self._least)
         self._embedder = embedder
         self._size = embedder.dimension
-        self._limit = check_whole("cache_size", cache_size, low=0)
+        self._limit = check_count("cache_size", cache_size, low=0)
         self._timeout = timeout_seconds
         self._vectors: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
         self._tasks: dict[
@@ -334,7 +334,7 @@ def open_embedder(
     >>> first.shape, round(float(first @ similar), 2), round(float(first @ other), 2)
     ((64,), 0.91, 0.25)
     """
-    dim = check_whole("dim", dim, low=1)
+    dim = check_count("dim", dim, low=1)
     kind, _, name = embedder.partition(":") if isinstance(embedder, str) else ("", "", "")
     if isinstance(embedder, str) and not embedder.strip():
         raise ConfigurationError(

@@ -46,9 +46,14 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._journal import JsonlStore, PredictionJournal
-from calibrant.scoring._probability import LinearBlendScoring, SigmoidScoring, ThresholdScoring
-from calibrant.scoring._proper import BrierScoring, LogScoring
-from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._strategies import (
+    BrierScoring,
+    LinearBlendScoring,
+    LogScoring,
+    ScoringStrategy,
+    SigmoidScoring,
+    ThresholdScoring,
+)
 
 if TYPE_CHECKING:
     from calibrant.inference._models import ModelLike

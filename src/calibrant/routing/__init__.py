@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from calibrant.routing._base import FixedRouter
     from calibrant.routing._cascade import CascadeRouter
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-    from calibrant.routing._ema import EMARouter
     from calibrant.routing._protocol import Observation, Router, RoutingRequest
+    from calibrant.routing._reliability import EMARouter, ThompsonRouter
     from calibrant.routing._settings import RoutingSettings
-    from calibrant.routing._thompson import ThompsonRouter
     from calibrant.routing._triage import TriageRouter
 else:
     __getattr__, __dir__ = lazy_names(
@@ -22,10 +21,9 @@ else:
             "._base": "FixedRouter",
             "._cascade": "CascadeRouter",
             "._coherence": "CoherenceMonitor QualityGate",
-            "._ema": "EMARouter",
             "._protocol": "Observation Router RoutingRequest",
+            "._reliability": "EMARouter ThompsonRouter",
             "._settings": "RoutingSettings",
-            "._thompson": "ThompsonRouter",
             "._triage": "TriageRouter",
         },
     )

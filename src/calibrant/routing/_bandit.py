@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
+import pydantic
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.routing._bandit_state import BanditTally, read_arm, write_arm
-from calibrant.routing._base import TallyRouter
-from calibrant.routing._checks import check_costs, check_real, check_share, check_whole, unit_vector
-from calibrant.routing._linucb import LinUCB
+from calibrant.core._sections import Amount, Count, Number
+from calibrant.metrics._validation import check_count, check_number, check_values
+from calibrant.routing._base import ProviderTally, TallyRouter
+from calibrant.routing._checks import check_costs, unit_vector
+from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
 from calibrant.routing._protocol import Observation, RoutingRequest
 
 _LOG = logging.getLogger("calibrant")
@@ -23,11 +27,69 @@ _RATE_LIMITED: Final = -1.0
 _MOST_DIMENSIONS: Final = 1024
 # Length of an embedding, and size of the constant: together a context has length 1.
 _PART: Final = math.sqrt(0.5)
-# Magnitudes whose squares neither overflow nor lose digits; others take the slower way.
-_PLAIN: Final = (1e-100, 1e100)
+# What rounding may add to a bound that holds exactly.
+_ROUNDING: Final = 1e-6
 
 
-class BanditRouter(TallyRouter[BanditTally]):
+class _Average(NamedTuple):
+    """Exponentially weighted mean.
+
+    Attributes
+    ----------
+    weight : float
+        Sum of the weights of all values; 0 before the first.
+    mean : float
+        The mean; 0 before the first.
+    """
+
+    weight: Amount
+    mean: Number
+
+    def plus(self, value: float, *, decay: float) -> _Average:
+        """Return the mean with one more value; earlier values lose the share 1 - `decay` of their weight."""
+        weight = decay * self.weight + 1.0
+        return _Average(weight, self.mean + (value - self.mean) / weight)
+
+
+_NO_AVERAGE: Final = _Average(0.0, 0.0)
+
+
+def _mean_within(low: float, high: float) -> pydantic.AfterValidator:
+    def check(average: _Average) -> _Average:
+        if not low <= average.mean <= high:
+            raise ValueError(f"expected a mean in [{low:g}, {high:g}]")
+        return average
+
+    return pydantic.AfterValidator(check)
+
+
+@dataclass
+class _BanditTally(ProviderTally):
+    """Counts and means of one provider, with its stored arm.
+
+    Attributes
+    ----------
+    observations : int
+        Rewards it has been told.
+    unembedded : int
+        Calls nothing was learnt from, because their requests could not be embedded.
+    reward, quality, cost : Average
+        The rewards; qualities of answers that came; US dollars per answer.
+    ridge, updates, gram, response : float, int and str
+        State of the arm at the last snapshot, arrays in base64.
+    """
+
+    unembedded: Count = 0
+    reward: Annotated[_Average, _mean_within(-1.0, 1.0)] = _NO_AVERAGE
+    quality: Annotated[_Average, _mean_within(0.0, 1.0)] = _NO_AVERAGE
+    cost: Annotated[_Average, _mean_within(0.0, math.inf)] = _NO_AVERAGE
+    ridge: Annotated[Number, pydantic.Field(ge=LEAST_RIDGE, le=1.0)] = 1.0
+    updates: Count = 0
+    gram: str = ""
+    response: str = ""
+
+
+class BanditRouter(TallyRouter[_BanditTally]):
     r"""LinUCB strategy: the provider with the highest upper confidence bound of reward comes first.
 
     A request is the first `dim` entries of its embedding, scaled to length 1, and the constant 1; both
@@ -103,6 +165,7 @@ class BanditRouter(TallyRouter[BanditTally]):
 
     strategy = "bandit"
     version = 2  # 1 had no constant
+    tally_kind = _BanditTally
 
     def __init__(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -115,13 +178,11 @@ class BanditRouter(TallyRouter[BanditTally]):
         costs: Mapping[str, float] | None = None,
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers, BanditTally)
-        self._alpha = check_real("alpha", alpha)
-        self._dim = check_whole("dim", dim, low=1)
-        if self._dim > _MOST_DIMENSIONS:
-            raise ConfigurationError(f"Expected dim in [1, {_MOST_DIMENSIONS}], got {dim!r}.")
-        self._cost_weight = check_real("cost_weight", cost_weight)
-        self._decay = check_share("decay_factor", decay_factor)
+        super().__init__(providers)
+        self._alpha = check_number("alpha", alpha, "[0, inf)")
+        self._dim = check_count("dim", dim, low=1, high=_MOST_DIMENSIONS)
+        self._cost_weight = check_number("cost_weight", cost_weight, "[0, inf)")
+        self._decay = check_number("decay_factor", decay_factor, "(0, 1]")
         self._declared = self._declared_shares(costs)
         self._model = self._fresh()
 
@@ -135,7 +196,7 @@ class BanditRouter(TallyRouter[BanditTally]):
         """
         context = self._context(None if request is None else request.embedding)
         if context is None:
-            rewards = (tally.reward for tally in self._tallies)
+            rewards = (tally.reward for tally in self._tallies.values())
             scores = np.array([reward.mean * reward.weight / (reward.weight + 1.0) for reward in rewards])
         else:
             scores = self._model.scores(context)
@@ -149,30 +210,31 @@ class BanditRouter(TallyRouter[BanditTally]):
         ConfigurationError
             The provider is unknown; the context has fewer than `dim` entries, or one that is not finite.
         """
-        arm = self._number(observation)
+        tally = self._tally(observation)
         context = self._context(observation.context)
-        tally = self._tallies[arm]
         if context is None:
             tally.unembedded += 1
             return
         if observation.success and observation.cost is not None:
             tally.cost = tally.cost.plus(observation.cost, decay=self._decay)
-        reward = self._reward(arm, observation)
+        reward = self._reward(observation)
         if reward is None:
             return
         tally.observations += 1
         tally.reward = tally.reward.plus(reward, decay=self._decay)
         if observation.success and observation.quality is not None:
             tally.quality = tally.quality.plus(observation.quality, decay=self._decay)
-        self._model.learn(arm, context, reward)
+        self._model.learn(self._providers.index(observation.provider), context, reward)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the learnt state and the settings as JSON values, about ``6 * dim ** 2`` bytes per provider.
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
-        for arm, tally in enumerate(self._tallies):
-            write_arm(self._model, arm, tally)
+        model, upper = self._model, np.triu_indices(self._dim + 1)
+        for arm, tally in enumerate(self._tallies.values()):
+            tally.ridge, tally.updates = float(model.ridge[arm]), int(model.updates[arm])
+            tally.gram, tally.response = _packed(model.gram[arm][upper]), _packed(model.response[arm])
         settings = {"dim": self._dim, "alpha": self._alpha, "decay_factor": self._decay}
         return {**super().snapshot(), **settings}
 
@@ -198,17 +260,18 @@ class BanditRouter(TallyRouter[BanditTally]):
         model = self._fresh()
         for name, tally in stored.items():
             try:
-                read_arm(model, self._numbers[name], tally)
+                _restore_arm(model, self._providers.index(name), tally)
             except StateError as error:
                 raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
         self._model = model
-        self._tallies = [stored.get(name) or BanditTally() for name in self._providers]
+        self._tallies = {name: stored.get(name) or _BanditTally() for name in self._providers}
 
-    def _values(self, number: int) -> dict[str, float]:
-        tally = self._tallies[number]
+    def _values(self, provider: str) -> dict[str, float]:
+        tally = self._tallies[provider]
         embedding = np.full(self._dim, _PART**2 / self._dim)
         widths = self._model.widths(np.append(embedding, _PART**2))
-        values = {"reward": tally.reward.mean, "uncertainty": float(widths[number])}
+        width = float(widths[self._providers.index(provider)])
+        values = {"reward": tally.reward.mean, "uncertainty": width}
         if tally.quality.weight:
             values["quality"] = tally.quality.mean
         if tally.cost.weight:
@@ -223,50 +286,79 @@ class BanditRouter(TallyRouter[BanditTally]):
 
         None if the embedding is missing or has no direction.
         """
-        if embedding is None:
+        if embedding is None or np.size(embedding) == 0:
             return None
-        try:
-            vector = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigurationError(f"Expected an embedding of numbers, got {embedding!r:.80}.") from error
-        if vector.size == 0:
-            return None
-        if vector.ndim != 1 or vector.size < self._dim:
+        vector = check_values("the embedding", embedding[: self._dim])
+        if vector.size < self._dim:
             raise ConfigurationError(
-                f"Expected an embedding of at least {self._dim} numbers, got the shape {vector.shape}: "
-                "choose a larger model of embeddings or a smaller dim."
+                f"Expected an embedding of at least {self._dim} numbers, got {vector.size}: choose a larger model of "
+                "embeddings or a smaller dim."
             )
-        context = np.empty(self._dim + 1)
-        used, context[-1] = vector[: self._dim], _PART
-        if _PLAIN[0] < np.abs(used).max() < _PLAIN[1]:
-            context[:-1] = used * (_PART / math.sqrt(float(used @ used)))
-            return context
-        if not np.isfinite(used).all():
-            raise ConfigurationError("Expected an embedding of finite numbers, got NaN or infinity.")
-        direction = unit_vector(used)
-        if direction is None:
-            return None
-        context[:-1] = _PART * direction
-        return context
+        direction = unit_vector(vector)
+        return None if direction is None else np.append(_PART * direction, _PART)
 
-    def _reward(self, arm: int, observation: Observation) -> float | None:
+    def _reward(self, observation: Observation) -> float | None:
         if not observation.success:
             return _RATE_LIMITED if observation.rate_limited else _FAILED
         if observation.quality is None:
             return None
-        reward = observation.quality - self._cost_weight * self._cost_fraction(arm, observation.cost)
+        reward = observation.quality - self._cost_weight * self._cost_fraction(observation)
         return min(max(reward, -1.0), 1.0)
 
-    def _cost_fraction(self, arm: int, cost: float | None) -> float:
-        if cost is None:
-            average = self._tallies[arm].cost
-            if not average.weight:
-                return self._declared[arm]
-            cost = average.mean
-        highest = max(tally.cost.mean for tally in self._tallies)
-        return min(cost / highest, 1.0) if highest > 0.0 else 0.0
+    def _cost_fraction(self, observation: Observation) -> float:
+        cost, average = observation.cost, self._tallies[observation.provider].cost
+        if cost is None and not average.weight:
+            return self._declared[observation.provider]
+        highest = max(tally.cost.mean for tally in self._tallies.values())
+        return min((average.mean if cost is None else cost) / highest, 1.0) if highest > 0.0 else 0.0
 
-    def _declared_shares(self, costs: Mapping[str, float] | None) -> list[float]:
+    def _declared_shares(self, costs: Mapping[str, float] | None) -> dict[str, float]:
         known = check_costs(costs, self._providers)
-        highest = max(known.values(), default=0.0)
-        return [known.get(name, 0.0) / highest if highest > 0.0 else 0.0 for name in self._providers]
+        highest = max(known.values(), default=0.0) or 1.0
+        return {name: known.get(name, 0.0) / highest for name in self._providers}
+
+
+def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
+    """Restore one arm of `model` from its stored state.
+
+    Raises
+    ------
+    StateError
+        A value is not finite or of another size, or is nothing that so many contexts of length 1 with rewards
+        in [-1, 1] can lead to.
+    """
+    dim = model.dim
+    gram = np.zeros((dim, dim))
+    rows, columns = np.triu_indices(dim)
+    gram[rows, columns] = gram[columns, rows] = _unpacked(tally.gram, "gram", size=rows.size)
+    response = _unpacked(tally.response, "response", size=dim)
+    # The trace bounds every entry, and each observation adds at most 1 to it; only then may it be summed.
+    most = (tally.observations * (1.0 + _ROUNDING) + _ROUNDING) / tally.ridge
+    if np.abs(gram).max() > most or (trace := float(np.trace(gram))) > most:
+        raise StateError(f"Expected a gram of {tally.observations} observations, got a larger one.")
+    if float(np.abs(response).max()) > trace * (1.0 + _ROUNDING) + _ROUNDING:
+        raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
+    try:
+        np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
+        model.ridge[arm], model.updates[arm] = tally.ridge, tally.updates
+        model.gram[arm], model.response[arm] = gram, response
+        model.invert(arm)
+    except np.linalg.LinAlgError:
+        raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
+
+
+def _packed(values: NDArray[np.float64]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
+
+
+def _unpacked(text: str, key: str, *, size: int) -> NDArray[np.float64]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise StateError(f"Expected {key} to be numbers in base64, got {text!r:.80}.") from None
+    if len(data) != 8 * size:
+        raise StateError(f"Expected {key} to hold {size} numbers, got {len(data)} bytes.")
+    values = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise StateError(f"Expected {key} to hold finite numbers, got some that are not.")
+    return values

@@ -1,10 +1,10 @@
-"""Base class of strategies with a tally of every provider, and the strategies that learn nothing."""
+"""Base class of strategies with a tally of every provider, and the strategies of a declared order."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -35,23 +35,30 @@ _T = TypeVar("_T", bound=ProviderTally)
 class TallyRouter(ABC, Generic[_T]):
     """Base class of strategies: a tally of every provider, its snapshot and its standings.
 
+    A subclass names its strategy, and the kind of its tallies, whose defaults are those of a provider that was
+    never asked.
+
     Parameters
     ----------
     providers : sequence of str
         As in `Router`.
-    kind : type of ProviderTally
-        The strategy's tally; its defaults are those of a provider that was never asked.
+    rng : Generator or int, optional
+        Not used here; every strategy takes it.
     """
 
     strategy: str
     version = 1
+    tally_kind: type[_T]
 
-    def __init__(self, providers: Sequence[str], kind: type[_T]) -> None:
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
+    ) -> None:
         self._providers = check_providers(providers)
-        self._numbers = {name: number for number, name in enumerate(self._providers)}
-        self._kind = kind
-        self._form = pydantic.TypeAdapter(kind)
-        self._tallies = [kind() for _ in self._providers]
+        self._form = pydantic.TypeAdapter(self.tally_kind)
+        self._tallies = {name: self.tally_kind() for name in self._providers}
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -70,45 +77,46 @@ class TallyRouter(ABC, Generic[_T]):
         ConfigurationError
             The provider is unknown.
         """
-        tally = self._tallies[self._number(observation)]
+        tally = self._tally(observation)
         self._learn(tally, observation)
         tally.observations += 1
 
     def _learn(self, tally: _T, observation: Observation) -> None:
         """Update the provider's tally; `record` counts the call afterwards."""
 
-    def _number(self, observation: Observation) -> int:
-        """Return the index of a call's provider in declared order, from 0."""
-        number = self._numbers.get(observation.provider)
-        if number is None:
+    def _tally(self, observation: Observation) -> _T:
+        """Return the tally of a call's provider."""
+        tally = self._tallies.get(observation.provider)
+        if tally is None:
             raise ConfigurationError(
                 f"Expected an observation of one of {', '.join(self._providers)}, got one of "
                 f"{observation.provider!r:.80}."
             )
-        return number
+        return tally
 
     def standings(self) -> tuple[ProviderStanding, ...]:
         """Return the standing of every provider, in declared order."""
         return tuple(
-            ProviderStanding(provider=name, observations=tally.observations, values=self._values(number))
-            for number, (name, tally) in enumerate(zip(self._providers, self._tallies, strict=True))
+            ProviderStanding(provider=name, observations=tally.observations, values=self._values(name))
+            for name, tally in self._tallies.items()
         )
 
-    def _values(self, number: int) -> dict[str, float]:  # noqa: ARG002 (subclasses use it)
+    def _values(self, provider: str) -> dict[str, float]:
         """Return the strategy's numbers about one provider, by name."""
-        return {}
+        values: dict[str, float] = asdict(self._tallies[provider])
+        del values["observations"]
+        return values
 
     def snapshot(self) -> dict[str, Any]:
         """Return the tallies as JSON values; floats keep every bit."""
-        records = [self._form.dump_python(tally, mode="json", warnings=False) for tally in self._tallies]
-        return {
-            "version": self.version,
-            "strategy": self.strategy,
-            "providers": dict(zip(self._providers, records, strict=True)),
+        records = {
+            name: self._form.dump_python(tally, mode="json", warnings=False)
+            for name, tally in self._tallies.items()
         }
+        return {"version": self.version, "strategy": self.strategy, "providers": records}
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Restore the tallies of a snapshot; None resets them.
+        """Restore the tallies of a snapshot; None or an empty one resets them.
 
         Providers that are no longer there are left out, new ones begin without experience.
 
@@ -118,25 +126,20 @@ class TallyRouter(ABC, Generic[_T]):
             A value is missing, not finite or out of its range; nothing is changed.
         """
         stored = self._stored(snapshot)
-        self._tallies = [stored[name] if name in stored else self._kind() for name in self._providers]
+        self._tallies = {name: stored.get(name) or self.tally_kind() for name in self._providers}
 
     def _stored(self, snapshot: Mapping[str, Any] | None) -> dict[str, _T]:
         """Return the stored tallies of these providers by name; empty for None or an empty snapshot."""
         if snapshot is None or snapshot == {}:
             return {}
-        if not isinstance(snapshot, Mapping):
-            raise StateError(f"Expected the state of {self.strategy!r}, got {snapshot!r:.80}: reset it.")
-        version, strategy = snapshot.get("version"), snapshot.get("strategy")
-        if version != self.version or strategy != self.strategy:
+        keys = ("version", "strategy", "providers")
+        parts = [snapshot.get(key) if isinstance(snapshot, Mapping) else None for key in keys]
+        if parts[:2] != [self.version, self.strategy] or not isinstance(parts[2], Mapping):
             raise StateError(
-                f"Expected the state of {self.strategy!r}, version {self.version}, got {strategy!r:.80}, version "
-                f"{version!r:.80}: reset it."
+                f"Expected the state of {self.strategy!r}, version {self.version}, with a record of every provider, "
+                f"got {snapshot!r:.80}: reset it."
             )
-        records = snapshot.get("providers")
-        if not isinstance(records, Mapping):
-            raise StateError(
-                f"Expected a record of every provider in the state, got {records!r:.80}: reset it."
-            )
+        records = parts[2]
         return {name: self._read(name, records[name]) for name in self._providers if name in records}
 
     def _read(self, provider: str, record: object) -> _T:
@@ -144,7 +147,7 @@ class TallyRouter(ABC, Generic[_T]):
         if not isinstance(record, Mapping):
             raise StateError(f"Expected {who} as a table, got {record!r:.80}: reset the state.")
         # A default would pass for what was learnt.
-        missing = [field.name for field in fields(self._kind) if field.name not in record]
+        missing = [field.name for field in fields(self.tally_kind) if field.name not in record]
         if missing:
             raise StateError(f"Expected {', '.join(missing)} in {who}, got none: reset the state.")
         try:
@@ -157,46 +160,7 @@ class TallyRouter(ABC, Generic[_T]):
             ) from None
 
 
-class CountingRouter(TallyRouter[ProviderTally]):
-    """Base class of strategies without state: calls are counted, and nothing is stored.
-
-    Parameters
-    ----------
-    providers : sequence of str
-        As in `Router`.
-    rng : Generator or int, optional
-        Not used here; every strategy takes it.
-    """
-
-    def __init__(
-        self,
-        providers: Sequence[str],
-        *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
-    ) -> None:
-        super().__init__(providers, ProviderTally)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return an empty snapshot: the strategy has no state."""
-        return {}
-
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Ignore a snapshot; None resets the counts.
-
-        Raises
-        ------
-        StateError
-            The snapshot is not empty.
-        """
-        if snapshot is None:
-            super().restore(None)
-        elif snapshot != {}:
-            raise StateError(
-                f"Expected an empty record of the strategy {self.strategy!r}, got {snapshot!r:.80}."
-            )
-
-
-class FixedRouter(CountingRouter):
+class FixedRouter(TallyRouter[ProviderTally]):
     """Strategy that keeps the declared order.
 
     Parameters
@@ -223,13 +187,14 @@ class FixedRouter(CountingRouter):
     """
 
     strategy = "none"
+    tally_kind = ProviderTally
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers as they were declared."""
         return list(self._providers)
 
 
-class TaskRouter(CountingRouter):
+class TaskRouter(TallyRouter[ProviderTally]):
     """Strategy with one preferred provider per task; the others follow in declared order.
 
     A request without a task, or of one that is not in the table, keeps the declared order.
@@ -250,6 +215,7 @@ class TaskRouter(CountingRouter):
     """
 
     strategy = "task"
+    tally_kind = ProviderTally
 
     def __init__(
         self,

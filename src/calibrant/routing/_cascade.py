@@ -11,8 +11,9 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Amount, Count
+from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._checks import check_costs, check_known, check_providers, check_real, check_whole
+from calibrant.routing._checks import check_costs, check_known, check_providers
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._quality import AnswerQuality, answer_quality
 
@@ -146,6 +147,7 @@ class CascadeRouter(TallyRouter[_QualityTally]):
     """
 
     strategy = "cascade"
+    tally_kind = _QualityTally
 
     def __init__(  # noqa: PLR0913 - the options of the strategy
         self,
@@ -160,10 +162,10 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         classifier_mode: ClassifierMode = "heuristic",
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers, _QualityTally)
+        super().__init__(providers)
         self._cheapest_first = _cheapest_first(self._providers, cost_tiers, costs)
-        self._threshold = check_real("quality_threshold", quality_threshold, high=1.0)
-        self._escalations = check_whole("max_escalations", max_escalations, low=0)
+        self._threshold = check_number("quality_threshold", quality_threshold, "[0, 1]")
+        self._escalations = check_count("max_escalations", max_escalations, low=0)
         self._tokens = _optional("max_cascade_tokens", max_cascade_tokens, low=1)
         self._window = _optional("window_size", window_size, low=_LEAST_WINDOW)
         if classifier_mode not in get_args(ClassifierMode):
@@ -191,8 +193,8 @@ class CascadeRouter(TallyRouter[_QualityTally]):
             tally.judged += 1
             tally.quality += observation.quality
 
-    def _values(self, number: int) -> dict[str, float]:
-        tally = self._tallies[number]
+    def _values(self, provider: str) -> dict[str, float]:
+        tally = self._tallies[provider]
         mean = {"mean_quality": tally.quality / tally.judged} if tally.judged else {}
         return {"judged": tally.judged} | mean
 
@@ -209,4 +211,4 @@ def _cheapest_first(
 
 
 def _optional(name: str, value: object, *, low: int) -> int | None:
-    return None if value is None else check_whole(name, value, low=low)
+    return None if value is None else check_count(name, value, low=low)

@@ -1,16 +1,15 @@
-"""Argument checks of strategies: names of providers, numbers, vectors."""
+"""Argument checks of strategies: names of providers, tables, vectors."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._validation import check_number
 
 
 def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
@@ -76,59 +75,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
     """
     table = {} if costs is None else check_table("costs", costs)
     check_known("costs", table, providers)
-    return {name: check_real(f"the cost of {name!r}", cost) for name, cost in table.items()}
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return True if `value` is a finite real number; bools do not count."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
-        return False
-
-
-def check_real(name: str, value: object, *, low: float = 0.0, high: float = math.inf) -> float:
-    """Return `value` as a finite float in [low, high].
-
-    Raises
-    ------
-    ConfigurationError
-        `value` is not such a number.
-    """
-    if not is_number(value) or not low <= value <= high:
-        kind = f"to be a finite number of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-        raise ConfigurationError(f"Expected {name} {kind}, got {value!r:.80}.")
-    return float(value)
-
-
-def check_share(name: str, value: object) -> float:
-    """Return `value` as a float in (0, 1].
-
-    Raises
-    ------
-    ConfigurationError
-        `value` is not such a number.
-    """
-    if not is_number(value) or not 0.0 < value <= 1.0:
-        raise ConfigurationError(f"Expected {name} in (0, 1], got {value!r:.80}.")
-    return float(value)
-
-
-def check_whole(name: str, value: object, *, low: int) -> int:
-    """Return `value` as an int of at least `low`; whole floats are accepted.
-
-    Raises
-    ------
-    ConfigurationError
-        `value` is not such a number.
-    """
-    if not is_number(value) or value < low or value != int(value):
-        raise ConfigurationError(
-            f"Expected {name} to be a whole number of at least {low}, got {value!r:.80}."
-        )
-    return int(value)
+    return {name: check_number(f"the cost of {name!r}", cost, "[0, inf)") for name, cost in table.items()}
 
 
 def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._cascade import Ladder
-from calibrant.routing._checks import check_real, check_share, check_whole, unit_vector
+from calibrant.routing._checks import unit_vector
 
 _LOG = logging.getLogger("calibrant")
 # A mean of unit vectors shorter than this is rounding.
@@ -50,7 +51,7 @@ class QualityGate:
     """
 
     def __init__(self, threshold: float) -> None:
-        self.threshold = check_share("the threshold of a quality gate (none is off)", threshold)
+        self.threshold = check_number("the threshold of a quality gate (none is off)", threshold, "(0, 1]")
 
     def similarity(self, query: ArrayLike | None, answer: ArrayLike | None) -> float | None:
         """Return the cosine of the angle between two embeddings.
@@ -113,9 +114,9 @@ class CoherenceMonitor:
     def __init__(
         self, *, window_size: int = 10, coherence_threshold: float = 0.5, penalty_weight: float = 0.3
     ) -> None:
-        self._size = check_whole("window_size", window_size, low=1)
-        self._threshold = check_real("coherence_threshold", coherence_threshold, high=1.0)
-        self._weight = check_real("penalty_weight", penalty_weight, high=1.0)
+        self._size = check_count("window_size", window_size, low=1)
+        self._threshold = check_number("coherence_threshold", coherence_threshold, "[0, 1]")
+        self._weight = check_number("penalty_weight", penalty_weight, "[0, 1]")
         self._histories: dict[str, _AnswerHistory] = {}
 
     def observe(self, provider: str, embedding: ArrayLike | None) -> float:

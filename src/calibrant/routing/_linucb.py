@@ -45,6 +45,15 @@ class LinUCB:
     decay : float
         d in (0, 1]; 1 forgets nothing.
 
+    Attributes
+    ----------
+    dim : int
+        As given.
+    ridge, updates, gram, response : ndarray of shape (arms, ...)
+        State of every arm: w, rewards since the last refactorisation, A / w - I and b / w.
+    inverse : ndarray of shape (arms, dim, dim)
+        Inverse of I + gram; `invert` computes it.
+
     References
     ----------
     Li, Chu, Langford and Schapire (2010), A contextual-bandit approach to personalized news article
@@ -57,81 +66,57 @@ class LinUCB:
         self._alpha = alpha
         self._decay = decay ** (1.0 / arms)
         # A = ridge (I + gram) and b = ridge response: forgetting changes the ridge alone.
-        self._ridge = np.ones(arms)
-        self._gram = np.zeros((arms, dim, dim))
-        self._response = np.zeros((arms, dim))
-        self._inverse = np.tile(np.eye(dim), (arms, 1, 1))  # of I + gram
-        self._updates = np.zeros(arms, dtype=np.int64)  # since the last refactorisation
+        self.ridge = np.ones(arms)
+        self.gram = np.zeros((arms, dim, dim))
+        self.response = np.zeros((arms, dim))
+        self.inverse = np.tile(np.eye(dim), (arms, 1, 1))  # of I + gram
+        self.updates = np.zeros(arms, dtype=np.int64)  # since the last refactorisation
 
     def scores(self, context: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return every arm's upper bound for a context of length 1, shape (dim,): shape (arms,)."""
-        solved = self._inverse @ context
-        means: NDArray[np.float64] = np.einsum("ad,ad->a", self._response, solved)
-        return means + self._alpha * np.sqrt((solved @ context) / self._ridge)
+        solved = self.inverse @ context
+        means: NDArray[np.float64] = np.einsum("ad,ad->a", self.response, solved)
+        return means + self._alpha * np.sqrt((solved @ context) / self.ridge)
 
     def learn(self, arm: int, context: NDArray[np.float64], reward: float) -> None:
         """Take a reward of one arm for a context of length 1, shape (dim,)."""
-        self._ridge *= self._decay
-        for due in np.flatnonzero((self._updates >= self.dim) | (self._ridge < LEAST_RIDGE)):
+        self.ridge *= self._decay
+        for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
             self._refactorise(int(due))
-        ridge = float(self._ridge[arm])
+        ridge = float(self.ridge[arm])
         # Sherman-Morrison for I + gram + x x' / ridge; products of a vector with itself stay symmetric.
         scaled = context / math.sqrt(ridge)
-        solved = self._inverse[arm] @ scaled
+        solved = self.inverse[arm] @ scaled
         step = solved / math.sqrt(1.0 + float(solved @ scaled))
-        self._inverse[arm] -= np.outer(step, step)
-        self._gram[arm] += np.outer(scaled, scaled)
-        self._response[arm] += (reward / ridge) * context
-        self._updates[arm] += 1
+        self.inverse[arm] -= np.outer(step, step)
+        self.gram[arm] += np.outer(scaled, scaled)
+        self.response[arm] += (reward / ridge) * context
+        self.updates[arm] += 1
 
     def widths(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return alpha times the root mean square of the width over contexts, shape (arms,).
 
         Their entries are uncorrelated and have the mean squares `squares`, shape (dim,).
         """
-        diagonals = np.diagonal(self._inverse, axis1=1, axis2=2)
-        widths: NDArray[np.float64] = self._alpha * np.sqrt(diagonals @ squares / self._ridge)
+        diagonals = np.diagonal(self.inverse, axis1=1, axis2=2)
+        widths: NDArray[np.float64] = self._alpha * np.sqrt(diagonals @ squares / self.ridge)
         return widths
 
-    def arm(self, arm: int) -> tuple[float, int, NDArray[np.float64], NDArray[np.float64]]:
-        """Return an arm's ridge, its updates since the last refactorisation, A / ridge - I and b / ridge."""
-        return float(self._ridge[arm]), int(self._updates[arm]), self._gram[arm], self._response[arm]
-
-    def set_arm(
-        self,
-        arm: int,
-        *,
-        ridge: float,
-        updates: int,
-        gram: NDArray[np.float64],
-        response: NDArray[np.float64],
-    ) -> None:
-        """Restore the state returned by `arm`.
+    def invert(self, arm: int) -> None:
+        """Compute an arm's inverse of I + gram from its gram, symmetric to the last bit.
 
         Raises
         ------
         numpy.linalg.LinAlgError
             I + gram is not positive definite.
         """
-        inverse = _inverse(gram)
-        self._ridge[arm] = ridge
-        self._updates[arm] = updates
-        self._gram[arm] = gram
-        self._response[arm] = response
-        self._inverse[arm] = inverse
+        eye = np.eye(self.dim)
+        half = np.linalg.solve(np.linalg.cholesky(eye + self.gram[arm]), eye)
+        self.inverse[arm] = half.T @ half
 
     def _refactorise(self, arm: int) -> None:
-        ridge = self._ridge[arm]
-        self._gram[arm] *= ridge
-        self._response[arm] *= ridge
-        self._ridge[arm] = 1.0
-        self._updates[arm] = 0
-        self._inverse[arm] = _inverse(self._gram[arm])
-
-
-def _inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the inverse of I + gram, symmetric to the last bit."""
-    eye = np.eye(len(gram))
-    half = np.linalg.solve(np.linalg.cholesky(eye + gram), eye)
-    inverse: NDArray[np.float64] = half.T @ half
-    return inverse
+        self.gram[arm] *= self.ridge[arm]
+        self.response[arm] *= self.ridge[arm]
+        self.ridge[arm] = 1.0
+        self.updates[arm] = 0
+        self.invert(arm)

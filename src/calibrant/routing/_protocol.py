@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.routing._checks import check_real, is_number
+from calibrant.metrics._validation import check_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,13 +46,16 @@ class RoutingRequest:
     tokens: int | None = None
 
 
+OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+"""Strategies that judge answers themselves: neither the quality gate nor coherence applies to them."""
+
 _FLAGS: Final = ("success", "rate_limited", "recovered")
-# The most that a number may be, and whether it may be None.
+# Interval of a number, and whether it may be None.
 _RANGES: Final = (
-    ("latency_seconds", math.inf, False),
-    ("quality", 1.0, True),
-    ("cost", math.inf, True),
-    ("penalty", 1.0, False),
+    ("latency_seconds", "[0, inf)", False),
+    ("quality", "[0, 1]", True),
+    ("cost", "[0, inf)", True),
+    ("penalty", "[0, 1]", False),
 )
 
 
@@ -115,19 +118,14 @@ class Observation:
         if not isinstance(self.provider, str):
             raise ConfigurationError(f"Expected the name of a provider, got {self.provider!r:.80}.")
         for name in _FLAGS:
-            flag = getattr(self, name)
-            if flag is not True and flag is not False:
-                object.__setattr__(self, name, _truth(name, flag))
+            object.__setattr__(self, name, _truth(name, getattr(self, name)))
         quality: object = self.quality
         if isinstance(quality, bool | np.bool_):  # right or wrong
             object.__setattr__(self, "quality", float(quality))
-        for name, most, optional in _RANGES:
+        for name, interval, optional in _RANGES:
             value = getattr(self, name)
-            # Checks by type come first: this is made once per call, and mostly of plain floats.
-            if not (value is None and optional) and not (
-                type(value) is float and 0.0 <= value <= most and value < math.inf
-            ):
-                object.__setattr__(self, name, check_real(name, value, high=most))
+            if value is not None or not optional:
+                object.__setattr__(self, name, check_number(name, value, interval))
         if self.success and self.rate_limited:
             raise ConfigurationError("Expected a rate-limited call to have no success, got both.")
 
@@ -220,6 +218,6 @@ class Router(Protocol):
 
 def _truth(name: str, value: object) -> bool:
     """Return a truth value, or 1 or 0, as a bool."""
-    if not isinstance(value, np.bool_) and not (is_number(value) and value in (0, 1)):
+    if not isinstance(value, Real | np.bool_) or value not in (0, 1):
         raise ConfigurationError(f"Expected {name} to be true or false, got {value!r:.80}.")
     return bool(value)

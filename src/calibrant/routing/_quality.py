@@ -297,20 +297,15 @@ def _is_empty(body: str, document: _JsonText | None) -> bool:
 
 
 def _is_declined(document: _JsonText | None, texts: Sequence[str]) -> bool:
-    """Return True if the only text declines; a text in quotes is somebody else's."""
-    quoted = document is not None and isinstance(document.value, str)
-    return len(texts) == 1 and not quoted and _declines(texts[0])
+    """Return True if the only text begins like a refusal, in one of six languages.
 
-
-def _declines(text: str) -> bool:
-    """Return True if a text begins like a refusal, in English, German, French, Spanish, Chinese or Japanese.
-
-    Only its beginning counts, so that a text that quotes a refusal, or has one in quotes, is none; and
-    one of more than 150 words says more than no.
+    Only its beginning counts, so that a text that quotes a refusal is none; nor is a text in quotes, which is
+    somebody else's, and one of more than 150 words, which says more than no.
     """
-    if len(text.split(maxsplit=_MOST_REFUSAL_WORDS)) > _MOST_REFUSAL_WORDS:
+    quoted = document is not None and isinstance(document.value, str)
+    if len(texts) != 1 or quoted or len(texts[0].split()) > _MOST_REFUSAL_WORDS:
         return False
-    beginning = text.strip()[:_REFUSAL_BEGINNING].lstrip("*_ ").replace("\u2019", "'")
+    beginning = texts[0].strip()[:_REFUSAL_BEGINNING].lstrip("*_ ").replace("\u2019", "'")
     return _DECLINES.match(beginning) is not None
 
 

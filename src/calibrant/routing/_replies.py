@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
-from calibrant.routing._checks import is_number
+from calibrant.logprobs._schema import as_response_format, enum_schema
 
 # From easy to hard.
 TIERS: Final[dict[str, str]] = {
@@ -22,19 +22,10 @@ TIERS: Final[dict[str, str]] = {
 _SHOWN_CHARACTERS: Final = 400
 
 
-def _format(name: str, **properties: object) -> dict[str, Any]:
-    """Return the response format of an object with these properties, all of them required."""
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
-
-
-JUDGE_FORMAT: Final = _format("judgement", score={"type": "number"})
-TRIAGE_FORMAT: Final = _format("triage", tier={"type": "string", "enum": list(TIERS)})
+JUDGE_FORMAT: Final = as_response_format(
+    {"title": "judgement", "type": "object", "properties": {"score": {"type": "number"}}}
+)
+TRIAGE_FORMAT: Final = enum_schema(tuple(TIERS), "tier")
 
 _BEST_GRADE: Final = 10.0
 _JUDGE_INSTRUCTIONS: Final = """\
@@ -136,7 +127,9 @@ def read_judgement(text: str) -> float | None:
             score = _lone_grade(score)
     else:
         score = _lone_grade(body)
-    return float(score) / _BEST_GRADE if is_number(score) and 0.0 <= score <= _BEST_GRADE else None
+    if not isinstance(score, int | float) or isinstance(score, bool) or not 0.0 <= score <= _BEST_GRADE:
+        return None
+    return score / _BEST_GRADE
 
 
 def _lone_grade(text: str) -> float | None:

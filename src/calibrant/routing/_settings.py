@@ -10,6 +10,7 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong, wrong_at
+from calibrant.routing._protocol import OWN_SIGNAL
 
 RoutingStrategy: TypeAlias = Literal["none", "ema", "thompson", "cascade", "task", "triage", "bandit"]
 
@@ -26,8 +27,6 @@ _Weight = Annotated[_Positive, pydantic.Field(le=1)]
 _AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
 _Problem: TypeAlias = tuple[tuple[str | int, ...], object, PydanticCustomError]
 
-# Strategies that judge answers themselves: neither the quality gate nor coherence applies to them.
-_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 # Strategies without learnt state.
 _WITHOUT_STATE: Final = frozenset({"none", "task"})
 
@@ -359,7 +358,7 @@ def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield the strategy's missing settings, and settings without effect."""
     strategy, cascade, coherence = settings.strategy, settings.cascade, settings.coherence
     gate, tiers, embedder = settings.quality_gate, cascade.cost_tiers or (), coherence.embedding_provider
-    judges = strategy in _OWN_SIGNAL
+    judges = strategy in OWN_SIGNAL
     no_judge = cascade.classifier_mode == "judge" and cascade.judge_provider is None
     two = coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}
     checks: list[tuple[bool, str, tuple[str | int, ...], object]] = [

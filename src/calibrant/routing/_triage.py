@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Count
+from calibrant.metrics._validation import check_count
 from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._checks import check_known, check_table, check_whole
+from calibrant.routing._checks import check_known, check_table
 from calibrant.routing._protocol import Observation, RoutingRequest
 from calibrant.routing._replies import TIERS, sorted_tiers
 
@@ -78,6 +79,7 @@ class TriageRouter(TallyRouter[_TierTally]):
     """
 
     strategy = "triage"
+    tally_kind = _TierTally
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         context_windows: Mapping[str, int] | None = None,
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers, _TierTally)
+        super().__init__(providers)
         table = check_table("tiers", tiers)
         windows = {} if context_windows is None else check_table("context_windows", context_windows)
         if not table:
@@ -98,7 +100,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         check_known("tiers", self.tiers.values(), self._providers)
         check_known("context_windows", windows, self._providers)
         self._windows = {
-            name: check_whole(f"the context window of {name!r}", window, low=1)
+            name: check_count(f"the context window of {name!r}", window, low=1)
             for name, window in windows.items()
         }
 
@@ -120,11 +122,6 @@ class TriageRouter(TallyRouter[_TierTally]):
             name = request.tier or "untriaged"
             setattr(tally, name, getattr(tally, name) + 1)
             tally.larger_window += observation.provider == first != wanted
-
-    def _values(self, number: int) -> dict[str, float]:
-        values: dict[str, float] = asdict(self._tallies[number])
-        del values["observations"]
-        return values
 
     def _chain(self, tier: str | None) -> list[str]:
         """Return all providers, starting from a tier, whatever their windows."""

@@ -11,7 +11,20 @@ from calibrant.core import Completion, CompletionRequest, ConfigurationError
 from calibrant.inference import RoutedClient
 from calibrant.inference._embeddings import CallableEmbedder, HashingEmbedder
 from calibrant.routing import BanditRouter, FixedRouter, TriageRouter
-from routed_answers import DOWN, GOOD, LOOP, REQUEST, TOOLS, Watched, providers, vectors
+from routed_answers import (
+    DOWN,
+    GOOD,
+    LOOP,
+    REQUEST,
+    TOOLS,
+    Scripted,
+    Watched,
+    answered,
+    ask,
+    hang,
+    providers,
+    vectors,
+)
 
 TABLE = {"what purrs?": [1.0, 0.0], "what barks?": [0.0, 1.0]}
 
@@ -30,16 +43,16 @@ class TestBandit:
         )
         return whole, watched.seen
 
-    def test_quality_cost_and_context_are_learnt(self, scripted: Any, ask: Any, answered: Any) -> None:
+    def test_quality_cost_and_context_are_learnt(self) -> None:
         """The heuristic says what an answer is worth, unless a function does."""
-        client, seen = self.client(scripted(answered(LOOP, cost=0.5)))
+        client, seen = self.client(answered(LOOP, cost=0.5))
         ask(client)
         assert seen[0].quality is not None
         assert seen[0].quality < 0.5
         assert seen[0].cost == 0.5
         assert seen[0].context is not None
         assert seen[0].context.tolist() == [1.0, 0.0]
-        client, seen = self.client(scripted(LOOP), quality=lambda _completion: 0.75)
+        client, seen = self.client(LOOP, quality=lambda _completion: 0.75)
         ask(client)
         assert seen[0].quality == 0.75
 
@@ -48,33 +61,29 @@ class TestBandit:
         [vectors({}, dim=2), vectors({"what purrs?": [1.0]}, dim=2)],
         ids=["fails", "too short"],
     )
-    def test_a_request_that_cannot_be_embedded_trains_nothing(
-        self, scripted: Any, ask: Any, embedder: Any
-    ) -> None:
+    def test_a_request_that_cannot_be_embedded_trains_nothing(self, embedder: Any) -> None:
         """It is answered all the same."""
-        client, seen = self.client(scripted(GOOD), embedder=embedder)
+        client, seen = self.client(GOOD, embedder=embedder)
         assert ask(client) == GOOD
         assert seen[0].context is None
         assert client.router.standings()[0].observations == 0
 
-    def test_embedders_are_wrapped_and_checked(self, scripted: Any, ask: Any) -> None:
+    def test_embedders_are_wrapped_and_checked(self) -> None:
         """An embedder by itself is remembered and timed like any other."""
-        client, seen = self.client(scripted(GOOD), embedder=HashingEmbedder(dim=8))
+        client, seen = self.client(GOOD, embedder=HashingEmbedder(dim=8))
         assert ask(client) == GOOD
         assert seen[0].context is not None
         client.close()
-        client, _ = self.client(scripted(GOOD), embedder=CallableEmbedder(lambda texts: [[1.0]] * len(texts)))
+        client, _ = self.client(GOOD, embedder=CallableEmbedder(lambda texts: [[1.0]] * len(texts)))
         with pytest.raises(ConfigurationError, match="at least 2 numbers"):
             ask(client)
 
-    def test_it_needs_an_embedder(self, scripted: Any) -> None:
+    def test_it_needs_an_embedder(self) -> None:
         """Without one every request would look alike."""
         with pytest.raises(ConfigurationError, match="embedder for the strategy 'bandit'"):
-            RoutedClient(providers(scripted()), router=BanditRouter(["a"]))
+            RoutedClient(providers("an answer"), router=BanditRouter(["a"]))
 
-    def test_a_quality_function_may_fail(
-        self, scripted: Any, ask: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_quality_function_may_fail(self, caplog: pytest.LogCaptureFixture) -> None:
         """One warning; such an answer teaches nothing."""
         found = iter([ZeroDivisionError("oops"), float("nan"), 7, True, None, 0.5])
 
@@ -84,7 +93,7 @@ class TestBandit:
                 raise given
             return given
 
-        client, seen = self.client(scripted(GOOD), quality=quality)
+        client, seen = self.client(GOOD, quality=quality)
         for _ in range(6):
             assert ask(client) == GOOD
         assert [observation.quality for observation in seen] == [None] * 5 + [0.5]
@@ -103,27 +112,20 @@ class TestTriage:
         ("reply", "answer"),
         [('{"tier": "simple"}', "a"), ('{"tier": "medium"}', "b"), ("**expert**", "b"), ("no idea", "a")],
     )
-    def test_requests_go_to_the_provider_of_their_tier(
-        self, scripted: Any, ask: Any, reply: str, answer: str
-    ) -> None:
+    def test_requests_go_to_the_provider_of_their_tier(self, reply: str, answer: str) -> None:
         """A tier without one to the next harder, an unknown one to the easiest."""
-        triage = scripted(reply)
-        client = self.client(triage, scripted("a"), scripted("b"))
+        triage = Scripted(reply)
+        client = self.client(triage, "a", "b")
         assert ask(client) == answer
         assert "what purrs?" in triage.requests[0].messages[-1]["content"]
 
     @pytest.mark.parametrize(
         "failure", [DOWN, ConfigurationError("no such schema"), {"choices": []}, "hang"], ids=str
     )
-    def test_failing_triage_does_not_delay_requests(self, scripted: Any, ask: Any, failure: Any) -> None:
+    def test_failing_triage_does_not_delay_requests(self, failure: Any) -> None:
         """They go to the easiest tier; after three failures it is left alone for a while."""
-
-        async def hang(_request: CompletionRequest) -> str:
-            await asyncio.sleep(60)
-            return '{"tier": "expert"}'
-
-        triage = scripted(hang if failure == "hang" else failure)
-        client = self.client(triage, scripted("a"), scripted("b"), helper_seconds=0.01)
+        triage = Scripted(hang if failure == "hang" else failure)
+        client = self.client(triage, "a", "b", helper_seconds=0.01)
         for _ in range(5):
             assert ask(client) == "a"
         assert triage.calls == 3
@@ -131,50 +133,43 @@ class TestTriage:
         standing = {found.provider: found.values for found in client.router.standings()}
         assert standing["a"]["untriaged"] == 5
 
-    def test_what_it_takes_is_paid_for(self, scripted: Any, answered: Any) -> None:
+    def test_what_it_takes_is_paid_for(self) -> None:
         """In the answer's usage."""
-        triage = scripted(answered('{"tier": "simple"}', cost=0.25))
-        client = self.client(triage, scripted(answered("a", cost=1.0)), scripted())
+        triage = Scripted(answered('{"tier": "simple"}', cost=0.25))
+        client = self.client(triage, answered("a", cost=1.0), "an answer")
         found: Any = asyncio.run(client.complete(REQUEST))
         assert found.usage.cost == 1.25
         assert client.helper_stats()["triage"].usage.cost == 0.25
 
-    def test_a_request_with_tools_keeps_its_response(self, scripted: Any, answered: Any) -> None:
+    def test_a_request_with_tools_keeps_its_response(self) -> None:
         """A tool call would be lost otherwise."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
-        client = self.client(
-            scripted(answered('{"tier": "simple"}', cost=0.25)), scripted(response), scripted()
-        )
+        client = self.client(Scripted(answered('{"tier": "simple"}', cost=0.25)), response, "an answer")
         request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
         assert asyncio.run(client.complete(request)) is response
 
-    def test_an_empty_text_is_not_sorted(self, scripted: Any, ask: Any) -> None:
+    def test_an_empty_text_is_not_sorted(self) -> None:
         """There is nothing to see."""
-        triage = scripted('{"tier": "complex"}')
-        client = self.client(triage, scripted("a"), scripted("b"))
+        triage = Scripted('{"tier": "complex"}')
+        client = self.client(triage, "a", "b")
         assert ask(client, " ") == "a"
         assert triage.calls == 0
 
-    def test_the_tiers_provider_has_fallbacks(self, scripted: Any, ask: Any) -> None:
+    def test_the_tiers_provider_has_fallbacks(self) -> None:
         """Those of the other tiers."""
-        client = self.client(scripted('{"tier": "complex"}'), scripted("a"), scripted(DOWN))
+        client = self.client(Scripted('{"tier": "complex"}'), "a", DOWN)
         assert ask(client) == "a"
 
-    def test_it_must_be_there_if_and_only_if_it_is_asked(self, scripted: Any) -> None:
+    def test_it_must_be_there_if_and_only_if_it_is_asked(self) -> None:
         """As a judge."""
         with pytest.raises(ConfigurationError, match="a client as triage"):
-            self.client(None, scripted(), scripted())
+            self.client(None, "an answer", "an answer")
         with pytest.raises(ConfigurationError, match="no triage"):
-            RoutedClient(providers(scripted()), router=FixedRouter(["a"]), triage=scripted())
+            RoutedClient(providers("an answer"), router=FixedRouter(["a"]), triage=Scripted())
 
-    def test_cancelled_triage_leaves_no_trace(self, scripted: Any) -> None:
+    def test_cancelled_triage_leaves_no_trace(self) -> None:
         """Nor does it count against the model."""
-
-        async def hang(_request: CompletionRequest) -> str:
-            await asyncio.sleep(60)
-            return "late"
-
-        client = self.client(scripted(hang), scripted("a"), scripted("b"))
+        client = self.client(Scripted(hang), "a", "b")
 
         async def run() -> None:
             for _ in range(5):

@@ -21,9 +21,15 @@ from calibrant.routing import (
     FixedRouter,
     QualityGate,
 )
-from routed_answers import DOWN, REQUEST, Watched, providers, vectors
+from routed_answers import DOWN, REQUEST, Scripted, Watched, ask, providers, vectors
 
 TABLE = {"what purrs?": [1.0, 0.0], "near": [0.9, 0.1], "far": [0.0, 1.0], "farther": [-1.0, 0.5]}
+
+
+async def idle(watch: Any) -> None:
+    """Wait until every answer was compared."""
+    while watch._tasks:  # noqa: ASYNC110 (a few turns of the loop)
+        await asyncio.sleep(0.001)
 
 
 class TestGate:
@@ -40,18 +46,18 @@ class TestGate:
         return whole, watched.seen
 
     @pytest.mark.parametrize("kind", [FixedRouter, EMARouter], ids=["none", "ema"])
-    def test_the_next_provider_is_asked(self, scripted: Any, ask: Any, kind: Any) -> None:
+    def test_the_next_provider_is_asked(self, kind: Any) -> None:
         """Turning an answer down leaves no mark on the strategy: both calls succeeded."""
-        client, seen = self.client(scripted("far"), scripted("near"), kind=kind)
+        client, seen = self.client("far", "near", kind=kind)
         assert ask(client) == "near"
         assert [observation.success for observation in seen] == [True, True]
         assert seen[0].quality == 0.0
         assert seen[1].quality == pytest.approx(0.9 / np.hypot(0.9, 0.1))
         assert client.stats()["a"].escalations == 1
 
-    def test_most_similar_answer_is_returned(self, scripted: Any, ask: Any) -> None:
+    def test_most_similar_answer_is_returned(self) -> None:
         """Whatever came last."""
-        client, _ = self.client(scripted("far"), scripted("farther"))
+        client, _ = self.client("far", "farther")
         assert ask(client) == "far"
 
     @pytest.mark.parametrize(
@@ -65,15 +71,15 @@ class TestGate:
         ],
         ids=["fails", "other size", "not a number", "zeros", "late"],
     )
-    def test_it_fails_open(self, scripted: Any, ask: Any, embedder: CachedEmbedder) -> None:
+    def test_it_fails_open(self, embedder: CachedEmbedder) -> None:
         """What cannot be compared passes."""
-        other = scripted("near")
-        client, seen = self.client(scripted("far"), other, embedder=embedder)
+        other = Scripted("near")
+        client, seen = self.client("far", other, embedder=embedder)
         assert ask(client) == "far"
         assert other.calls == 0
         assert seen[0].quality is None
 
-    def test_nothing_is_embedded_where_there_is_one_provider(self, scripted: Any, ask: Any) -> None:
+    def test_nothing_is_embedded_where_there_is_one_provider(self) -> None:
         """Nor where nobody else is left: there is nobody to ask for a better answer."""
         embedded: list[str] = []
 
@@ -81,45 +87,44 @@ class TestGate:
             embedded.extend(texts)
             return [[1.0, 0.0]] * len(texts)
 
-        for clients in ([scripted("far")], [scripted(DOWN), scripted("far")]):
+        for clients in ([Scripted("far")], [Scripted(DOWN), Scripted("far")]):
             client, seen = self.client(*clients, embedder=CachedEmbedder(CallableEmbedder(embed)))
             assert ask(client) == "far"
             assert seen[-1].quality is None
         assert embedded == []
 
-    def test_it_is_refused_where_answers_are_judged_otherwise(self, scripted: Any) -> None:
+    def test_it_is_refused_where_answers_are_judged_otherwise(self) -> None:
         """And without an embedder."""
         for router in (CascadeRouter(["a"]), BanditRouter(["a"])):
             with pytest.raises(ConfigurationError, match="no gate with the strategy"):
                 RoutedClient(
-                    providers(scripted()), router=router, gate=QualityGate(0.5), embedder=vectors({})
+                    providers("an answer"), router=router, gate=QualityGate(0.5), embedder=vectors({})
                 )
         with pytest.raises(ConfigurationError, match="embedder for gate"):
-            RoutedClient(providers(scripted()), router=FixedRouter(["a"]), gate=QualityGate(0.5))
+            RoutedClient(providers("an answer"), router=FixedRouter(["a"]), gate=QualityGate(0.5))
 
 
 class TestCoherence:
     """Answers that drift away from earlier ones cost chances, later."""
 
-    def build(self, scripted: Any, embedder: CachedEmbedder, *script: Any) -> Any:
+    def build(self, embedder: CachedEmbedder, *script: Any) -> Any:
         """Return a client that watches answers, and what its router is told."""
         router = EMARouter(["a"])
         watched = Watched(router)
         whole = RoutedClient(
-            providers(scripted(*script)), router=router, coherence=CoherenceMonitor(), embedder=embedder
+            providers(Scripted(*script)), router=router, coherence=CoherenceMonitor(), embedder=embedder
         )
         return whole, watched.seen
 
-    def test_the_penalty_comes_with_the_next_observation(self, scripted: Any) -> None:
+    def test_the_penalty_comes_with_the_next_observation(self) -> None:
         """Once, and not for the answer itself, which is not held up."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0]}
-        client, seen = self.build(scripted, vectors(table), "usual", "usual", "odd", "usual", DOWN)
+        client, seen = self.build(vectors(table), "usual", "usual", "odd", "usual", DOWN)
 
         async def run() -> None:
             for _ in range(4):
                 await client.complete(REQUEST)
-                while client._drift._tasks:  # noqa: ASYNC110 (a few turns of the loop)
-                    await asyncio.sleep(0.001)
+                await idle(client._drift)
             with pytest.raises(ProviderError):
                 await client.complete(REQUEST)
 
@@ -134,14 +139,13 @@ class TestCoherence:
         async def run() -> None:
             for text in ("usual", "odd", "usual", "half"):
                 watch.look_at("a", text)
-                while watch._tasks:  # noqa: ASYNC110 (a few turns of the loop)
-                    await asyncio.sleep(0.001)
+                await idle(watch)
 
         asyncio.run(run())
         assert watch.penalty("a") == pytest.approx(0.3)
         assert watch.penalty("a") == 0.0
 
-    def test_requests_do_not_wait_for_embeddings(self, scripted: Any) -> None:
+    def test_requests_do_not_wait_for_embeddings(self) -> None:
         """However long they take; so many are under way at most; closing gives them up."""
         begun = asyncio.Event()
 
@@ -151,7 +155,7 @@ class TestCoherence:
             return [[1.0]] * len(texts)
 
         embedder = CachedEmbedder(CallableEmbedder(hang), timeout_seconds=60)
-        client, seen = self.build(scripted, embedder, *map(str, range(200)))
+        client, seen = self.build(embedder, *map(str, range(200)))
 
         async def run() -> None:
             for _ in range(100):
@@ -172,22 +176,21 @@ class TestCoherence:
         [vectors({}), vectors({"usual": [1.0, 0.0], "odd": [1.0, 0.0, 0.0]})],
         ids=["fails", "size"],
     )
-    def test_useless_embedders_cost_no_penalty(self, scripted: Any, embedder: Any) -> None:
+    def test_useless_embedders_cost_no_penalty(self, embedder: Any) -> None:
         """No penalty, and no error."""
-        client, seen = self.build(scripted, embedder, "usual", "odd", "usual")
+        client, seen = self.build(embedder, "usual", "odd", "usual")
 
         async def run() -> None:
             for _ in range(3):
                 await client.complete(REQUEST)
-                while client._drift._tasks:  # noqa: ASYNC110 (a few turns of the loop)
-                    await asyncio.sleep(0.001)
+                await idle(client._drift)
 
         asyncio.run(run())
         assert [observation.penalty for observation in seen] == [0.0] * 3
 
-    def test_loops_that_end_leave_nothing_behind(self, scripted: Any, ask: Any) -> None:
+    def test_loops_that_end_leave_nothing_behind(self) -> None:
         """A loop that is closed takes its tasks along."""
-        client, seen = self.build(scripted, vectors({"usual": [1.0, 0.0]}), "usual")
+        client, seen = self.build(vectors({"usual": [1.0, 0.0]}), "usual")
         for _ in range(3):
             ask(client)
         client.close()

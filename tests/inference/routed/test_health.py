@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, ProviderError, ProviderTimeoutError, RateLimitError
-from calibrant.inference.routed._health import Breaker
+from calibrant.inference.routed._health import Breaker, Turn
 
 DOWN = ProviderError("is down", provider="a", status=503, retryable=True)
 WRONG_KEY = ProviderError("wrong key", provider="a", status=401)
@@ -23,18 +23,21 @@ def limited(seconds: float | None) -> RateLimitError:
     return RateLimitError("slow down", provider="a", status=429, retryable=True, retry_after=seconds)
 
 
+def begun(breaker: Breaker, *, forced: bool = False) -> Turn:
+    """Return a call that may begin."""
+    turn = breaker.begin(forced=forced)
+    assert turn is not None
+    return turn
+
+
 def fail(breaker: Breaker, error: ProviderError = DOWN) -> None:
     """Make a call that fails."""
-    turn = breaker.begin()
-    assert turn is not None
-    breaker.failed(turn, error)
+    breaker.failed(begun(breaker), error)
 
 
 def succeed(breaker: Breaker) -> bool:
-    """Make a call that is answered; returns whether the provider is back with it."""
-    turn = breaker.begin()
-    assert turn is not None
-    return breaker.succeeded(turn)
+    """Make a call that is answered, and return True if the provider recovers with it."""
+    return breaker.succeeded(begun(breaker))
 
 
 def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker:
@@ -75,8 +78,7 @@ def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
     """While that is under way no other begins; afterwards all do."""
     breaker = left_out(clock)
     clock.tick(5)
-    probe = breaker.begin()
-    assert probe is not None
+    probe = begun(breaker)
     assert probe.probe
     assert not breaker.due
     assert breaker.begin() is None
@@ -105,8 +107,7 @@ def test_released_probes_make_room_for_another(clock: Any) -> None:
     """A cancelled call, or a request that was too long, neither brings it back nor prolongs the time."""
     breaker = left_out(clock)
     clock.tick(5)
-    probe = breaker.begin()
-    assert probe is not None
+    probe = begun(breaker)
     breaker.released(probe)
     assert breaker.due
     assert succeed(breaker)
@@ -115,18 +116,14 @@ def test_released_probes_make_room_for_another(clock: Any) -> None:
 def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
     """Neither does their failure double the time, nor does their answer bring the provider back."""
     breaker = Breaker(clock=clock)
-    turns = [breaker.begin() for _ in range(10)]
+    turns = [begun(breaker) for _ in range(10)]
     for turn in turns[:8]:
-        assert turn is not None
         breaker.failed(turn, DOWN)
     assert breaker.remaining == 5
-    assert turns[8] is not None
     assert not breaker.succeeded(turns[8])
     assert breaker.remaining == 5
     clock.tick(5)
-    probe = breaker.begin()
-    assert probe is not None
-    assert turns[9] is not None
+    probe = begun(breaker)
     breaker.failed(turns[9], DOWN)  # late, while the probe is under way
     assert breaker.begin() is None
     assert breaker.succeeded(probe)
@@ -151,9 +148,8 @@ def test_absurd_retry_after_counts_as_an_hour(clock: Any) -> None:
 def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
     """Whoever was under way brings the better news of how long."""
     breaker = Breaker(clock=clock)
-    turns = [breaker.begin() for _ in range(3)]
+    turns = [begun(breaker) for _ in range(3)]
     for turn, seconds, remaining in zip(turns, (10, 30, 20), (10, 30, 30), strict=True):
-        assert turn is not None
         breaker.failed(turn, limited(seconds))
         assert breaker.remaining == remaining
 
@@ -161,9 +157,8 @@ def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
 def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
     """Also where failures had left the provider out."""
     breaker = Breaker(clock=clock, allowed_failures=1)
-    turns = [breaker.begin() for _ in range(2)]
+    turns = [begun(breaker) for _ in range(2)]
     for turn, error in zip(turns, (DOWN, limited(30)), strict=True):
-        assert turn is not None
         breaker.failed(turn, error)
     assert breaker.named_seconds == 30
 
@@ -172,9 +167,7 @@ def test_released_forced_calls_leave_the_probe(clock: Any) -> None:
     """There is still one call that finds out."""
     breaker = left_out(clock)
     clock.tick(5)
-    probe, forced = breaker.begin(), breaker.begin(forced=True)
-    assert probe is not None
-    assert forced is not None
+    probe, forced = begun(breaker), begun(breaker, forced=True)
     breaker.released(forced)
     assert breaker.begin() is None
     breaker.released(probe)
@@ -208,19 +201,16 @@ def test_used_up_allowances_need_no_probe(clock: Any) -> None:
 def test_a_forced_call_takes_part(clock: Any) -> None:
     """Where nobody else is left its answer brings the provider back, and its failures prolong nothing."""
     breaker = left_out(clock)
-    forced = [breaker.begin(forced=True) for _ in range(3)]
+    forced = [begun(breaker, forced=True) for _ in range(3)]
     for turn in forced[:2]:
-        assert turn is not None
         breaker.failed(turn, DOWN)
     assert breaker.remaining == 5
     clock.now += 5
-    probe = breaker.begin()
-    assert probe is not None
+    probe = begun(breaker)
     assert probe.probe
     breaker.failed(probe, DOWN)
     assert breaker.remaining == 10
-    again = breaker.begin(forced=True)
-    assert again is not None
+    again = begun(breaker, forced=True)
     assert breaker.succeeded(again)
     assert breaker.admits
 
@@ -269,7 +259,6 @@ def test_a_provider_never_stays_left_out_for_ever(steps: list[str]) -> None:
         breaker.released(turn)
     now[0] += 300
     assert breaker.admits
-    turn = breaker.begin()
-    assert turn is not None
+    turn = begun(breaker)
     breaker.succeeded(turn)
     assert all(breaker.begin() is not None for _ in itertools.repeat(None, 3))

@@ -10,23 +10,15 @@ import pytest
 
 from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError, RateLimitError
 from calibrant.inference import Provider, RoutedClient
-
-REQUEST = CompletionRequest(messages=({"role": "user", "content": "what purrs?"},))
-
-
-def down(name: str = "a", **options: Any) -> ProviderError:
-    """Return a passing failure."""
-    return ProviderError("is down", provider=name, **({"status": 503, "retryable": True} | options))
+from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
 
 
 class TestComingBack:
     """A provider that was left out is taken back."""
 
-    def test_learning_strategies_probe_first_once(
-        self, scripted: Any, ask: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_learning_strategies_probe_first_once(self, clock: Any) -> None:
         """Whatever the order says, as the strategy may never ask it again by itself."""
-        a, b = scripted("a"), scripted(down("b"), "b is back")
+        a, b = Scripted("a"), Scripted(down("b"), "b is back")
         a.script = [down("a"), "a"]
         client, router = routed(a, b, clock=clock, allowed_failures=1)
         with pytest.raises(ProviderError):
@@ -37,11 +29,9 @@ class TestComingBack:
         assert ask(client) == "a"
         assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
 
-    def test_failed_probes_do_not_fail_requests(
-        self, scripted: Any, ask: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_failed_probes_do_not_fail_requests(self, clock: Any) -> None:
         """Another provider answers, and the next probe is twice as far away."""
-        a, b = scripted(down("a")), scripted("b")
+        a, b = Scripted(down("a")), Scripted("b")
         client, _ = routed(a, b, clock=clock, allowed_failures=1, cooldown_seconds=1.0)
         asked = []
         for _ in range(9):
@@ -51,9 +41,9 @@ class TestComingBack:
             clock.tick(1.0)
         assert asked == [1, 1, 0, 1, 0, 0, 0, 1, 0]
 
-    def test_declared_orders_probe_in_turn(self, scripted: Any, ask: Any, clock: Any, routed: Any) -> None:
+    def test_declared_orders_probe_in_turn(self, clock: Any) -> None:
         """The first one at once; a fallback only when it is needed."""
-        a, b = scripted("a"), scripted(down("b"), "b is back")
+        a, b = Scripted("a"), Scripted(down("b"), "b is back")
         a.script = [down("a"), "a is back", "a", down("a")]
         client, _ = routed(a, b, clock=clock, kind="declared", allowed_failures=1)
         with pytest.raises(ProviderError):
@@ -64,7 +54,7 @@ class TestComingBack:
         assert b.calls == 1
         assert ask(client) == "b is back"
 
-    def test_exactly_one_of_many_requests_finds_out(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_exactly_one_of_many_requests_finds_out(self, clock: Any) -> None:
         """The others go where they went before."""
         gate = asyncio.Event()
 
@@ -72,7 +62,7 @@ class TestComingBack:
             await gate.wait()
             return "a is back"
 
-        a, b = scripted(down("a"), slow), scripted("b")
+        a, b = Scripted(down("a"), slow), Scripted("b")
         client, _ = routed(a, b, clock=clock, allowed_failures=1)
 
         async def many() -> None:
@@ -87,14 +77,9 @@ class TestComingBack:
 
         asyncio.run(many())
 
-    def test_a_cancelled_probe_makes_room_for_another(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_a_cancelled_probe_makes_room_for_another(self, clock: Any) -> None:
         """Otherwise the provider would be lost."""
-
-        async def hang(_request: CompletionRequest) -> str:
-            await asyncio.sleep(60)
-            return "never"
-
-        a, b = scripted(down("a"), hang, "a is back"), scripted("b")
+        a, b = Scripted(down("a"), hang, "a is back"), Scripted("b")
         client, router = routed(a, b, clock=clock, allowed_failures=1)
 
         async def run() -> Any:
@@ -116,21 +101,17 @@ class TestComingBack:
         ]
         assert client.stats()["a"].in_flight == 0
 
-    def test_too_long_probes_make_room_for_another(
-        self, scripted: Any, ask: Any, clock: Any, routed: Any
-    ) -> None:
+    def test_too_long_probes_make_room_for_another(self, clock: Any) -> None:
         """It says nothing about whether the provider is back."""
         long = ContextLengthError("too long", provider="a")
-        client, router = routed(
-            scripted(down("a"), long, "a is back"), scripted("b"), clock=clock, allowed_failures=1
-        )
+        client, router = routed(Scripted(down("a"), long, "a is back"), "b", clock=clock, allowed_failures=1)
         assert ask(client) == "b"
         clock.tick(5.0)
         assert ask(client) == "b"
         assert ask(client) == "a is back"
         assert router.seen[-1].recovered
 
-    def test_probes_without_place_make_room(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_probes_without_place_make_room(self, clock: Any) -> None:
         """Calls from before may still hold all places when the time is over."""
         gate = asyncio.Event()
 
@@ -138,7 +119,7 @@ class TestComingBack:
             await gate.wait()
             return "a, slowly"
 
-        a, b = scripted(slow, down("a"), "a is back"), scripted("b")
+        a, b = Scripted(slow, down("a"), "a is back"), Scripted("b")
         client, _ = routed(Provider("a", a, concurrency=2), b, clock=clock, allowed_failures=1)
 
         async def run() -> None:
@@ -157,15 +138,13 @@ class TestComingBack:
         asyncio.run(run())
         assert client.stats()["a"].cooling_seconds == 0.0
 
-    def test_used_up_allowance_stays_inside(
-        self, scripted: Any, ask: Any, clock: Any, answered: Any, routed: Any
-    ) -> None:
+    def test_used_up_allowance_stays_inside(self, clock: Any) -> None:
         """It is one provider's own: the caller would stop asking the others too."""
         headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
         spent = answered("a", cost=0.5) | {
             "_hidden_params": {"additional_headers": headers, "response_cost": 0.5}
         }
-        a, b = scripted(spent, "a again"), scripted("b")
+        a, b = Scripted(spent, "a again"), Scripted("b")
         client, _ = routed(a, b, clock=clock)
         found: Any = asyncio.run(client.complete(REQUEST))
         assert isinstance(found, Completion)
@@ -183,25 +162,25 @@ class TestConcurrency:
         """Ask so often at once."""
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(count)))
 
-    def slow(self, scripted: Any, text: str) -> Any:
+    def slow(self, text: str) -> Any:
         """Return a client that takes a few turns of the loop."""
 
         async def answer(_request: CompletionRequest) -> str:
             await asyncio.sleep(0.005)
             return text
 
-        return scripted(answer)
+        return Scripted(answer)
 
-    def test_a_declared_order_waits_for_a_full_provider(self, scripted: Any, routed: Any) -> None:
+    def test_a_declared_order_waits_for_a_full_provider(self) -> None:
         """Overflow would cost money that the order is there to save."""
-        a, b = self.slow(scripted, "a"), self.slow(scripted, "b")
+        a, b = self.slow("a"), self.slow("b")
         client, _ = routed(Provider("a", a, concurrency=2), b, kind="declared")
         asyncio.run(self.together(client, 8))
         assert (a.calls, a.most_in_flight, b.calls) == (8, 2, 0)
 
-    def test_learning_strategies_skip_full_providers(self, scripted: Any, routed: Any) -> None:
+    def test_learning_strategies_skip_full_providers(self) -> None:
         """Where all are full, the first one is waited for; only who is asked is learnt from."""
-        a, b = self.slow(scripted, "a"), self.slow(scripted, "b")
+        a, b = self.slow("a"), self.slow("b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
         asyncio.run(self.together(client, 9))
         assert (a.most_in_flight, b.most_in_flight) == (2, 3)
@@ -209,47 +188,56 @@ class TestConcurrency:
         assert b.calls == 3
         assert len(router.seen) == 9
 
-    def test_waiting_is_no_part_of_the_latency(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_full_providers_are_fallbacks_too(self) -> None:
+        """A request that waits for a full provider, which then fails, goes on to the next full one."""
+
+        async def fails(_request: CompletionRequest) -> ProviderError:
+            await asyncio.sleep(0.002)
+            return down("a")
+
+        b = self.slow("b")
+        client, _ = routed(
+            Provider("a", Scripted(fails), concurrency=1),
+            Provider("b", b, concurrency=1),
+            allowed_failures=100,
+        )
+        asyncio.run(self.together(client, 6))
+        assert b.calls == 6
+
+    def test_waiting_is_no_part_of_the_latency(self, clock: Any) -> None:
         """A full provider is not a slow one."""
-        a = scripted("a", clock=clock, seconds=1.0)
+        a = Scripted("a", clock=clock, seconds=1.0)
         client, router = routed(Provider("a", a, concurrency=1), clock=clock, kind="declared")
         asyncio.run(self.together(client, 5))
         assert [seen.latency_seconds for seen in router.seen] == [1.0] * 5
 
     @pytest.mark.parametrize(("own", "most"), [({}, 2), ({"concurrency": 3}, 3)])
-    def test_engines_get_no_more_calls_than_slots(
-        self, scripted: Any, clock: Any, routed: Any, own: dict[str, int], most: int
-    ) -> None:
+    def test_engines_get_no_more_calls_than_slots(self, clock: Any, own: dict[str, int], most: int) -> None:
         """The rest would queue inside it, and their waiting would be its latency; the user's word comes first."""
-        engine = scripted("a", clock=clock, seconds=1.0)
+        engine = Scripted("a", clock=clock, seconds=1.0)
         engine.n_parallel = 2
         client, router = routed(Provider("a", engine, **own), clock=clock, kind="declared")
         asyncio.run(self.together(client, 7))
         assert engine.most_in_flight == most
         assert max(seen.latency_seconds for seen in router.seen) <= most
 
-    def test_waiting_calls_leave_a_failed_provider(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_waiting_calls_leave_a_failed_provider(self, clock: Any) -> None:
         """It is left out by then, and asking it would be in vain."""
 
         async def fails(_request: CompletionRequest) -> ProviderError:
             await asyncio.sleep(0.002)
             return down("a")
 
-        a, b = scripted(fails), scripted("b")
+        a, b = Scripted(fails), Scripted("b")
         client, _ = routed(
             Provider("a", a, concurrency=1), b, kind="declared", allowed_failures=2, clock=clock
         )
         asyncio.run(self.together(client, 6))
         assert (a.calls, b.calls) == (2, 6)
 
-    def test_cancelled_requests_free_their_places(self, scripted: Any, routed: Any) -> None:
+    def test_cancelled_requests_free_their_places(self) -> None:
         """Those under way and those that wait."""
-
-        async def hang(_request: CompletionRequest) -> str:
-            await asyncio.sleep(60)
-            return "never"
-
-        a = scripted(hang, hang, "free")
+        a = Scripted(hang, hang, "free")
         client, router = routed(Provider("a", a, concurrency=2), kind="declared")
 
         async def run() -> None:
@@ -265,7 +253,7 @@ class TestConcurrency:
         assert len(router.seen) == 3
         assert client.stats()["a"].in_flight == 0
 
-    def test_giving_up_waiting_is_no_recovery(self, scripted: Any, clock: Any, routed: Any) -> None:
+    def test_giving_up_waiting_is_no_recovery(self, clock: Any) -> None:
         """It is not asked, so its places stay as few as its overload left."""
         release = asyncio.Event()
 
@@ -273,9 +261,9 @@ class TestConcurrency:
             await release.wait()
             return RateLimitError("too fast", provider="a", status=429, retryable=True)
 
-        a = scripted(overloaded)
+        a = Scripted(overloaded)
         client, _ = routed(
-            Provider("a", a, concurrency=4), scripted("b"), kind="declared", allowed_failures=1, clock=clock
+            Provider("a", a, concurrency=4), "b", kind="declared", allowed_failures=1, clock=clock
         )
 
         async def run() -> None:
@@ -288,10 +276,10 @@ class TestConcurrency:
         assert a.calls == 4
         assert client._members["a"]._gate.allowed == 2.0
 
-    def test_threads_with_loops_of_their_own_share_it(self, scripted: Any, routed: Any) -> None:
+    def test_threads_with_loops_of_their_own_share_it(self) -> None:
         """No place and no observation is lost."""
-        a = self.slow(scripted, "a")
-        client, router = routed(Provider("a", a, concurrency=3), self.slow(scripted, "b"), kind="declared")
+        a = self.slow("a")
+        client, router = routed(Provider("a", a, concurrency=3), self.slow("b"), kind="declared")
         threads = [threading.Thread(target=lambda: asyncio.run(self.together(client, 20))) for _ in range(4)]
         for thread in threads:
             thread.start()

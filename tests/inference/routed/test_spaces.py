@@ -18,6 +18,7 @@ from calibrant.inference.doctor._records import refuse_misleading
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
+from routed_answers import Scripted, answered, routed
 
 LABELS = ("cat", "dog")
 TEXTS = [f"{number} {sound}" for number in range(10) for sound in ("purr", "bark")]
@@ -41,7 +42,7 @@ def fakes(**options: Any) -> tuple[FakeClient, FakeClient]:
 
 
 @pytest.fixture
-def by_turns(routed: Any) -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
+def by_turns() -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
     """Return what makes a client of both that asks them by turns, which they are told by the text's number."""
 
     def made(**options: Any) -> tuple[RoutedClient, FakeClient, FakeClient]:
@@ -103,12 +104,12 @@ def test_cached_rows_keep_their_space(by_turns: Any) -> None:
     assert len(masked.requests) + len(raw.requests) == calls
 
 
-def test_spaces_are_part_of_the_identity(scripted: Any, routed: Any) -> None:
+def test_spaces_are_part_of_the_identity() -> None:
     """Who reports what is part of the client's identity, where they differ."""
 
     def identity(*found: LogprobSpace) -> str:
         client, _ = routed(
-            *(Provider(name, scripted(), space=space) for name, space in zip("ab", found, strict=True))
+            *(Provider(name, Scripted(), space=space) for name, space in zip("ab", found, strict=True))
         )
         return str(client.endpoint)
 
@@ -126,7 +127,7 @@ def test_samples_are_counted_as_ever(by_turns: Any) -> None:
     assert found.distribution.probabilities.tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_who_has_no_evidence_is_asked_once(routed: Any) -> None:
+def test_who_has_no_evidence_is_asked_once() -> None:
     """Others' log-probabilities do not make its lack of them a fault that another call might mend."""
     masked, _ = fakes()
     plain = FakeClient(LABELS, lambda _text: fake_response("cat", top_logprobs=0), space="none", name="n")
@@ -138,7 +139,7 @@ def test_who_has_no_evidence_is_asked_once(routed: Any) -> None:
     assert spaces(found) == [MASKED, None] * 5
 
 
-def test_silent_models_are_known_by_name(routed: Any) -> None:
+def test_silent_models_are_known_by_name() -> None:
     """Of providers of one space, too: the first row is asked again, further ones are not."""
 
     def silent(_text: str) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def test_silent_models_are_known_by_name(routed: Any) -> None:
     assert without == "cc--c-c-c"
 
 
-def test_silence_of_one_model_is_its_own(routed: Any) -> None:
+def test_silence_of_one_model_is_its_own() -> None:
     """Each is given a second chance within a row, once."""
 
     def silent(name: str) -> FakeClient:
@@ -188,7 +189,7 @@ def answers(client: RoutedClient, **options: Any) -> Any:
     return asyncio.run(client.complete(CompletionRequest(messages=messages, options=options)))
 
 
-def test_equal_spaces_keep_the_response(routed: Any) -> None:
+def test_equal_spaces_keep_the_response() -> None:
     """Or where it offers tools, whose calls a completion cannot hold."""
     masked, raw = fakes()
     alike, _ = routed(Provider("a", masked, space="raw"), raw)
@@ -207,7 +208,7 @@ def test_the_word_of_the_user_comes_first(by_turns: Any) -> None:
     assert spaces(found) == [RAW] * 20
 
 
-def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any, routed: Any) -> None:
+def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any) -> None:
     """Also where the outer one has no other provider."""
     inner, *_ = by_turns()
     outer, _ = routed(inner)
@@ -217,9 +218,9 @@ def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any, rout
     assert spaces(classifier(beside).classify_many(TEXTS)) == [MASKED, RAW] * 10
 
 
-def test_best_answer_keeps_its_own_space(scripted: Any) -> None:
+def test_best_answer_keeps_its_own_space() -> None:
     """Not what those of the last one asked are."""
-    first, second = scripted("A whole and sensible answer."), scripted("")
+    first, second = Scripted("A whole and sensible answer."), Scripted("")
     second.space = RAW
     router = CascadeRouter(["a", "b"], cost_tiers=["a", "b"], quality_threshold=1.0)
     client = RoutedClient(
@@ -240,7 +241,7 @@ class TestWhatIsPaid:
     """A declared price counts where an answer names none."""
 
     @pytest.mark.parametrize(("declared", "total"), [(0.25, 5.0), (0.0, 0.0)])
-    def test_a_runs_own_total_holds_it(self, routed: Any, declared: float, total: float) -> None:
+    def test_a_runs_own_total_holds_it(self, declared: float, total: float) -> None:
         """Nothing, where nothing is paid, is a price too."""
         client, _ = routed(Provider("a", fakes()[0], cost=declared))
         asking = classifier(client)
@@ -250,7 +251,7 @@ class TestWhatIsPaid:
         assert {row.usage.cost for row in found} == {declared}
         assert client.stats()["a"].cost == pytest.approx(total)
 
-    def test_unpriced_responses_count_as_unpriced(self, routed: Any) -> None:
+    def test_unpriced_responses_count_as_unpriced(self) -> None:
         """As it came."""
         client, _ = routed(fakes()[0])
         asking = classifier(client)
@@ -258,26 +259,24 @@ class TestWhatIsPaid:
         assert (asking.meter.cost, asking.meter.unpriced) == (0.0, 20)
 
     @pytest.mark.parametrize("reported", [-1.0, float("nan"), float("inf")])
-    def test_a_price_that_cannot_be_true_is_none(
-        self, scripted: Any, answered: Any, routed: Any, reported: float
-    ) -> None:
+    def test_a_price_that_cannot_be_true_is_none(self, reported: float) -> None:
         """The declared one counts, if there is one."""
         for declared in (None, 0.5):
-            client, router = routed(Provider("a", scripted(answered("yes", cost=reported)), cost=declared))
+            client, router = routed(Provider("a", Scripted(answered("yes", cost=reported)), cost=declared))
             assert read_completion(answers(client)).usage.cost == declared
             assert router.seen[0].cost == declared
 
-    def test_a_reported_price_comes_first(self, scripted: Any, answered: Any, routed: Any) -> None:
+    def test_a_reported_price_comes_first(self) -> None:
         """Also where it is nothing."""
-        client, _ = routed(Provider("a", scripted(answered("yes", cost=0.0)), cost=0.5))
+        client, _ = routed(Provider("a", Scripted(answered("yes", cost=0.0)), cost=0.5))
         assert read_completion(answers(client)).usage.cost == 0.0
 
-    def test_a_provider_that_helps_costs_what_it_costs(self, scripted: Any, answered: Any) -> None:
+    def test_a_provider_that_helps_costs_what_it_costs(self) -> None:
         """A stranger's replies have no price of which one knows."""
         small, big, stranger = (
-            scripted(answered('{"tier": "complex"}')),
-            scripted("an answer"),
-            scripted("{}"),
+            Scripted(answered('{"tier": "complex"}')),
+            Scripted("an answer"),
+            Scripted("{}"),
         )
         for helper, cost in ((small, 2.5), (stranger, 2.0)):
             router = TriageRouter(["a", "b"], tiers={"simple": "b", "complex": "b"})

@@ -20,11 +20,7 @@ from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
 from calibrant.testing import FakeClient, MemoryJournal
-
-
-def down(name: str = "a", **options: Any) -> ProviderError:
-    """Return a passing failure."""
-    return ProviderError("is down", provider=name, **({"status": 503, "retryable": True} | options))
+from routed_answers import Scripted, ask, down, providers, routed
 
 
 class TestWhereverAClientIs:
@@ -33,7 +29,7 @@ class TestWhereverAClientIs:
     LABELS = ("cat", "dog")
 
     @pytest.fixture
-    def pair(self, routed: Any) -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
+    def pair(self) -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
         """Return what makes a routed client whose first provider is down for good."""
 
         def made(**options: Any) -> tuple[RoutedClient, FakeClient, FakeClient]:
@@ -62,15 +58,6 @@ class TestWhereverAClientIs:
         assert [row.confidence for row in found] == [row.confidence for row in alone]
         assert len(dead.requests) < 20
 
-    def test_samples_go_through_it(self, pair: Any) -> None:
-        """Every sample is a request of its own."""
-        client, _, alive = pair()
-        sampled = Classifier(
-            model=client, labels=self.LABELS, field="category", scoring="sampled", samples=4
-        ).classify("a purr")
-        assert (sampled.label, sampled.attempts) == ("cat", 4)
-        assert {request.options["temperature"] for request in alive.requests} == {1.0}
-
     def test_stored_predictions_stay_valid_whatever_was_learnt(self, pair: Any) -> None:
         """The key depends on who the providers are, and changes with their addresses and options alone."""
         client, _, alive = pair()
@@ -84,11 +71,11 @@ class TestWhereverAClientIs:
         assert [row.attempts for row in second] == [0, 0]
         assert len(alive.requests) == calls
 
-    def test_its_identity_holds_what_can_change_an_answer(self, scripted: Any, routed: Any) -> None:
+    def test_its_identity_holds_what_can_change_an_answer(self) -> None:
         """Models, addresses and options, without credentials; not concurrency or price."""
 
         def identity(name: str = "gpt", address: str = "http://a/v1", **options: Any) -> tuple[str, str]:
-            inner = scripted(name=name)
+            inner = Scripted(name=name)
             inner.endpoint = address
             client, _ = routed(Provider("a", inner, **options))
             return client.name, client.endpoint
@@ -117,7 +104,7 @@ class TestWhereverAClientIs:
         assert (unsure.label, len(unsure.steps)) == ("dog", 2)
         assert len(alive.requests) == 2
 
-    def test_rows_fail_when_all_providers_fail(self, routed: Any) -> None:
+    def test_rows_fail_when_all_providers_fail(self) -> None:
         """Retried as its policy says, and systemic faults end the run as ever."""
         passing, _ = routed(*(FakeClient(self.LABELS, lambda _text: down("x")) for _ in range(2)))
         retry = RetryPolicy(attempts=3, initial_seconds=0.0)
@@ -130,7 +117,7 @@ class TestWhereverAClientIs:
             Classifier(model=systemic, labels=self.LABELS, field="category").classify_many(["a"] * 5)
         assert caught.value.systemic
 
-    def test_a_deadline_around_it_cancels_and_frees(self, routed: Any) -> None:
+    def test_a_deadline_around_it_cancels_and_frees(self) -> None:
         """Nothing is learnt from who was given up on."""
         slow = FakeClient(self.LABELS, lambda _text: "cat", latency=30.0)
         client, router = routed(Provider("a", slow, concurrency=1))
@@ -162,102 +149,78 @@ class TestWhereverAClientIs:
 class TestPuttingItTogether:
     """What does not fit is refused before any call."""
 
-    def test_there_must_be_providers_each_once(self, scripted: Any) -> None:
-        """None, doubles and what is no provider."""
-        router = FixedRouter(["a"])
-        with pytest.raises(ConfigurationError, match="at least one provider"):
-            RoutedClient([], router=router)
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (routed, "at least one provider"),
+            (lambda: RoutedClient([Scripted()], router=FixedRouter(["a"])), "Expected a Provider"),
+            (
+                lambda: RoutedClient(providers("an answer"), router=FixedRouter(["b"])),
+                "a router of the providers a",
+            ),
+            (lambda: Provider("a", "gpt-4.1-mini"), "open_client"),  # type: ignore[arg-type]
+            (lambda: routed("an answer", call_seconds=0.0), "call_seconds"),
+            (lambda: routed("an answer", helper_seconds=-1.0), "helper_seconds"),
+            (lambda: routed("an answer", allowed_failures=0), "allowed_failures"),
+            (lambda: routed("an answer", cooldown_seconds=0), "cooldown_seconds"),
+            (lambda: Provider(" ", Scripted()), "name of a provider"),
+            (lambda: Provider("a", Scripted(), concurrency=0), "concurrency"),
+            (lambda: Provider("a", Scripted(), context_window=1.5), "context_window"),  # type: ignore[arg-type]
+            (lambda: Provider("a", Scripted(), cost=-1.0), "cost"),
+            (lambda: Provider("a", Scripted(), options=["seed"]), "options"),  # type: ignore[arg-type]
+            (lambda: Provider("a", Scripted(), space="odd"), "odd"),
+        ],
+    )
+    def test_wrong_parts_are_refused(self, make: Callable[[], object], message: str) -> None:
+        """The error names the part."""
+        with pytest.raises(ConfigurationError, match=message):
+            make()
+
+    def test_provider_order_may_differ(self) -> None:
+        """A router of other names raises ConfigurationError; their order is free."""
+        RoutedClient(providers("an answer", "an answer"), router=FixedRouter(["b", "a"]))
+        twice = [Provider("a", Scripted()), Provider("a", Scripted())]
         with pytest.raises(ConfigurationError, match="a more than once"):
-            RoutedClient([Provider("a", scripted()), Provider("a", scripted())], router=router)
-        with pytest.raises(ConfigurationError, match="Expected a Provider"):
-            RoutedClient([scripted()], router=router)
+            RoutedClient(twice, router=FixedRouter(["a"]))
 
-    @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], ["a", "c"]], ids=str)
-    def test_the_router_must_know_the_same_names(self, scripted: Any, names: list[str]) -> None:
-        """No more and no fewer; their order may differ."""
-        providers = [Provider("a", scripted()), Provider("b", scripted())]
-        RoutedClient(providers, router=FixedRouter(["b", "a"]))
-        with pytest.raises(ConfigurationError, match="a router of the providers a, b, got one of"):
-            RoutedClient(providers, router=FixedRouter(names))
-
-    def test_a_router_must_name_somebody(self, scripted: Any, ask: Any, routed: Any) -> None:
+    def test_a_router_must_name_somebody(self) -> None:
         """And nobody else."""
-        client, router = routed(scripted())
+        client, router = routed("an answer")
         for order, told in (([], "to order a, got none"), (["b"], "to order a, got 'b'")):
             router.order = lambda _request=None, order=order: order
             with pytest.raises(ConfigurationError, match=told):
                 ask(client)
 
-    def test_keys_among_the_options_are_not_shown(self, scripted: Any) -> None:
+    def test_keys_among_the_options_are_not_shown(self) -> None:
         """In a traceback or a log."""
-        assert "sk-1" not in repr(Provider("a", scripted(), options={"api_key": "sk-1"}))
+        assert "sk-1" not in repr(Provider("a", Scripted(), options={"api_key": "sk-1"}))
 
-    def test_its_space_is_that_of_all_providers(self, scripted: Any, routed: Any) -> None:
+    def test_its_space_is_that_of_all_providers(self) -> None:
         """Or mixed; a client's own claim can be corrected."""
-        raw = scripted()
+        raw = Scripted()
         raw.space = LogprobSpace.RAW
-        client, _ = routed(scripted(), raw)
+        client, _ = routed("an answer", raw)
         assert client.space is LogprobSpace.MIXED
-        client, _ = routed(scripted(), Provider("b", raw, space="masked"))
+        client, _ = routed("an answer", Provider("b", raw, space="masked"))
         assert client.space is LogprobSpace.MASKED
         client, _ = routed(raw)
         assert client.space is LogprobSpace.RAW
-
-    @pytest.mark.parametrize(
-        ("options", "told"),
-        [
-            ({"concurrency": 0}, "concurrency"),
-            ({"context_window": 1.5}, "context_window"),
-            ({"cost": -1.0}, "cost"),
-            ({"options": ["seed"]}, "options"),
-            ({"space": "odd"}, "odd"),
-        ],
-        ids=str,
-    )
-    def test_a_provider_says_what_is_wrong_with_it(self, scripted: Any, options: Any, told: str) -> None:
-        """With its value."""
-        with pytest.raises(ConfigurationError, match=told):
-            Provider("a", scripted(), **options)
-
-    def test_a_provider_needs_a_name_and_a_client(self, scripted: Any) -> None:
-        """A model's name is no client."""
-        with pytest.raises(ConfigurationError, match="name of a provider"):
-            Provider(" ", scripted())
-        with pytest.raises(ConfigurationError, match="open_client"):
-            Provider("a", "gpt-4.1-mini")  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"call_seconds": 0.0},
-            {"helper_seconds": -1.0},
-            {"allowed_failures": 0},
-            {"cooldown_seconds": 0},
-        ],
-        ids=str,
-    )
-    def test_numbers_out_of_range_are_refused(
-        self, scripted: Any, options: dict[str, Any], routed: Any
-    ) -> None:
-        """And what would have no effect."""
-        with pytest.raises(ConfigurationError, match=next(iter(options))):
-            routed(scripted(), **options)
 
 
 class TestClosing:
     """Who opened something closes it."""
 
-    def test_only_owned_clients_are_closed(self, scripted: Any, routed: Any) -> None:
+    def test_only_owned_clients_are_closed(self) -> None:
         """Each once, even if two providers share one."""
-        shared = scripted()
+        shared = Scripted()
         for owned, times in ((False, 0), (True, 1)):
             client, _ = routed(shared, shared, owned=owned)
             client.close()
             assert shared.closed == times
 
-    def test_everything_is_closed_whatever_one_of_them_raises(self, scripted: Any, routed: Any) -> None:
+    def test_everything_is_closed_whatever_one_of_them_raises(self) -> None:
         """The error is not lost."""
-        bad, good = scripted(), scripted()
+        bad, good = Scripted(), Scripted()
 
         def fail() -> None:
             raise CalibrantError("cannot close")
@@ -268,7 +231,7 @@ class TestClosing:
             client.close()
         assert good.closed == 1
 
-    def test_a_shared_router_is_closed_with_it(self, scripted: Any, ask: Any) -> None:
+    def test_a_shared_router_is_closed_with_it(self) -> None:
         """So that what was learnt is written."""
 
         class State:
@@ -297,7 +260,7 @@ class TestClosing:
         state = State()
         router = SharedRouter(ThompsonRouter(["a"], rng=0), state)
         assert isinstance(router, Router)
-        client = RoutedClient([Provider("a", scripted("yes"))], router=router)
+        client = RoutedClient([Provider("a", Scripted("yes"))], router=router)
         for _ in range(3):
             ask(client)
         client.close()

@@ -82,12 +82,12 @@ class ScoredText(NamedTuple):
     ----------
     distribution : LabelDistribution
         Over the labels, as far as one token tells them apart, or as a whole.
-    top : tuple of (bytes, float) or None
-        Reported next tokens; None where whole labels were scored.
+    is_whole : bool
+        True if whole labels were scored, False for next tokens.
     """
 
     distribution: LabelDistribution
-    top: tuple[tuple[bytes, float], ...] | None = None
+    is_whole: bool
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ class Evidence:
     alternatives : Alternatives
         Number that comes with a token.
     scored : sequence of ScoredText, FailedCall or None
-        The texts scored exactly; None where the client cannot be asked that way.
+        The texts scored exactly, or the sentence on why they are not; None where the client cannot be asked that way.
     continued : str or FailedCall
         Text that followed an answer that was begun.
     drawn : sequence of (str or FailedCall)
@@ -174,20 +174,10 @@ class Evidence:
         off_topic = isinstance(self.off_topic, TopicReading) and self.off_topic.opening is not None
         return LogprobSpace.MASKED if off_topic else None
 
-    @cached_property
-    def exact_fault(self) -> str:
-        """Fault in the units of exact scores; empty without one."""
-        if self.scored is None or isinstance(self.scored, FailedCall):
-            return ""
-        listed = [Token(b"", 0.0, one.top) for one in self.scored if one.top is not None]
-        return next(filter(None, (unit_fault((token,)) for token in listed)), "")
-
-    @cached_property
+    @property
     def exact_scores(self) -> Sequence[ScoredText]:
         """Texts with exact scores; empty if exact scoring fails."""
-        if self.scored is None or isinstance(self.scored, FailedCall) or self.exact_fault:
-            return ()
-        return self.scored if all(one.distribution.emitted for one in self.scored) else ()
+        return () if self.scored is None or isinstance(self.scored, FailedCall) else self.scored
 
     @cached_property
     def label_mass(self) -> float | None:
@@ -234,14 +224,21 @@ class ExaminationCalls:
         self._options = {**options, **temperature}
         self._on_call = on_call
 
-    async def classify(self, messages: tuple[Message, ...], *, top: int) -> TopicReading | FailedCall:
+    async def classify(self, number: int, *, top: int) -> TopicReading | FailedCall:
         """Ask a question of the built-in task under its schema."""
-        answer = await self._complete(messages, response_format=task.SCHEMA, top_logprobs=top)
+        request = CompletionRequest(
+            messages=task.QUESTIONS[number],
+            response_format=task.SCHEMA,
+            top_logprobs=top,
+            options=self._options,
+        )
+        answer = await self.make(lambda: self.client.complete(request))
         return answer if isinstance(answer, FailedCall) else read_topic(answer)
 
     async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
         """Return the text of an answer without a schema."""
-        answer = await self._complete(messages, extra=options)
+        request = CompletionRequest(messages=messages, top_logprobs=0, options={**self._options, **options})
+        answer = await self.make(lambda: self.client.complete(request))
         if isinstance(answer, FailedCall):
             return answer
         try:
@@ -278,22 +275,6 @@ class ExaminationCalls:
         self.seconds.append(time.perf_counter() - start)
         return answer
 
-    async def _complete(
-        self,
-        messages: tuple[Message, ...],
-        *,
-        response_format: Mapping[str, Any] | None = None,
-        top_logprobs: int = 0,
-        extra: Mapping[str, Any] | None = None,
-    ) -> object | FailedCall:
-        request = CompletionRequest(
-            messages=messages,
-            response_format=response_format,
-            top_logprobs=top_logprobs,
-            options={**self._options, **(extra or {})},
-        )
-        return await self.make(lambda: self.client.complete(request))
-
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     """Collect the evidence with at most 17 calls.
@@ -308,13 +289,12 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     evidence.refused_logprobs, evidence.refused_schema = (*refused, "", "")[:2]
     top = 0 if refused else _FIRST_TOP
     if isinstance(first, TopicReading):
-        evidence.repeats = [first, *[await _classify(calls, 0, top) for _ in range(_REPEATS - 1)]]
+        evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
         if top:
             evidence.alternatives = await _alternatives(calls, first)
             top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
-        others = [await _classify(calls, number, top) for number in range(1, len(task.TEXTS))]
-        evidence.answers = [first, *others]
-        evidence.off_topic = await calls.classify(task.OFF_TOPIC, top=top)
+        others = [await calls.classify(number, top=top) for number in range(1, len(task.QUESTIONS))]
+        evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
     evidence.scored = await _score(calls)
     evidence.continued = await calls.text(task.COUNTING, {"max_tokens": 8})
     sampling = {"temperature": 1, "seed": _SEED, "max_tokens": 32}
@@ -332,15 +312,11 @@ async def _begin(calls: ExaminationCalls) -> tuple[TopicReading | FailedCall, li
     refused: list[str] = []
     answer: TopicReading | FailedCall = FailedCall("")
     for top in (_FIRST_TOP, 0):
-        answer = await _classify(calls, 0, top)
+        answer = await calls.classify(0, top=top)
         if isinstance(answer, TopicReading):
             break
         refused.append(answer.reason)
     return answer, refused
-
-
-async def _classify(calls: ExaminationCalls, number: int, top: int) -> TopicReading | FailedCall:
-    return await calls.classify(task.question(task.TEXTS[number][0]), top=top)
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:
@@ -350,7 +326,7 @@ async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alterna
     for wanted in _MORE_TOP:
         if wanted <= best.came:
             continue
-        more = await _classify(calls, 0, wanted)
+        more = await calls.classify(0, top=wanted)
         if isinstance(more, FailedCall):
             return best._replace(refused=(wanted, more.reason))
         came = _listed(more)
@@ -374,25 +350,31 @@ async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | Non
     scored: list[ScoredText] = []
     try:
         await client.check_labels(constraint.values)
-        for text, _ in task.TEXTS:
-            one = await _score_text(calls, client, constraint, text)
+        for messages in task.QUESTIONS[: len(task.TEXTS)]:
+            one = await _score_text(calls, client, constraint, messages)
             if isinstance(one, FailedCall):
-                return FailedCall(one.reason, optional)
+                return _unscored(one.reason, optional=optional)
             scored.append(one)
     except (ProviderError, ConfigurationError) as error:
-        return FailedCall(str(error), optional)
+        return _unscored(str(error), optional=optional)
+    if not all(one.distribution.emitted for one in scored):
+        return FailedCall("No label is among the tokens the model would write next.")
     return scored
 
 
+def _unscored(reason: str, *, optional: bool) -> FailedCall:
+    return FailedCall(f"{'Not possible' if optional else 'It fails'}: {reason}", optional)
+
+
 async def _score_text(
-    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, text: str
+    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, messages: tuple[Message, ...]
 ) -> ScoredText | FailedCall:
-    async with client.continuing(CompletionRequest(messages=task.question(text), top_logprobs=0)) as row:
+    async with client.continuing(CompletionRequest(messages=messages, top_logprobs=0)) as row:
         if isinstance(row, LabelContinuation):
             whole = await calls.make(lambda: row.label_logprobs(constraint.prefix, constraint.values))
             if isinstance(whole, FailedCall):
                 return whole
-            return ScoredText(whole_label_distribution(task.LABELS, whole.logprobs))
+            return ScoredText(whole_label_distribution(task.LABELS, whole.logprobs), is_whole=True)
         reported = await calls.make(lambda: row.next_tokens(constraint.prefix))
     if isinstance(reported, FailedCall):
         return reported
@@ -402,4 +384,4 @@ async def _score_text(
     except LogprobsUnavailableError as error:
         fault = unit_fault((Token(b"", 0.0, reported.top),))
         return FailedCall(f"{error} ({fault})" if fault else str(error))
-    return ScoredText(walk.distribution(), reported.top)
+    return ScoredText(walk.distribution(), is_whole=False)

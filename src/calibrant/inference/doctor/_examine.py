@@ -128,8 +128,8 @@ async def aexamine(
         parameters=parameters,
         examined=now,
         findings=tuple(
-            Finding(feature=feature, verdict=verdict, detail=detail, remedy=remedy)
-            for feature, probe in _PROBES.items()
+            Finding(feature=probe.__name__[1:], verdict=verdict, detail=detail, remedy=remedy)
+            for probe in _PROBES
             for verdict, detail, remedy in (probe(evidence),)
         ),
         space=space,
@@ -385,19 +385,9 @@ def _exact(evidence: Evidence) -> _Judgement:
         )
     if isinstance(scored, FailedCall):
         if scored.optional:
-            return _warning(f"Not possible: {scored.reason}")
-        return _problem(f"It fails: {scored.reason}", 'Use scoring = "decode".')
-    if evidence.exact_fault:
-        return _problem(
-            f"Not natural log-probabilities: {evidence.exact_fault}.",
-            'Use scoring = "decode", or another engine.',
-        )
-    if not evidence.exact_scores:
-        return _problem(
-            "No label is among the tokens the model would write next.",
-            'Use scoring = "decode": the model does not take the text before a label for a beginning.',
-        )
-    basis = "next-token probabilities" if scored[0].top is not None else "the probabilities of whole labels"
+            return _warning(scored.reason)
+        return _problem(scored.reason, 'Use scoring = "decode", or another engine.')
+    basis = "the probabilities of whole labels" if scored[0].is_whole else "next-token probabilities"
     return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 
 
@@ -444,17 +434,8 @@ def _problem(detail: str, remedy: str) -> _Judgement:
     return FindingVerdict.PROBLEM, detail, remedy
 
 
-_PROBES: Final[Mapping[str, Callable[[Evidence], _Judgement]]] = {
-    "enum": _enum,
-    "logprobs": _logprobs,
-    "space": _space,
-    "top_logprobs": _top_logprobs,
-    "determinism": _determinism,
-    "label_mass": _label_mass,
-    "units": _units,
-    "alignment": _alignment,
-    "exact": _exact,
-    "prefill": _prefill,
-    "seed": _seed,
-    "latency": _latency,
-}
+# The name of a probe is that of its function.
+_PROBES: Final[tuple[Callable[[Evidence], _Judgement], ...]] = (
+    *(_enum, _logprobs, _space, _top_logprobs, _determinism, _label_mass, _units, _alignment),
+    *(_exact, _prefill, _seed, _latency),
+)

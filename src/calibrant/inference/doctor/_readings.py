@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from calibrant.core._completion import Completion, Message, Token
 from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
@@ -33,11 +33,15 @@ TEXTS: Final = (
 )
 """Texts with an answer nobody would dispute, and that answer."""
 
-OFF_TOPIC: Final[tuple[Message, ...]] = (
-    {"role": "system", "content": 'Name the capital of the country, as JSON: {"topic": "CAPITAL"}.'},
-    {"role": "user", "content": "Japan"},
+# No label answers the last one: a model that is free to answer puts nearly nothing on labels.
+QUESTIONS: Final[tuple[tuple[Message, ...], ...]] = (
+    *(({"role": "system", "content": _PROMPT}, {"role": "user", "content": text}) for text, _ in TEXTS),
+    (
+        {"role": "system", "content": 'Name the capital of the country, as JSON: {"topic": "CAPITAL"}.'},
+        {"role": "user", "content": "Japan"},
+    ),
 )
-"""A question no label answers: a model that is free to answer puts nearly nothing on labels."""
+"""The texts as questions, and one off the topic."""
 
 COUNTING: Final[tuple[Message, ...]] = (
     {"role": "system", "content": "Count to ten in words, separated by commas."},
@@ -90,11 +94,6 @@ class TopicReading:
     disagreement: str | None
 
 
-def question(text: str) -> tuple[Message, ...]:
-    """Return the messages of the topic question for `text`."""
-    return ({"role": "system", "content": _PROMPT}, {"role": "user", "content": text})
-
-
 def read_topic(response: object) -> TopicReading:
     """Return the reading of an answer, including any fault."""
     tokens: tuple[Token, ...] = ()
@@ -128,7 +127,8 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
     if any(math.isnan(value) for value in values):
         return "NaN, or no number, where a log-probability belongs"
-    lists = [_distinct(token.top) for token in tokens if token.top]
+    # Some servers list the emitted token twice.
+    lists = [list(dict(token.top).values()) for token in tokens if token.top]
     highest = max(values, default=0.0)
     if highest > _ROUNDING:
         return _positive_fault(highest, min(values), lists)
@@ -149,19 +149,10 @@ def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[floa
     return f"values above 0 (up to {highest:.3g}), which no logarithm of a probability is"
 
 
-def _distinct(top: Iterable[tuple[bytes, float]]) -> list[float]:
-    """Return the log-probabilities of distinct tokens; some servers list the emitted token twice."""
-    largest: dict[bytes, float] = {}
-    for data, value in top:
-        largest[data] = max(value, largest.get(data, -math.inf))
-    return list(largest.values())
-
-
 # --- a second reader: llm-structured-confidence, which gepa's adapter is built on ----------------
 
 
-@dataclass(frozen=True)
-class _LabelTokens:
+class _LabelTokens(NamedTuple):
     """The label in an answer, as one reader sees it.
 
     Both readers take the clipped log-probabilities from one answer, so equal ones stand for the same tokens,

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
 from calibrant.core._errors import CalibrantError, ProviderError
@@ -19,15 +19,15 @@ from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker
 from calibrant.inference.routed._provider import priced
 from calibrant.logprobs._completion import read_completion
-from calibrant.routing._cascade import CascadeRouter, Ladder
-from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._quality import answer_quality
-from calibrant.routing._replies import JUDGE_FORMAT, judge_messages, read_judgement
+from calibrant.routing._coherence import CoherenceMonitor
+from calibrant.routing._quality import AnswerQuality, answer_quality
 
 _LOG = logging.getLogger("calibrant")
 
 Quality: TypeAlias = Callable[[Completion], float | None]
 """Quality of an answer, in [0, 1]; None where that is not known."""
+
+_T = TypeVar("_T")
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _MOST_TASKS: Final = 64  # answers whose drift is being looked at
@@ -90,14 +90,18 @@ class Helper:
         self._breaker = Breaker(clock=clock)
         self._cost = cost
         self._lock = threading.Lock()
-        self._calls = self._failures = self._unusable = 0
-        self._usage = Usage()
+        self._stats = HelperStats()
         self._warned = False
 
     async def ask(
-        self, messages: tuple[Message, ...], response_format: Mapping[str, Any], *, paid: list[Usage]
-    ) -> str | None:
-        """Return the reply, or None; the usage is appended to `paid`."""
+        self,
+        messages: tuple[Message, ...],
+        response_format: Mapping[str, Any],
+        read: Callable[[str], _T | None],
+        *,
+        paid: list[Usage],
+    ) -> _T | None:
+        """Return the reading of the reply, or None; the usage is appended to `paid`."""
         turn = self._breaker.begin()
         if turn is None:
             return None
@@ -110,33 +114,33 @@ class Helper:
             if not isinstance(error, ProviderError):
                 error = ProviderError(str(error), provider=self.client.name)
             self._breaker.failed(turn, error)
-            with self._lock:
-                self._calls += 1
-                self._failures += 1
+            self._count(failures=1)
             self._warn("failed", error)
             return None
         except BaseException:
             self._breaker.released(turn)
             raise
         self._breaker.succeeded(turn)
-        usage = priced(completion.usage, self._cost)
-        with self._lock:
-            self._calls += 1
-            self._usage += usage
+        usage, found = priced(completion.usage, self._cost), read(completion.text)
+        self._count(unusable=int(found is None), usage=usage)
         paid.append(usage)
-        return completion.text
-
-    def useless(self, reply: str) -> None:
-        """Count an unusable reply."""
-        with self._lock:
-            self._unusable += 1
-        self._warn("gave a reply that cannot be used", repr(reply[:80]))
+        if found is None:
+            self._warn("gave a reply that cannot be used", repr(completion.text[:80]))
+        return found
 
     def stats(self) -> HelperStats:
         """Return the counts of its calls."""
+        return self._stats
+
+    def _count(self, *, failures: int = 0, unusable: int = 0, usage: Usage | None = None) -> None:
+        """Count one call."""
         with self._lock:
-            return HelperStats(
-                calls=self._calls, failures=self._failures, unusable=self._unusable, usage=self._usage
+            old = self._stats
+            self._stats = HelperStats(
+                calls=old.calls + 1,
+                failures=old.failures + failures,
+                unusable=old.unusable + unusable,
+                usage=old.usage if usage is None else old.usage + usage,
             )
 
     def _warn(self, what: str, detail: object) -> None:
@@ -153,78 +157,9 @@ class Helper:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assessor:
-    """Assessment of answers: a cascade, a gate, or a reward function for the strategy.
-
-    Attributes
-    ----------
-    cascade : CascadeRouter or None
-        Its settings and its heuristic.
-    judge : Helper or None
-        A model that grades answers for the cascade.
-    gate : QualityGate or None
-        Compares an answer with its question; not beside a cascade.
-    embedder : CachedEmbedder or None
-        Embedder for the gate.
-    quality : callable or None
-        The user's function; a cascade falls back on its heuristic.
-    """
-
-    cascade: CascadeRouter | None = None
-    judge: Helper | None = None
-    gate: QualityGate | None = None
-    embedder: CachedEmbedder | None = None
-    quality: Quality | None = None
-
-    def ladder(self) -> Ladder | None:
-        """Return the escalation judge of one request; None if the first answer is taken."""
-        if self.cascade is not None:
-            return self.cascade.ladder()
-        return None if self.gate is None else self.gate.ladder()
-
-    async def worth(
-        self, request: CompletionRequest, completion: Completion, *, alone: bool, paid: list[Usage]
-    ) -> float | None:
-        """Return the quality of an answer; None if unknown.
-
-        Parameters
-        ----------
-        request : CompletionRequest
-            The request.
-        completion : Completion
-            The answer.
-        alone : bool
-            True if it is the only answer and stays so, and is taken in any case.
-        paid : list of Usage
-            The judge's usage is added to it.
-        """
-        if self.gate is not None and self.embedder is not None:
-            if alone:
-                return None
-            texts = (text_of(request.messages), completion.text)
-            return self.gate.similarity(*await asyncio.gather(*map(self.embedder.embed_one, texts)))
-        worth = None
-        if self.judge is not None and not alone and completion.text.strip():
-            messages = judge_messages(_question_of(request.messages), completion.text)
-            reply = await self.judge.ask(messages, JUDGE_FORMAT, paid=paid)
-            worth = None if reply is None else read_judgement(reply)
-            if reply is not None and worth is None:
-                self.judge.useless(reply)
-        if worth is None and self.quality is not None:
-            worth = self.quality(completion)
-        if worth is None and self.cascade is not None:
-            worth = self.cascade.assess(
-                completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
-            ).score
-        return worth
-
-
-def heuristic(completion: Completion) -> float | None:
+def heuristic(completion: Completion, assess: Callable[..., AnswerQuality] = answer_quality) -> float:
     """Return the heuristic quality of an answer, from its text."""
-    return answer_quality(
-        completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal
-    ).score
+    return assess(completion.text, finish_reason=completion.finish_reason, refusal=completion.refusal).score
 
 
 def guarded(quality: Quality) -> Quality:
@@ -318,7 +253,7 @@ def text_of(messages: Sequence[Message]) -> str:
     return next((_content(found) for found in reversed(messages) if found.get("role") == "user"), "")
 
 
-def _question_of(messages: Sequence[Message]) -> str:
+def question_of(messages: Sequence[Message]) -> str:
     """Return the texts of all messages, in order."""
     return "\n\n".join(filter(None, map(_content, messages)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -11,14 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import total_usage
 from calibrant.inference.routed._assess import (
-    Assessor,
     DriftWatch,
     Helper,
     HelperStats,
@@ -26,6 +26,7 @@ from calibrant.inference.routed._assess import (
     guarded,
     has_tools,
     heuristic,
+    question_of,
     text_of,
     tokens_of,
 )
@@ -35,24 +36,30 @@ from calibrant.inference.routed._members import (
     ProviderAnswer,
     ProviderFailure,
     RoutedProvider,
-    all_failed,
-    all_limited,
+    final_error,
 )
 from calibrant.inference.routed._provider import (
     Provider,
     ProviderStats,
     check_helper,
     check_parts,
-    check_seconds,
     checked_providers,
     common_space,
     identity_of,
 )
+from calibrant.metrics._validation import check_number
 from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._ema import unexplored
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
-from calibrant.routing._replies import TRIAGE_FORMAT, read_tier, triage_messages
+from calibrant.routing._reliability import unexplored
+from calibrant.routing._replies import (
+    JUDGE_FORMAT,
+    TRIAGE_FORMAT,
+    judge_messages,
+    read_judgement,
+    read_tier,
+    triage_messages,
+)
 from calibrant.routing._triage import TriageRouter
 
 # Their order is the user's word, or the triage model's; others have learnt theirs.
@@ -188,7 +195,9 @@ class RoutedClient:
         owned: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_seconds(call_seconds=call_seconds, helper_seconds=helper_seconds)
+        check_number("helper_seconds", helper_seconds, "(0, inf)")
+        if call_seconds is not None:
+            check_number("call_seconds", call_seconds, "(0, inf)")
         self.providers = checked_providers(providers, router)
         self.router = router
         self.space = common_space(self.providers)
@@ -199,16 +208,12 @@ class RoutedClient:
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
         check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence)
-        self._judge, self._triage = self._helpers(judge, triage, seconds=helper_seconds, clock=clock)
+        self._cascade = self._policy if isinstance(self._policy, CascadeRouter) else None
+        self._helpers = self._open_helpers(judge, triage, seconds=helper_seconds, clock=clock)
         if self._strategy == "bandit":
             quality = quality or heuristic
-        self._assessor = Assessor(
-            cascade=self._policy if isinstance(self._policy, CascadeRouter) else None,
-            judge=self._judge,
-            gate=gate,
-            embedder=self._embedder,
-            quality=quality and guarded(quality),
-        )
+        self._gate = gate
+        self._quality = quality and guarded(quality)
         self._drift = None
         if coherence is not None and self._embedder is not None:
             self._drift = DriftWatch(coherence, self._embedder)
@@ -224,19 +229,18 @@ class RoutedClient:
         )
         self._members = {one.name: live(one, breaker=breaker()) for one in self.providers}
 
-    def _helpers(
+    def _open_helpers(
         self, judge: Client | None, triage: Client | None, *, seconds: float, clock: Callable[[], float]
-    ) -> list[Helper | None]:
-        judged = isinstance(self._policy, CascadeRouter) and self._policy.classifier_mode == "judge"
+    ) -> dict[str, Helper]:
+        judged = self._cascade is not None and self._cascade.classifier_mode == "judge"
         check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
         check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
         prices = {id(provider.client): provider.cost for provider in self.providers}
-        return [
-            None
-            if client is None
-            else Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
+        return {
+            role: Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
             for role, client in (("judge", judge), ("triage", triage))
-        ]
+            if client is not None
+        }
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return the answer of the first provider whose answer is accepted.
@@ -252,7 +256,8 @@ class RoutedClient:
         tools = has_tools(request)
         routing = await self._routing(request, tools=tools, paid=paid)
         course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
-        ladder = self._assessor.ladder()
+        judge = self._cascade or self._gate
+        ladder = None if judge is None else judge.ladder()
         answers: list[ProviderAnswer] = []
         failures: list[ProviderFailure] = []
         empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
@@ -267,15 +272,15 @@ class RoutedClient:
             worth = None
             if not tools:
                 alone = course.is_over and not answers
-                worth = await self._assessor.worth(request, outcome.completion, alone=alone, paid=paid)
+                worth = await self._worth(request, outcome.completion, alone=alone, paid=paid)
             answers.append(outcome)
             self._learn_answer(outcome, routing, worth)
             if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
                 break
             if not course.is_over:
-                outcome.member.escalated()
+                outcome.member.count("escalations")
         if not answers:
-            raise self._failure(failures, course)
+            raise final_error(failures, course.passed, provider=self.name)
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
         return _final_response(best, answers, paid, tools=tools)
 
@@ -292,15 +297,14 @@ class RoutedClient:
 
     def helper_stats(self) -> dict[str, HelperStats]:
         """Return the call counts of ``judge`` and ``triage``, if configured."""
-        helpers = {"judge": self._judge, "triage": self._triage}
-        return {name: helper.stats() for name, helper in helpers.items() if helper is not None}
+        return {role: helper.stats() for role, helper in self._helpers.items()}
 
     def close(self) -> None:
         """Close the router's state and the embedder, and with ``owned`` every client."""
         with contextlib.ExitStack() as stack:  # closes everything, whatever one of them raises
             if self._owned:
-                helpers = [helper.client for helper in (self._judge, self._triage) if helper is not None]
-                clients = [provider.client for provider in self.providers] + helpers
+                clients = [provider.client for provider in self.providers]
+                clients += [helper.client for helper in self._helpers.values()]
                 for client in {id(client): client for client in clients}.values():
                     stack.callback(client.close)
             for part in (self._embedder, self.router):
@@ -315,13 +319,9 @@ class RoutedClient:
         embedding = tier = None
         if self._strategy == "bandit" and self._embedder is not None:
             embedding = await self._embedder.embed_one(text)
-        if isinstance(self._policy, TriageRouter) and self._triage is not None and text.strip():
-            reply = await self._triage.ask(
-                triage_messages(text, self._policy.tiers), TRIAGE_FORMAT, paid=paid
-            )
-            tier = None if reply is None else read_tier(reply)
-            if reply is not None and tier is None:
-                self._triage.useless(reply)
+        if isinstance(self._policy, TriageRouter) and text.strip():
+            messages = triage_messages(text, self._policy.tiers)
+            tier = await self._helpers["triage"].ask(messages, TRIAGE_FORMAT, read_tier, paid=paid)
         return RoutingRequest(
             embedding=embedding,
             tier=tier,
@@ -330,24 +330,41 @@ class RoutedClient:
             tokens=tokens_of(request.messages),
         )
 
+    async def _worth(
+        self, request: CompletionRequest, completion: Completion, *, alone: bool, paid: list[Usage]
+    ) -> float | None:
+        """Return the quality of an answer; None if unknown, or if it is `alone`, and so taken in any case."""
+        if self._gate is not None and self._embedder is not None:
+            if alone:
+                return None
+            texts = (text_of(request.messages), completion.text)
+            return self._gate.similarity(*await asyncio.gather(*map(self._embedder.embed_one, texts)))
+        worth = None
+        if "judge" in self._helpers and not alone and completion.text.strip():
+            messages = judge_messages(question_of(request.messages), completion.text)
+            worth = await self._helpers["judge"].ask(messages, JUDGE_FORMAT, read_judgement, paid=paid)
+        if worth is None and self._quality is not None:
+            worth = self._quality(completion)
+        if worth is None and self._cascade is not None:
+            worth = heuristic(completion, self._cascade.assess)
+        return worth
+
     def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
+        """Return the providers in the router's order: one never asked before all, too small windows behind."""
         with self._lock:
             order = self.router.order(routing)
-        try:
-            members = [self._members[name] for name in order]
-            if self._untried:
-                with contextlib.suppress(
-                    IndexError, ValueError
-                ):  # another thread was faster, or it is not there
-                    first = self._members[self._untried.popleft()]
-                    members.insert(0, members.pop(members.index(first)))
-        except KeyError as error:
+            first = self._untried.popleft() if self._untried else None
+        if not order or not self._members.keys() >= set(order):
+            got = ", ".join(map(repr, order)) or "none"
             raise ConfigurationError(
-                f"Expected the router to order {', '.join(self._members)}, got {error.args[0]!r:.80}."
-            ) from None
-        if not members:
-            raise ConfigurationError(f"Expected the router to order {', '.join(self._members)}, got none.")
-        return sorted(members, key=lambda member: not _fits(member.provider, routing))  # stable
+                f"Expected the router to order {', '.join(self._members)}, got {got:.80}."
+            )
+        order = sorted(order, key=lambda name: (not self._fits(name, routing), name != first))  # stable
+        return [self._members[name] for name in order]
+
+    def _fits(self, name: str, routing: RoutingRequest) -> bool:
+        window = self._members[name].provider.context_window
+        return window is None or routing.tokens is None or routing.tokens <= window
 
     def _learn(
         self,
@@ -380,17 +397,6 @@ class RoutedClient:
         if self._drift is not None:
             self._drift.look_at(answer.member.name, answer.completion.text)
 
-    def _failure(self, failures: Sequence[ProviderFailure], course: Course) -> ProviderError:
-        if failures:
-            return all_failed(failures, course.passed, provider=self.name)
-        seconds = min(member.breaker.remaining for member in course.passed)
-        return all_limited(course.passed, seconds, provider=self.name)
-
-
-def _fits(provider: Provider, routing: RoutingRequest) -> bool:
-    window, tokens = provider.context_window, routing.tokens
-    return window is None or tokens is None or tokens <= window
-
 
 def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
     """Return the tokens of a call, estimated if the provider reports none."""
@@ -404,6 +410,6 @@ def _final_response(
 ) -> object:
     """Return the provider's response, or a completion with the whole usage if the response lacks it."""
     others = [answer.completion.usage for answer in answers if answer is not best]
-    if tools or not (others or paid or best.added or best.allowance_spent):
+    if tools or not (others or paid or best.adds):
         return best.response
     return replace(best.completion, usage=total_usage([best.completion.usage, *others, *paid]))

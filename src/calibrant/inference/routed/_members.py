@@ -65,23 +65,20 @@ class ProviderAnswer:
     completion : Completion
         The same, read, with what the provider's declaration adds: a price, and where providers differ, their space
         of log-probabilities.
-    added : bool
-        Whether it adds anything to the response.
+    adds : bool
+        True if the response alone would not tell all: it lacks what is declared, or its rate limit is used up.
     latency_seconds : float
         Duration of the call, in seconds.
     recovered : bool
         True if the answer closed the circuit breaker.
-    allowance_spent : bool
-        True if the provider reported an exhausted rate limit.
     """
 
     member: RoutedProvider
     response: object
     completion: Completion
-    added: bool
+    adds: bool
     latency_seconds: float
     recovered: bool
-    allowance_spent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +97,7 @@ class ProviderFailure:
 
     member: RoutedProvider
     error: ProviderError
-    latency_seconds: float = 0.0
+    latency_seconds: float
 
 
 class RoutedProvider:
@@ -142,33 +139,21 @@ class RoutedProvider:
         self._paid = Usage()
         self._seconds = 0.0
 
-    def try_enter(self) -> Place | None:
-        """Return a slot if one is free and the breaker admits a call; otherwise None."""
-        turn = self.breaker.begin()
-        if turn is None:
-            return None
+    async def enter(self, *, wait: bool = True, forced: bool = False) -> Place | None:
+        """Return a slot; None if the breaker admits no call that is not `forced`, or none is free without a `wait`."""
         epoch = None
         if self._gate is not None:
-            epoch = self._gate.try_enter()
+            epoch = await self._gate.enter() if wait else self._gate.try_enter()
             if epoch is None:
-                self.breaker.released(turn)
                 return None
-        return self._placed(epoch, turn)
-
-    async def enter(self, *, forced: bool = False) -> Place | None:
-        """Wait for a slot; return None if the breaker opens meanwhile and the call is not `forced`."""
-        epoch = None if self._gate is None else await self._gate.enter()
         turn = self.breaker.begin(forced=forced)
         if turn is not None:
-            return self._placed(epoch, turn)
+            self.count("in_flight")
+            return Place(member=self, epoch=epoch, turn=turn)
         if self._gate is not None and epoch is not None:
             # There was no call, so no sign that the provider would welcome more of them.
             self._gate.leave(epoch, asyncio.CancelledError())
         return None
-
-    def _placed(self, epoch: int | None, turn: Turn) -> Place:
-        self._count("in_flight")
-        return Place(member=self, epoch=epoch, turn=turn)
 
     async def ask(
         self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
@@ -183,25 +168,28 @@ class RoutedProvider:
         start = self._clock()
         failure: BaseException | None = None
         try:
-            response = await self._call(request)
+            async with call_deadline(self._call_seconds, self.provider.client.name):
+                response = await self.provider.client.complete(request)
             completion = self._read(response, empty_is_failure=empty_is_failure)
         except ProviderError as error:
             failure = error
-            return self._failed(place.turn, error, self._since(start))
+            return self._failed(place.turn, error, max(0.0, self._clock() - start))
         except BaseException as error:
             failure = error
             self.breaker.released(place.turn)
             raise
         else:
-            return self._answered(place.turn, response, completion, self._since(start))
+            return self._answered(place.turn, response, completion, max(0.0, self._clock() - start))
         finally:
             if self._gate is not None and place.epoch is not None:
                 self._gate.leave(place.epoch, failure)
-            self._count("in_flight", by=-1)
+            self.count("in_flight", by=-1)
 
-    def escalated(self) -> None:
-        """Count a rejected answer."""
-        self._count("escalations")
+    def count(self, *names: str, by: int = 1) -> None:
+        """Add to counts, by their names in `ProviderStats`."""
+        with self._lock:
+            for name in names:
+                self._counts[name] += by
 
     def stats(self) -> ProviderStats:
         """Return the counts of its calls."""
@@ -218,28 +206,16 @@ class RoutedProvider:
             **counts,
         )
 
-    async def _call(self, request: CompletionRequest) -> object:
-        client = self.provider.client
-        async with call_deadline(self._call_seconds, client.name):
-            return await client.complete(request)
-
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
         name = self.provider.client.name
         try:
             completion = read_completion(response)
         except CalibrantError as error:
             raise ProviderError(f"broken response: {error}", provider=name, retryable=True) from error
-        if empty_is_failure and _is_empty(completion):
+        is_empty = not completion.text.strip() and not completion.refusal
+        if empty_is_failure and is_empty and completion.finish_reason not in _EMPTY_ON_PURPOSE:
             raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
         return completion
-
-    def _with_declaration(self, completion: Completion) -> Completion:
-        """Return an answer with the declared price and log-probability space."""
-        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
-        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
-        if usage is completion.usage and space is completion.space:
-            return completion
-        return replace(completion, usage=usage, space=space)
 
     def _answered(
         self, turn: Turn, response: object, completion: Completion, seconds: float
@@ -249,47 +225,29 @@ class RoutedProvider:
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
-        whole = self._with_declaration(completion)
-        answer = ProviderAnswer(
+        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        with self._lock:
+            self._counts.update(("calls", "answers"))
+            self._paid += usage
+            self._seconds += seconds
+        return ProviderAnswer(
             member=self,
             response=response,
-            completion=whole,
-            added=whole is not completion,
+            completion=replace(completion, usage=usage, space=space),
+            adds=bool(spent) or usage is not completion.usage or space is not completion.space,
             latency_seconds=seconds,
             recovered=recovered,
-            allowance_spent=bool(spent),
         )
-        with self._lock:
-            self._counts["calls"] += 1
-            self._counts["answers"] += 1
-            self._paid += whole.usage
-            self._seconds += seconds
-        return answer
 
     def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> ProviderFailure:
         if isinstance(error, ContextLengthError):
             self.breaker.released(turn)
-            self._count("calls", "too_long")
+            self.count("calls", "too_long")
         else:
             self.breaker.failed(turn, error)
-            self._count("calls", "failures", *(["rate_limits"] if is_rate_limit(error) else []))
+            self.count("calls", "failures", *(["rate_limits"] if is_rate_limit(error) else []))
         return ProviderFailure(member=self, error=error, latency_seconds=seconds)
-
-    def _since(self, start: float) -> float:
-        return max(0.0, self._clock() - start)
-
-    def _count(self, *names: str, by: int = 1) -> None:
-        with self._lock:
-            for name in names:
-                self._counts[name] += by
-
-
-def _is_empty(completion: Completion) -> bool:
-    return (
-        not completion.text.strip()
-        and not completion.refusal
-        and completion.finish_reason not in _EMPTY_ON_PURPOSE
-    )
 
 
 class Course:
@@ -345,52 +303,49 @@ class Course:
     async def _next_admitted(self) -> Place | None:
         while self._waiting:
             member = self._waiting.popleft()
-            if not member.breaker.admits:
-                self.passed.append(member)
-                continue
-            place = member.try_enter()
-            if place is None and self._learning:
-                self._full.append(member)
-            elif (place := place or await self._wait(member)) is not None:
-                return place
-        while self._full:
-            place = await self._wait(self._full.popleft())
+            place = await member.enter(wait=not self._learning) if member.breaker.admits else None
             if place is not None:
                 return place
+            (self._full if self._learning and member.breaker.admits else self.passed).append(member)
+        while self._full:
+            member = self._full.popleft()
+            place = await member.enter()
+            if place is not None:
+                return place
+            self.passed.append(member)
         return None
 
-    async def _wait(self, member: RoutedProvider) -> Place | None:
-        place = await member.enter()
-        if place is None:
-            self.passed.append(member)
-        return place
 
-
-def all_failed(
+def final_error(
     failures: Sequence[ProviderFailure], passed: Sequence[RoutedProvider], *, provider: str
 ) -> ProviderError:
     """Return the error for a request that no provider answered.
 
     It may be retried if any provider may succeed a moment later, and every call would meet it only if
-    that is so of every provider. A kind of failure that all share is kept.
+    that is so of every provider. A kind of failure that all share is kept. Where no provider was called, since
+    all named the time of a retry, it is a rate limit that ends with the first of these times.
 
     Parameters
     ----------
     failures : sequence of ProviderFailure
-        Failures of the called providers, at least one.
+        Failures of the called providers.
     passed : sequence of RoutedProvider
         Those that were not asked because they are left out; what left them out counts for them.
     provider : str
         Name of the routed client, for the message.
     """
-    errors = [(failure.member.name, failure.error) for failure in failures]
-    parts = [_named_words(name, error) for name, error in errors]
-    for member in passed:
-        last = member.breaker.last_failure
-        if last is not None:
-            errors.append((member.name, last))
-        parts.append(_left_out_words(member))
-    causes = [error for _, error in errors]
+    skipped = [_left_out_words(member) for member in passed]
+    if not failures:
+        return RateLimitError(
+            f"every provider is left out: {'; '.join(sorted(skipped))}.",
+            provider=provider,
+            retryable=True,
+            retry_after=min(member.breaker.remaining for member in passed),
+        )
+    errors = {failure.member.name: failure.error for failure in failures}
+    parts = [_called_words(name, error) for name, error in errors.items()] + skipped
+    last_failures = (member.breaker.last_failure for member in passed)
+    causes = [*errors.values(), *(error for error in last_failures if error is not None)]
     unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
     if len(parts) == 1:
         return unsupported[0].under(_SECTION) if unsupported else causes[0]
@@ -398,40 +353,25 @@ def all_failed(
     if len(unsupported) == len(parts):
         return LogprobsUnsupportedError(message, provider=provider, section=_SECTION)
     kind = next((kind for kind in _KINDS if all(isinstance(error, kind) for error in causes)), ProviderError)
-    paused = len(errors) < len(parts)  # somebody is left out who has not failed
+    paused = len(causes) < len(parts)  # somebody is left out who has not failed
     if paused and kind is ContextLengthError:
         kind = ProviderError
     statuses = {error.status for error in causes}
+    waits = [error.retry_after for error in causes if error.retryable]
+    named = [wait for wait in waits if wait is not None]
     systemic = not paused and all(error.systemic for error in causes)
     return kind(
         message,
         provider=provider,
         status=statuses.pop() if len(statuses) == 1 and not paused else None,
         retryable=paused or any(error.retryable for error in causes),
-        retry_after=_shortest_wait(causes),
+        retry_after=min(named) if named and len(named) == len(waits) else None,
         hint=LogprobsUnsupportedError.remedy(_SECTION) if systemic and unsupported else None,
         systemic=systemic,
     )
 
 
-def all_limited(passed: Sequence[RoutedProvider], seconds: float, *, provider: str) -> RateLimitError:
-    """Return the rate-limit error for providers that all named a retry time."""
-    return RateLimitError(
-        f"every provider is left out: {'; '.join(sorted(map(_left_out_words, passed)))}.",
-        provider=provider,
-        retryable=True,
-        retry_after=seconds,
-    )
-
-
-def _shortest_wait(errors: Sequence[ProviderError]) -> float | None:
-    """Return the shortest retry time of retryable errors; None if one of them named none."""
-    waits = [error.retry_after for error in errors if error.retryable]
-    named = [wait for wait in waits if wait is not None]
-    return min(named) if named and len(named) == len(waits) else None
-
-
-def _named_words(name: str, error: ProviderError) -> str:
+def _called_words(name: str, error: ProviderError) -> str:
     words = _error_words(error)
     return words if name == error.provider else f"{name}: {words}"
 

@@ -6,19 +6,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
-from calibrant.routing._checks import check_providers, check_real, check_whole
-from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-from calibrant.routing._protocol import Router
-
-# These strategies judge answers themselves.
-_OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
+from calibrant.metrics._validation import check_count, check_number
+from calibrant.routing._checks import check_providers, check_table
+from calibrant.routing._protocol import OWN_SIGNAL, Router
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,7 @@ class Provider:
     space: LogprobSpace | str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigurationError(f"Expected the name of a provider, got {self.name!r:.80}.")
+        check_providers([self.name])
         if not isinstance(self.client, Client):
             raise ConfigurationError(
                 f"Expected a client for the provider {self.name!r}, got {self.client!r:.80}: open one with "
@@ -77,13 +73,10 @@ class Provider:
         for name in ("concurrency", "context_window"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, check_whole(f"{name} of {self.name!r}", value, low=1))
+                object.__setattr__(self, name, check_count(f"{name} of {self.name!r}", value, low=1))
         if self.cost is not None:
-            check_real(f"the cost of {self.name!r} in US dollars", self.cost)
-        if not isinstance(self.options, Mapping):
-            raise ConfigurationError(
-                f"Expected options of {self.name!r} to be a mapping, got {self.options!r:.80}."
-            )
+            check_number(f"the cost of {self.name!r} in US dollars", self.cost, "[0, inf)")
+        check_table(f"options of {self.name!r}", self.options)
         if self.space is not None:
             object.__setattr__(self, "space", LogprobSpace(self.space))
 
@@ -153,13 +146,7 @@ def priced(usage: Usage, cost: float | None) -> Usage:
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
 
 
-def check_parts(
-    strategy: str,
-    embedder: CachedEmbedder | None,
-    *,
-    gate: QualityGate | None,
-    coherence: CoherenceMonitor | None,
-) -> None:
+def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object) -> None:
     """Refuse a missing part of a strategy, and a part without effect.
 
     Raises
@@ -167,8 +154,8 @@ def check_parts(
     ConfigurationError
         A required part is missing, or a given part has no effect.
     """
-    for name, part in (("gate", gate), ("coherence", coherence)):
-        if part is not None and strategy in _OWN_SIGNAL:
+    for name, part in parts.items():
+        if part is not None and strategy in OWN_SIGNAL:
             raise ConfigurationError(
                 f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
             )
@@ -229,16 +216,3 @@ def identity_of(providers: Sequence[Provider]) -> str:
         who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
         identities.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
     return json.dumps(identities, sort_keys=True)
-
-
-def check_seconds(**seconds: float | None) -> None:
-    """Refuse times that are not finite and above 0.
-
-    Raises
-    ------
-    ConfigurationError
-        A number is out of range.
-    """
-    for name, value in seconds.items():
-        if value is not None and (isinstance(value, bool) or not 0.0 < value < math.inf):
-            raise ConfigurationError(f"Expected {name} to be a finite number above 0, got {value!r}.")

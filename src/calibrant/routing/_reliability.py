@@ -1,4 +1,4 @@
-"""Exponential moving averages of success and latency."""
+"""Strategies that learn how reliably each provider answers: moving averages and Thompson sampling."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.core._sections import Amount, Share
+from calibrant.core._sections import Amount, Number, Share
+from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._checks import check_share, check_whole
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
 
 _FIRST_LATENCY: Final = 0.5  # seconds; a guess
 _SECONDS_PER_SUCCESS: Final = 10.0  # so much latency weighs as much as failing always
+# Parameters are clipped to the range that can be sampled.
+_LEAST: Final = 0.5
+_MOST: Final = 1e9
+_RATE_LIMIT_WEIGHT: Final = 2.0
+_LEVEL: Final = 0.95
 
 
 @dataclass
@@ -71,6 +76,7 @@ class EMARouter(TallyRouter[_EMATally]):
     """
 
     strategy = "ema"
+    tally_kind = _EMATally
 
     def __init__(
         self,
@@ -80,9 +86,9 @@ class EMARouter(TallyRouter[_EMATally]):
         reorder_interval: int = 10,
         rng: np.random.Generator | int | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(providers, _EMATally)
-        self._alpha = check_share("alpha", alpha)
-        self._interval = check_whole("reorder_interval", reorder_interval, low=0)
+        super().__init__(providers)
+        self._alpha = check_number("alpha", alpha, "(0, 1]")
+        self._interval = check_count("reorder_interval", reorder_interval, low=0)
         self._sort()
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
@@ -119,7 +125,7 @@ class EMARouter(TallyRouter[_EMATally]):
         """Order providers by score, unless the declared order holds for ever; the sort is stable."""
         self._order = list(self._providers)
         if self._interval:
-            self._order.sort(key=lambda name: -self._tallies[self._numbers[name]].score)
+            self._order.sort(key=lambda name: -self._tallies[name].score)
         self._unsorted = 0
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
@@ -135,14 +141,8 @@ class EMARouter(TallyRouter[_EMATally]):
         super().restore(snapshot)
         self._sort()
 
-    def _values(self, number: int) -> dict[str, float]:
-        tally = self._tallies[number]
-        return {
-            "success": tally.success,
-            "latency_seconds": tally.latency_seconds,
-            "penalty": tally.penalty,
-            "score": tally.score,
-        }
+    def _values(self, provider: str) -> dict[str, float]:
+        return super()._values(provider) | {"score": self._tallies[provider].score}
 
 
 def unexplored(router: Router) -> list[str]:
@@ -153,3 +153,107 @@ def unexplored(router: Router) -> list[str]:
     if router.strategy != EMARouter.strategy:
         return []
     return [standing.provider for standing in router.standings() if not standing.observations]
+
+
+@dataclass
+class _BetaTally(ProviderTally):
+    """Beta distribution of one provider's success probability."""
+
+    alpha: Number = 1.0
+    beta: Number = 1.0
+
+    def __post_init__(self) -> None:
+        self.add(0.0, 0.0)
+
+    def add(self, successes: float, failures: float) -> None:
+        """Add weights to the parameters, and clip them."""
+        self.alpha = min(max(self.alpha + successes, _LEAST), _MOST)
+        self.beta = min(max(self.beta + failures, _LEAST), _MOST)
+
+
+class ThompsonRouter(TallyRouter[_BetaTally]):
+    """Orders providers by samples from the posterior of their success probability [1]_.
+
+    The success probability of a provider has a Beta distribution with the prior Beta(1, 1). A complete answer adds 1
+    to its alpha, a failure 1 and a rate limit 2 to its beta, and a penalty adds itself to beta. Every order sorts
+    one sample per provider, so that providers with few observations are tried now and then.
+
+    With a decay ``d`` below 1 every observation first moves the alpha and the beta of all providers towards 1,
+    ``1 + d (alpha - 1)`` [2]_: of idle providers, too, so that old observations fade and these
+    providers are tried again; otherwise a recovered provider would go unnoticed. The memory is about
+    ``1 / (1 - d)`` observations of all providers together.
+
+    Parameters
+    ----------
+    providers : sequence of str
+        At least one, each once.
+    decay : float, default 1.0
+        In (0, 1]; 1 forgets nothing.
+    rng : Generator or int, optional
+        Randomness of the samples; a fresh one by default.
+
+    Raises
+    ------
+    ConfigurationError
+        An argument is out of its range.
+
+    References
+    ----------
+    .. [1] Russo, Van Roy, Kazerouni, Osband, Wen (2018), A tutorial on Thompson sampling,
+       https://arxiv.org/abs/1707.02038, algorithm 3.2 and section 6.3.
+    .. [2] Raj, Kalyani (2017), Taming non-stationary bandits: a Bayesian approach,
+       https://arxiv.org/abs/1707.09727, algorithm 1.
+
+    Examples
+    --------
+    >>> from calibrant.routing import Observation, ThompsonRouter
+    >>> router = ThompsonRouter(["a", "b"], rng=0)
+    >>> for _ in range(20):
+    ...     router.record(Observation(provider="a", success=False, latency_seconds=1.0))
+    >>> [round(one.values["mean"], 3) for one in router.standings()]
+    [0.045, 0.5]
+    >>> sum(router.order() == ["b", "a"] for _ in range(100)) > 80
+    True
+    """
+
+    strategy = "thompson"
+    tally_kind = _BetaTally
+
+    def __init__(
+        self,
+        providers: Sequence[str],
+        *,
+        decay: float = 1.0,
+        rng: np.random.Generator | int | None = None,
+    ) -> None:
+        super().__init__(providers)
+        self._decay = check_number("decay", decay, "(0, 1]")
+        self._rng = np.random.default_rng(rng)
+
+    def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
+        """Return all providers by a sample of each, the highest first."""
+        # One scalar sample after the other: arrays of a handful of numbers take longer to make than to fill.
+        beta = self._rng.beta
+        samples = {name: beta(tally.alpha, tally.beta) for name, tally in self._tallies.items()}
+        return sorted(samples, key=samples.__getitem__, reverse=True)
+
+    def _learn(self, tally: _BetaTally, observation: Observation) -> None:
+        decay = self._decay
+        if decay < 1.0:
+            for each in self._tallies.values():
+                each.alpha = 1.0 + decay * (each.alpha - 1.0)
+                each.beta = 1.0 + decay * (each.beta - 1.0)
+        failure = _RATE_LIMIT_WEIGHT if observation.rate_limited else 1.0
+        won, lost = (1.0, 0.0) if observation.success else (0.0, failure)
+        tally.add(won, lost + observation.penalty)
+
+    def _values(self, provider: str) -> dict[str, float]:
+        from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)
+
+        alpha, beta = self._tallies[provider].alpha, self._tallies[provider].beta
+        tail = (1.0 - _LEVEL) / 2.0
+        return super()._values(provider) | {
+            "mean": alpha / (alpha + beta),
+            "lower": float(betaincinv(alpha, beta, tail)),
+            "upper": float(betaincinv(alpha, beta, 1.0 - tail)),
+        }
