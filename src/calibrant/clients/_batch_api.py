@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -212,12 +211,9 @@ class BatchApi:
         ProviderError
             The call failed.
         """
-
-        async def ask() -> RemoteBatch:
-            reply = await self._http.exchange(f"/v1/batches/{quote(batch_id, safe='')}")
-            return self._batch(self._http.checked(reply))
-
-        return await self._insist(ask)
+        route = f"/v1/batches/{quote(batch_id, safe='')}"
+        reply = await self._insist(lambda: self._http.call(route))
+        return self._batch(reply)
 
     async def download(self, file_id: str, target: Path) -> None:
         """Download a file of the provider atomically, with the API key redacted.
@@ -233,11 +229,7 @@ class BatchApi:
         """Return the error of a live call with this status and body."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
-        try:
-            self._http.checked(Reply(status=status, headers={}, data=data, content=text.encode()))
-        except ProviderError as error:
-            return error
-        return ProviderError("the answer is no answer.", provider=self.name)
+        return self._http.refused(Reply(status=status, headers={}, data=data, content=text.encode()))
 
     def redacted(self, text: str) -> str:
         """Return a message without credentials."""
@@ -288,16 +280,13 @@ class BatchApi:
                 form.add_field("purpose", "batch")
                 form.add_field("file", file, filename=path.name, content_type="application/jsonl")
                 payload = form()
-                async with (
-                    asyncio.timeout(seconds),
-                    session.post(
-                        f"{self._http.endpoint.root}/v1/files",
-                        data=payload,
-                        headers={"Content-Type": payload.content_type},
-                        timeout=aiohttp.ClientTimeout(total=None),
-                        allow_redirects=False,
-                    ) as response,
-                ):
+                async with session.post(
+                    f"{self._http.endpoint.root}/v1/files",
+                    data=payload,
+                    headers={"Content-Type": payload.content_type},
+                    timeout=aiohttp.ClientTimeout(total=seconds),
+                    allow_redirects=False,
+                ) as response:
                     return Reply.of(response, await response.read())
 
         return self._http.checked(await self._http.through(send))

@@ -187,11 +187,7 @@ class _Tokens:
     """Adapter of a tokeniser to llguidance's interface."""
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        end: int,
-        controls: Sequence[int],
-        tokenize: Callable[[str], list[int]],
+        self, vocabulary: Vocabulary, end: int, controls: Sequence[int], tokenize: Callable[[str], list[int]]
     ) -> None:
         self.eos_token_id = end
         self.bos_token_id = None
@@ -206,15 +202,11 @@ class _Tokens:
 
 def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]] = ()) -> dict[str, Any]:
     """Return a token in the format of OpenAI's log-probabilities."""
-    return {
-        "token": piece.decode("utf-8", "replace"),
-        "bytes": list(piece),
-        "logprob": logprob,
-        "top_logprobs": [
-            {"token": other.decode("utf-8", "replace"), "bytes": list(other), "logprob": value}
-            for other, value in top
-        ],
-    }
+    listed, *others = (
+        {"token": data.decode("utf-8", "replace"), "bytes": list(data), "logprob": value}
+        for data, value in ((piece, logprob), *top)
+    )
+    return {**listed, "top_logprobs": others}
 
 
 async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:

@@ -110,16 +110,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "llama_vocab_bos": (_Int, _Pointer),
     "llama_vocab_eos": (_Int, _Pointer),
     "llama_vocab_get_add_bos": (ctypes.c_bool, _Pointer),
-    "llama_tokenize": (
-        _Int,
-        _Pointer,
-        ctypes.c_char_p,
-        _Int,
-        _Pointer,
-        _Int,
-        ctypes.c_bool,
-        ctypes.c_bool,
-    ),
+    "llama_tokenize": (_Int, _Pointer, ctypes.c_char_p, _Int, _Pointer, _Int, ctypes.c_bool, ctypes.c_bool),
     "llama_token_to_piece": (_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
 }
 
@@ -181,9 +172,8 @@ class Llama:
         if found != _DEFAULTS or types != _DEFAULT_TYPES:
             raise _unknown(f"its default settings are {found} and {types}")
         batch = self._library.llama_batch_init(4, 0, 1)
-        known = batch.n_tokens == 0 and batch.embd is None
         filled = all((batch.token, batch.pos, batch.n_seq_id, batch.seq_id, batch.logits))
-        if not (known and filled):
+        if batch.n_tokens or batch.embd is not None or not filled:
             raise _unknown("a batch of tokens is laid out in another way")
         self._library.llama_batch_free(batch)
 
@@ -210,14 +200,10 @@ class Llama:
         context: int | None = self.init_from_model(model, params)
         if context is None:
             return None
-        wanted = {
-            "n_batch": n_batch,
-            "n_ubatch": n_batch,
-            "n_seq_max": n_seq_max,
-            "n_threads": n_threads,
-            "n_threads_batch": n_threads,
-            "n_ctx_seq": self.n_ctx(context),  # a sequence may fill it all: the memory is shared
-        }
+        wanted = dict.fromkeys(("n_batch", "n_ubatch"), n_batch)
+        wanted |= dict.fromkeys(("n_threads", "n_threads_batch"), n_threads)
+        # A sequence may fill the whole context: the memory is shared.
+        wanted |= {"n_seq_max": n_seq_max, "n_ctx_seq": self.n_ctx(context)}
         found = {name: getattr(self, name)(context) for name in wanted}
         if found != wanted or self.n_ctx(context) < n_ctx:
             self.free(context)
@@ -231,8 +217,8 @@ class Llama:
         is one, and needs no lock of Python's.
         """
         text = ctypes.create_string_buffer(2)
-        ask = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
-        self.set_abort_callback(context, ask, ctypes.cast(text, _Pointer))
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
+        self.set_abort_callback(context, strlen, ctypes.cast(text, _Pointer))
         return text
 
     def decode_tokens(
@@ -278,23 +264,22 @@ class Llama:
                 return tokens
             size = -count
 
-    def pieces(self, vocabulary: int) -> tuple[bytes, ...]:
-        """Return the bytes of every token; empty for control tokens."""
+    def pieces(self, vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
+        """Return the bytes of every token; those of control tokens are empty unless `special`."""
         buffer = ctypes.create_string_buffer(1024)
         pieces = []
         for token in range(self.vocab_n_tokens(vocabulary)):
-            size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, False)  # noqa: FBT003
-            pieces.append(buffer.raw[:size] if size > 0 else b"")
+            size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, special)
+            pieces.append(buffer.raw[: max(size, 0)])
         return tuple(pieces)
 
-    def control_texts(self, vocabulary: int) -> Sequence[str]:
+    def control_texts(self, vocabulary: int) -> list[str]:
         """Return the texts of the control tokens in a prompt."""
-        buffer = ctypes.create_string_buffer(1024)
-        texts = []
-        for token in range(self.vocab_n_tokens(vocabulary)):
-            if self.vocab_is_control(vocabulary, token):
-                size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, True)  # noqa: FBT003
-                texts.append(buffer.raw[: max(size, 0)].decode("utf-8", "replace"))
+        texts = [
+            piece.decode("utf-8", "replace")
+            for token, piece in enumerate(self.pieces(vocabulary, special=True))
+            if self.vocab_is_control(vocabulary, token)
+        ]
         return [text for text in texts if text]
 
 
@@ -348,11 +333,11 @@ def _patient_threads() -> Iterator[None]:
     five times slower (0.2 against 1.1 rows/s, measured) as soon as anything else wants a core. The
     OpenMP library reads the environment once, when it is loaded.
     """
-    if os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    is_set = bool(os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+    if not is_set:
+        os.environ["GOMP_SPINCOUNT"] = _SPINS
     try:
         yield
     finally:
-        del os.environ["GOMP_SPINCOUNT"]
+        if not is_set:
+            del os.environ["GOMP_SPINCOUNT"]

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
+from calibrant.core._reported import reported_mapping
+
 
 @dataclass(frozen=True, kw_only=True)
 class RateState:
@@ -83,10 +85,9 @@ def rate_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    for name in _REMAINING:
-        if name in headers:
-            return {known: headers[known] for known in _KNOWN if known in headers}
-    return None
+    if not any(name in headers for name in _REMAINING):
+        return None
+    return {known: headers[known] for known in _KNOWN if known in headers}
 
 
 def rate_state(response: object) -> RateState | None:
@@ -104,35 +105,23 @@ def rate_state(response: object) -> RateState | None:
         None without any readable header.
     """
     plain = response.get(_HIDDEN) if isinstance(response, dict) else None
-    hidden = plain or getattr(response, _HIDDEN, None)
-    if not hidden or not isinstance(hidden, Mapping):
-        return None
+    hidden = reported_mapping(plain or getattr(response, _HIDDEN, None))
     headers = hidden.get("additional_headers")
-    if not headers or not isinstance(headers, Mapping):
-        return None
-    return _state(headers)
+    return reported_state(headers) if isinstance(headers, Mapping) else None
 
 
-def exhausted_seconds(headers: Mapping[str, Any]) -> float | None:
-    """Return the seconds until an exhausted limit is reset, or None where no limit is exhausted.
+def reported_state(headers: Mapping[str, Any]) -> RateState | None:
+    """Return the remaining rate limits of response headers, or None without any readable one.
 
     Parameters
     ----------
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    state = _state(headers)
-    return None if state is None else state.spent_seconds
-
-
-def _state(headers: Mapping[str, Any]) -> RateState | None:
-    now = time.time()
-    requests = _least(headers, _REQUESTS, now)
-    tokens = _least(headers, _TOKENS, now)
-    if requests is None and tokens is None:
+    remaining_requests, reset_requests = _least(headers, _REQUESTS)
+    remaining_tokens, reset_tokens = _least(headers, _TOKENS)
+    if remaining_requests is None and remaining_tokens is None:
         return None
-    remaining_requests, reset_requests = requests or (None, None)
-    remaining_tokens, reset_tokens = tokens or (None, None)
     return RateState(
         remaining_requests=remaining_requests,
         reset_requests_seconds=reset_requests,
@@ -141,54 +130,45 @@ def _state(headers: Mapping[str, Any]) -> RateState | None:
     )
 
 
-def _least(
-    headers: Mapping[str, Any], known: tuple[_Names, ...], now: float
-) -> tuple[int, float | None] | None:
-    """Return the smallest remaining number, with the seconds until its reset."""
+def _least(headers: Mapping[str, Any], known: tuple[_Names, ...]) -> tuple[int | None, float | None]:
+    """Return the smallest remaining number, with the seconds until its reset; None where not reported."""
     limits = []
     for names in known:
-        remaining = _count(_value(headers, names.remaining))
-        if remaining is not None:
-            limits.append((remaining, seconds_until(_value(headers, names.reset), now)))
-    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
+        try:
+            remaining = float(_value(headers, names.remaining))
+        except ValueError:
+            continue
+        if 0 <= remaining < math.inf:
+            limits.append((int(remaining), seconds_until(_value(headers, names.reset))))
+    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=(None, None))
 
 
-def _value(headers: Mapping[str, Any], name: str) -> str | None:
-    value = headers.get(_LITELLM + name, headers.get(name))
-    return None if value is None else str(value).strip()
+def _value(headers: Mapping[str, Any], name: str) -> str:
+    return str(headers.get(_LITELLM + name, headers.get(name, ""))).strip()
 
 
-def _count(text: str | None) -> int | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return int(value) if 0 <= value < math.inf else None
-
-
-def seconds_until(text: str | None, now: float) -> float | None:
+def seconds_until(text: str) -> float | None:
     """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time.
 
     None where the text is neither. Points in time are written as in ISO 8601 or HTTP, or as Unix time.
     """
-    if not text:
-        return None
     if _DURATION.fullmatch(text):
         return math.fsum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     try:
         value = float(text)
     except ValueError:
-        return _until(text, now)
+        return _until(text)
     if not 0 <= value < math.inf:
         return None
     if value < _TIMES:
         return value
-    return max(0.0, (value / 1000 if value > _MILLISECONDS else value) - now)
+    return max(0.0, (value / 1000 if value > _MILLISECONDS else value) - time.time())
 
 
-def _until(text: str, now: float) -> float | None:
+def _until(text: str) -> float | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         with contextlib.suppress(ValueError):
             moment = read(text)
-            return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return max(0.0, moment.timestamp() - time.time())
     return None
