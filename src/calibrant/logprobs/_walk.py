@@ -38,6 +38,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Final
 
 import numpy as np
@@ -48,7 +49,7 @@ from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._fields import checked_logprob
-from calibrant.logprobs._trie import START, LabelTrie, StringState, common_prefix_length
+from calibrant.logprobs._trie import START, LabelTrie, StringState
 
 # Less than this is rounding: a listing whose probabilities sum to 1 leaves nothing unlisted.
 _ROUNDING: Final = 1e-6
@@ -147,11 +148,7 @@ class LabelWalk:
     """
 
     def __init__(
-        self,
-        labels: Sequence[str] | LabelSet,
-        *,
-        tolerance: float,
-        trie: LabelTrie | None = None,
+        self, labels: Sequence[str] | LabelSet, *, tolerance: float, trie: LabelTrie | None = None
     ) -> None:
         check_tolerance(tolerance)
         self._labels = LabelSet.of(labels).labels
@@ -203,14 +200,15 @@ class LabelWalk:
             left += masses[text]
             if left > self._tolerance * (complete + survival * (rest - left) + left):
                 texts.append(text)
-        return sorted(texts, key=lambda text: (-common_prefix_length(text, after), len(text), text))
+        shared = {text: len(commonprefix([text, after])) for text in texts}  # noqa: RUF071 (no paths)
+        return sorted(texts, key=lambda text: (-shared[text], len(text), text))
 
     def _is_plain(self, key: bytes, node: _OpenNode) -> bool:
         """Return whether a node's text is free of unnecessary escapes."""
-        return b"\\" not in key or any(self._spelled(label).startswith(key) for label in node.fit)
-
-    def _spelled(self, label: int) -> bytes:
-        return json.dumps(self._labels[label], ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+        if b"\\" not in key:
+            return True
+        spelled = (json.dumps(self._labels[label], ensure_ascii=False)[1:-1] for label in node.fit)
+        return any(text.encode("utf-8", "surrogatepass").startswith(key) for text in spelled)
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short listing at `text`, a node of `pending`, is sufficient.
@@ -310,11 +308,8 @@ class LabelWalk:
             to any; ``joint_logprob``: the logarithm of its mass. ``measured``: True for labels that a listed token
             leads to.
         """
-        weights = [0.0] * len(self._labels)
-        measured = [False] * len(self._labels)
-        for label, mass in self._complete.items():
-            weights[label] = mass
-            measured[label] = True
+        weights = [self._complete.get(label, 0.0) for label in range(len(self._labels))]
+        measured = [label in self._complete for label in range(len(self._labels))]
         survival = self._survival()
         undivided = 0.0
         for node in self._open.values():
