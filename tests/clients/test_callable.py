@@ -99,13 +99,7 @@ def returns_a_coroutine(messages: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        async_function,
-        AsyncObject(),
-        functools.partial(async_function),
-        returns_a_coroutine,
-    ],
+    "function", [async_function, AsyncObject(), functools.partial(async_function), returns_a_coroutine]
 )
 def test_coroutines_are_awaited(function: Any) -> None:
     """Coroutine functions, async callables, partials, and functions that return a coroutine."""

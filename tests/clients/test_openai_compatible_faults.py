@@ -45,13 +45,7 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         ("status", "retryable", "systemic"),
-        [
-            (400, False, False),
-            (401, False, True),
-            (408, True, False),
-            (500, True, False),
-            (503, True, False),
-        ],
+        [(400, False, False), (401, False, True), (408, True, False), (500, True, False), (503, True, False)],
     )
     def test_a_status_becomes_a_provider_error(
         self, found: Any, kind: str, status: int, retryable: bool, systemic: bool

@@ -71,11 +71,7 @@ def test_lists_what_is_installed(site: Any, monkeypatch: Any) -> None:
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("engine", "package", "command"),
-    [
-        (True, False, COMMAND),
-        (False, True, "{engine}"),
-        (False, False, f"{{engine}} && {COMMAND}"),
-    ],
+    [(True, False, COMMAND), (False, True, "{engine}"), (False, False, f"{{engine}} && {COMMAND}")],
 )
 def test_lists_what_is_missing(monkeypatch: Any, engine: Any, package: Any, command: Any) -> None:
     """The command installs exactly what is not there."""

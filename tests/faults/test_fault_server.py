@@ -66,8 +66,7 @@ class TestHealthyAnswers:
             assert len(found.reported[1]["top_logprobs"]) == alternatives
 
     @pytest.mark.parametrize(
-        ("outcome", "probability"),
-        [("Food", 1.0), (("Food", 0.5), 0.5), ({"Food": 3, "Rent": 1}, 0.75)],
+        ("outcome", "probability"), [("Food", 1.0), (("Food", 0.5), 0.5), ({"Food": 3, "Rent": 1}, 0.75)]
     )
     def test_a_rule_may_say_label_or_probabilities(
         self, serve: Any, ask: Any, outcome: Any, probability: float

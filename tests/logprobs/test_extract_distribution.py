@@ -65,11 +65,7 @@ def test_distinct_first_tokens_give_their_own_probabilities() -> None:
 
 def test_s_between_sports_and_sci_tech_is_resolved_by_the_next_token() -> None:
     """A shared first letter is told apart where the answer goes on."""
-    value = [
-        ("S", 0.8, {"S": 0.8, "World": 0.2}),
-        ("ports", 0.75, {"ports": 0.75, "ci": 0.25}),
-        *sure('"}'),
-    ]
+    value = [("S", 0.8, {"S": 0.8, "World": 0.2}), ("ports", 0.75, {"ports": 0.75, "ci": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Sports"}')
     got = probabilities(found)
     assert got["Sports"] == pytest.approx(0.6)
@@ -260,12 +256,7 @@ def test_a_repetition_with_less_does_not_lower_the_bound() -> None:
 
 def test_less_evidence_than_doubt_is_not_measured() -> None:
     """A trace of a label beside the opening quote does not vouch for a bound ten times as large."""
-    tokens = [
-        *sure('{"c":'),
-        (' "', 0.99, {' "': 0.99, ' "B': 0.01}),
-        ("A", 0.8, {"A": 0.8}),
-        *sure('"}'),
-    ]
+    tokens = [*sure('{"c":'), (' "', 0.99, {' "': 0.99, ' "B': 0.01}), ("A", 0.8, {"A": 0.8}), *sure('"}')]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
     assert found.probabilities == pytest.approx([0.792, 0.208])
     assert found.measured.tolist() == [True, False]
@@ -316,13 +307,7 @@ def test_an_empty_token_inside_the_value_counts_towards_the_joint() -> None:
 
 def test_the_joint_takes_every_token_that_holds_content() -> None:
     """Tokens that share content and a quote count, the quote's own token does not."""
-    tokens = [
-        *sure('{"category":'),
-        (' "', 0.5, {}),
-        ("Wor", 0.5, {}),
-        ('ld"', 0.5, {}),
-        ("}", 0.5, {}),
-    ]
+    tokens = [*sure('{"category":'), (' "', 0.5, {}), ("Wor", 0.5, {}), ('ld"', 0.5, {}), ("}", 0.5, {})]
     found = extract_distribution(answer('{"category": "World"}', tokens), NEWS, "category")
     assert found.joint_logprob == pytest.approx(math.log(0.25))
     tokens = [('{"category": "World"}', 0.5, {})]
@@ -425,11 +410,7 @@ def test_an_answer_in_other_case_counts_for_its_label() -> None:
 
 def test_an_answer_outside_the_label_set_leaves_its_mass_on_no_label() -> None:
     """`Science` begins like `Sci/Tech`; what the model then wrote shows it was not."""
-    value = [
-        ("Sci", 0.6, {"Sci": 0.6, "World": 0.4}),
-        ("ence", 0.75, {"ence": 0.75, "/": 0.25}),
-        *sure('"}'),
-    ]
+    value = [("Sci", 0.6, {"Sci": 0.6, "World": 0.4}), ("ence", 0.75, {"ence": 0.75, "/": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Science"}', ("World", "Sci/Tech"), space="raw")
     assert found.label_mass == pytest.approx(0.55)
     assert found.probabilities == pytest.approx([0.4 / 0.55, 0.15 / 0.55])
@@ -535,12 +516,7 @@ NESTED = ("Bills", "Bills/Gas", "Food")
             0.98 * 0.55,
         ),
         # The closing quote shares a token with content, which the joint holds already.
-        (
-            [*sure("Bil"), ('ls"}', 0.55, {'ls"}': 0.55, "ls/": 0.45})],
-            "Bills",
-            0.55,
-            0.55,
-        ),
+        ([*sure("Bil"), ('ls"}', 0.55, {'ls"}': 0.55, "ls/": 0.45})], "Bills", 0.55, 0.55),
         (
             [("Food", 0.02, {"Bills": 0.98, "Food": 0.02}), ('"', 0.5, {'"': 0.5, " ": 0.5}), *sure("}")],
             "Food",

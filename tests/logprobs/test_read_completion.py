@@ -368,10 +368,7 @@ def test_a_completion_that_a_client_made_is_cleaned() -> None:
     """A client's own completion is cleaned like a response."""
     made = Completion(text="\ud800", model=UNWRITABLE, refusal=UNWRITABLE, usage=Usage(prompt_tokens=10**400))
     assert read_completion(made) == Completion(
-        text="\ufffd",
-        model="model\ufffd name",
-        refusal="model\ufffd name",
-        usage=Usage(prompt_tokens=2**53),
+        text="\ufffd", model="model\ufffd name", refusal="model\ufffd name", usage=Usage(prompt_tokens=2**53)
     )
 
 

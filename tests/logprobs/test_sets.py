@@ -64,11 +64,7 @@ def with_labels(labels: Given) -> list[str]:
     """A token reaches from one label's end into the next."""
     if not labels:
         return ['{"topics": []}']
-    return [
-        f'{{"topics": ["{labels[0]}',
-        *(f'", "{label}' for label in labels[1:]),
-        '"]}',
-    ]
+    return [f'{{"topics": ["{labels[0]}', *(f'", "{label}' for label in labels[1:]), '"]}']
 
 
 def characters(labels: Given) -> list[str]:
@@ -166,11 +162,7 @@ def test_every_spelling_gives_the_probabilities_of_the_model(
 
 
 @settings(max_examples=25)
-@given(
-    seed=st.integers(0, 10_000),
-    labels=st.sets(st.sampled_from(LABELS)),
-    how=st.sampled_from(STYLES),
-)
+@given(seed=st.integers(0, 10_000), labels=st.sets(st.sampled_from(LABELS)), how=st.sampled_from(STYLES))
 def test_the_confidence_of_the_orders_of_a_set_is_its_probability_on_average(
     seed: int, labels: set[str], how: Any
 ) -> None:
@@ -259,11 +251,7 @@ def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() 
 
 def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
     """The labels behind the last one were never read."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
-        ("]", 0.6, {"]": 0.6, '"': 0.4}),
-        ("}", 1.0, {}),
-    )
+    answer = spelled(('{"topics": [', 1.0, {}), ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
     found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
     assert found.probabilities.tolist() == pytest.approx([0.1] * 4)
     assert not found.measured.any()

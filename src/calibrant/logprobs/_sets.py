@@ -414,10 +414,7 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
 
 
 def _least_mass(
-    aligned: AlignedField,
-    inside: FieldPath,
-    elements: list[LabelDistribution],
-    decisions: list[_Decision],
+    aligned: AlignedField, inside: FieldPath, elements: list[LabelDistribution], decisions: list[_Decision]
 ) -> float:
     """Return the least probability reported, at any step, on labels and the end together."""
     masses = [decision.mass for decision in decisions]
