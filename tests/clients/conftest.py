@@ -1,4 +1,4 @@
-"""Loopback servers: one answers chat requests as it is told, one serves a language model."""
+"""Loopback servers: one of scripted chat completions, one of a small language model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,50 +21,68 @@ from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer
 
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-class ScriptedServer(LoopbackServer):
-    """Answers every POST with one (status, body, headers)."""
+
+class ChatServer(LoopbackServer):
+    """Answers the last message of every POST with what `answers` holds for it, else with `default`.
+
+    An answer is a body, (status, body, headers), or the name of one of `faults`.
+    """
 
     def __init__(self) -> None:
-        self.script: tuple[int, Any, dict[str, str]] = (200, fake_response("Food", ["Food", "Rent"]), {})
-        self.bodies: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+        self.default: Any = fake_response("Food", ["Food", "Rent"])
+        self.faults: dict[str, Fault] = {}
+        self.asked: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.begun = threading.Event()
+        self.absent: set[str] = set()
         self.delay = 0.0
         self.running = self.peak = 0
-        self.asked = threading.Event()
         super().__init__()
         self.url = f"{self.root}/v1"
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
-        """Make this the answer."""
+        """Set the default answer; without a body it is an error object."""
         error = {"error": {"message": "scripted", "type": "scripted", "code": None}}
-        self.script = (
-            status,
-            error if body is None else body,
-            {name.replace("_", "-"): value for name, value in headers.items()},
-        )
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.default = (status, error if body is None else body, named)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """Bodies of the requests."""
+        return [body for _, body, _ in self.asked]
 
     def routed(self) -> web.Application:
         app = web.Application()
-        app.router.add_post("/{route:.*}", self._serve)
+        app.router.add_route("*", "/{route:.*}", self._serve)
         return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append((str(request.rel_url), body, dict(request.headers)))
+        self.begun.set()
         self.running += 1
         self.peak = max(self.peak, self.running)
-        self.bodies.append(await request.json())
-        self.asked.set()
         try:
             await asyncio.sleep(self.delay)
         finally:
             self.running -= 1
-        status, body, headers = self.script
-        return web.json_response(body, status=status, headers=headers)
+        if request.path in self.absent:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        messages = body.get("messages") or [{"content": ""}]
+        answer = self.answers.get(messages[-1]["content"], self.default)
+        if isinstance(answer, str):
+            return await self.faults[answer](request)
+        status, content, headers = answer if isinstance(answer, tuple) else (200, answer, {})
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return web.Response(status=status, body=data, headers={"Content-Type": "application/json", **headers})
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    """Return a running loopback server."""
-    found = ScriptedServer()
+def server() -> Iterator[ChatServer]:
+    """Return a running server of chat completions."""
+    found = ChatServer()
     yield found
     found.stop()
 

@@ -12,7 +12,7 @@ import pytest
 
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, ConfigurationError, Outcome, ProviderError
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
 from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, open_client
@@ -208,15 +208,6 @@ class TestFinding:
         assert "Loading model" in str(first[0])
         assert len(server.calls) == 1
         assert all(isinstance(found, NextTokens | LabelLogprobs) for found in asyncio.run(many()))
-
-    def test_a_server_that_is_not_ready_yet_is_asked_again(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """By the classifier, as after any passing fault."""
-        server = toy_server("llama.cpp")
-        server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})] * 2
-        classifier = classifier_for(server)
-        assert classifier.classify("x").outcome is Outcome.OK
 
     @pytest.mark.parametrize(
         "missing",

@@ -187,12 +187,12 @@ class TestCalls:
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
             server.peak = 0
-            server.held = 2.0 if count == 300 else 0.01
+            server.delay = 2.0 if count == 300 else 0.01
             await asyncio.gather(*(client.complete(request()) for _ in range(count)))
             return int(server.peak)
 
         assert asyncio.run(many(make(max_concurrency=300), 300)) == 300
-        server.held = 0.0
+        server.delay = 0.0
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
 
     def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
@@ -348,7 +348,7 @@ class TestKey:
         monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
         ask(make(model, api_key=given))
-        assert server.headers[0].get("Authorization") == sent
+        assert server.asked[0][2].get("Authorization") == sent
         assert server.bodies[0]["model"] == "toy"
 
     def test_secrets_a_server_echoes_are_hidden(self, server: Any, make: Make) -> None:
@@ -366,8 +366,8 @@ class TestKey:
         assert not [secret for secret in secrets if secret in client.endpoint + repr(client)]
         server.default = fake_response("Food", ["Food"])
         ask(client)
-        assert server.headers[-1]["Authorization"] == f"Basic {token}"
-        assert server.headers[-1]["X-Api-Token"] == "header-secret"
+        assert server.asked[-1][2]["Authorization"] == f"Basic {token}"
+        assert server.asked[-1][2]["X-Api-Token"] == "header-secret"
 
 
 class TestCost:

@@ -16,7 +16,7 @@ from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._prices import needs_litellm
 from calibrant.clients._rates import rate_state
-from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
+from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
 
@@ -70,6 +70,10 @@ STATUSES: dict[str, Any] = {
     "no credit": (429, {"error": {"message": "x", "code": "insufficient_quota"}}, {}),
     "wrong model": (400, {"error": {"message": "no such model", "code": "model_not_found"}}, {}),
 }
+
+
+RETRYABLE = {*(f"status {status}" for status in (408, 409, 429, 500, 502, 503, 529)), "wait"}
+SYSTEMIC = {"status 401", "status 403", "status 404", "wrong model"}
 
 
 @pytest.fixture
@@ -130,6 +134,7 @@ def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> N
         Outcome.REFUSAL,
         Outcome.UNPARSED,
     }
+    assert found["blocked"].outcome is Outcome.REFUSAL
     assert found["beyond ascii"].label == "日用品"
     assert found["beyond ascii"].confidence == pytest.approx(0.4)
     assert found["plain"].usage.cost == pytest.approx(20 * 2e-6 + 5 * 8e-6)
@@ -184,9 +189,13 @@ def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
         with pytest.raises(ProviderError) as caught:
             asyncio.run(client.complete(request))
         error = caught.value
-        seen.append((type(error), error.status, error.retryable, error.retry_after, error.systemic))
+        seen.append((type(error), error.status, error.retry_after, str(error).partition("credit")[1]))
+        assert (error.retryable, error.systemic) == (name in RETRYABLE, name in SYSTEMIC)
         assert KEY not in str(error)
     assert seen[0] == seen[1]
+    assert (seen[0][0] is ProviderTimeoutError) == (name == "status 408")
+    assert bool(seen[0][-1]) == (name == "no credit")
+    assert len(server.bodies) == 2  # nothing is retried here
 
 
 def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
