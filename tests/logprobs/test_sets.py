@@ -231,17 +231,27 @@ def spelled(*tokens: tuple[str, float, dict[str, float]]) -> Completion:
     return Completion(text="".join(text for text, _, _ in tokens), tokens=made)
 
 
+OPENING = ('{"topics": ["', 1.0, {})
+ARRAY = ('{"topics": [', 1.0, {})
+FOOD = ("Food", 1.0, {"Food": 1.0})
+CLOSING = ('"]}', 1.0, {})
+
+
+def read(*tokens: tuple[str, float, dict[str, float]], space: str = "masked") -> Any:
+    """Return the evidence of an answer over two labels."""
+    return extract_set(spelled(*tokens), ("Bills", "Food"), "topics", space)
+
+
 def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() -> None:
     """The bound of the unlisted end counts against the label, and is no measurement."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {'{"topics": [': 1.0}),
+    found = read(
+        ARRAY,
         ('"', 0.7, {'"': 0.7, ' "': 0.2}),
-        ("Food", 1.0, {"Food": 1.0}),
+        FOOD,
         ('"', 1.0, {'"': 1.0}),
         ("]", 0.8, {"]": 0.8, ",": 0.2}),
-        ("}", 1.0, {"}": 1.0}),
+        ("}", 1.0, {}),
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     # "[]" may hold 0.1, which was not reported, beside 0.9 for the two quotes.
     assert found.probabilities[1] == pytest.approx(0.9)
     assert found.unresolved[1] == pytest.approx(0.1)
@@ -251,7 +261,7 @@ def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() 
 
 def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
     """The labels behind the last one were never read."""
-    answer = spelled(('{"topics": [', 1.0, {}), ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
+    answer = spelled(ARRAY, ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
     found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
     assert found.probabilities.tolist() == pytest.approx([0.1] * 4)
     assert not found.measured.any()
@@ -261,14 +271,9 @@ def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_me
 
 def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None:
     """The closing quote was written with 0.5; what was not listed behind it can hold no more than its share of that."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"', 0.5, {'"': 0.5, '"]': 0.3}),
-        ("]", 0.6, {"]": 0.6, "!": 0.2}),
-        ("}", 1.0, {}),
+    found = read(
+        OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     # The end: 0.3 and 0.5 * 0.6; another label: at most 0.5 * 0.2.
     assert found.confidence == pytest.approx(0.6 / 0.7)
     assert found.probabilities[0] == pytest.approx(0.1 / 0.7)
@@ -276,13 +281,7 @@ def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None
 
 def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
     """A model that writes the quote alone might have written it with the comma."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"', 0.6, {'"': 0.6, '",': 0.4}),
-        ("]}", 1.0, {"]}": 1.0}),
-    )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
+    found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
     assert found.confidence == pytest.approx(0.6)
     assert found.probabilities[0] == pytest.approx(0.4)
     assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
@@ -290,38 +289,26 @@ def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
 
 def test_a_label_that_might_have_been_repeated_does_not_stay_inside_the_answer() -> None:
     """Only labels that were not given before do, and the one that was really given."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('", "', 1.0, {}),
-        ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}),
-        ('"]}', 1.0, {}),
-    )
-    assert extract_set(answer, ("Bills", "Food"), "topics").confidence == pytest.approx(0.7)
+    found = read(OPENING, FOOD, ('", "', 1.0, {}), ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}), CLOSING)
+    assert found.confidence == pytest.approx(0.7)
 
 
 def test_the_label_mass_is_the_least_of_all_steps() -> None:
     """Mass on texts that are no labels lowers it, whatever the mass of the end."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
+    found = read(
+        ARRAY,
         ('"', 0.5, {'"': 0.5, "]": 0.5}),
         ("Food", 0.6, {"Food": 0.6, "Taxi": 0.4}),
-        ('"]}', 1.0, {}),
+        CLOSING,
+        space="raw",
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
     assert found.label_mass == pytest.approx(0.6, abs=1e-6)
     assert found.distribution(1, ("no", "yes")).label_mass == found.label_mass
 
 
 def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> None:
     """The unreported end may outweigh the reported label."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
-        ('"', 0.1, {'"': 0.1, "x": 0.3}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"]}', 1.0, {}),
-    )
-    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
+    found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
     assert found.probabilities[1] == pytest.approx(0.25)
     assert found.unresolved[1] == pytest.approx(0.75)
     assert not found.measured[1]
@@ -330,15 +317,14 @@ def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> N
 def test_a_label_that_is_given_again_counts_once() -> None:
     """It leaves the answer what it is; the others had their turn there as well."""
     step = {"Food": 0.5, "Bills": 0.5}
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
+    found = read(
+        OPENING,
         ("Food", 0.5, step),
         ('", "', 0.9, {'", "': 0.9, '"]': 0.1}),
         ("Food", 0.5, step),
         ('"]', 1.0, {}),
         ("}", 1.0, {}),
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     assert found.held.tolist() == [False, True]
     assert found.probabilities.tolist() == pytest.approx([1.0 - 0.5 * 0.55, 0.5])
     assert found.confidence == pytest.approx(0.5 * 0.45)
