@@ -278,7 +278,7 @@ class ToyServer(LoopbackServer):
 
 
 @pytest.fixture
-def toy_server() -> Iterator[Callable[..., ToyServer]]:
+def serve() -> Iterator[Callable[..., ToyServer]]:
     """Return a function that starts a server of the toy model, of a kind."""
     running: list[ToyServer] = []
 
@@ -298,7 +298,7 @@ async def no_wait(_seconds: float) -> None:
 
 
 @pytest.fixture
-def classifier_for() -> Iterator[Callable[..., Classifier]]:
+def classify() -> Iterator[Callable[..., Classifier]]:
     """Return a function that makes a classifier on a server, which visits every node."""
     made: list[Classifier] = []
 

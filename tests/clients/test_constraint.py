@@ -48,7 +48,7 @@ def test_one_enum_field_leaves_one_choice() -> None:
 @pytest.mark.parametrize(
     "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
 )
-def test_labels_are_json_in_the_answer_and_in_the_grammar(label: Any) -> None:
+def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
     """Quotes, backslashes, control and non-ASCII characters survive both escapings."""
     found = constraint_for(as_format(enum_object("category", [label, "x"])))
     assert answers(found) == [{"category": label}, {"category": "x"}]
@@ -87,7 +87,7 @@ def test_constants_beside_the_choice_are_given() -> None:
     ]
 
 
-def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None:
+def test_alternatives_with_one_difference_leave_one_choice() -> None:
     """Two of them that differ in two places do not allow every combination."""
     kind = {"const": "topic"}
 
@@ -126,7 +126,7 @@ def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
     assert constraint_for(response_format) is None
 
 
-def test_a_label_set_beyond_what_was_measured_is_refused() -> None:
+def test_too_large_label_sets_raise_an_error() -> None:
     """The message names the limit, what arrived and what to do."""
     big = "x" * 1_000_000
     labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
@@ -147,7 +147,7 @@ def test_other_schemas_are_written_on_one_line() -> None:
     assert json_grammar({"type": "text"}) is None
 
 
-def test_several_enums_are_choices_with_the_json_between_them() -> None:
+def test_several_enums_are_several_choices() -> None:
     """Everything but the labels is fixed; no single choice is left."""
     inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
     schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
@@ -177,7 +177,7 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
         True,
     ],
 )
-def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
+def test_open_schemas_have_no_choices(other: Any) -> None:
     """One property that is no enum of texts is enough."""
     schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
     assert choices_for(as_format(schema)) is None
@@ -210,7 +210,7 @@ LABEL = {"type": "string", "enum": ["A", 'b "c"']}
         ),
     ],
 )
-def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) -> None:
+def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
     """The pieces are on one line, as in the engine's grammar; it is no single choice."""
     found = array_for(as_format(schema))
     assert found is not None
@@ -221,7 +221,7 @@ def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) ->
     assert choices_for(as_format(schema)) is None
 
 
-def test_a_model_class_with_a_list_leaves_an_array() -> None:
+def test_model_classes_with_lists_leave_arrays() -> None:
     """Its titles and descriptions change nothing."""
 
     class Topics(pydantic.BaseModel):
@@ -250,7 +250,7 @@ def test_a_model_class_with_a_list_leaves_an_array() -> None:
         {"type": "array", "items": {"$ref": "#"}},
     ],
 )
-def test_what_is_more_or_less_than_one_array_of_any_length_is_none(schema: Any) -> None:
+def test_other_schemas_have_no_open_array(schema: Any) -> None:
     """Limits, other elements, a second array, another choice."""
     assert array_for(as_format(schema)) is None
 
@@ -262,7 +262,7 @@ def grammar_schema(schema: Any) -> Any:
     return json.loads(grammar.partition("%json ")[2])
 
 
-def test_an_array_of_labels_ends_when_every_label_may_have_been_given() -> None:
+def test_label_arrays_have_a_maximum_length() -> None:
     """A weak model repeats itself for ever otherwise; limits of one's own stay, and so do other arrays."""
     labels = {"type": "string", "enum": ["a", "b", "c"]}
     topics = {"type": "array", "items": labels}

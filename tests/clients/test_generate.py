@@ -23,14 +23,14 @@ def drawn(count: int = 2000, **options: Any) -> dict[int, float]:
     return {token: found[token] / count for token in sorted(found)}
 
 
-def test_without_a_temperature_the_most_probable_token_is_taken() -> None:
+def test_zero_temperature_takes_the_best_token() -> None:
     """The most probable of the allowed tokens is drawn."""
     sampler = Sampler({})
     assert sampler.draw(LOGITS, None) == 0
     assert sampler.draw(LOGITS, np.array([False, False, True, True])) == 2
 
 
-def test_at_temperature_1_tokens_are_drawn_as_the_model_says() -> None:
+def test_temperature_1_draws_the_model_distribution() -> None:
     """Within the error of 2,000 draws."""
     assert list(drawn().values()) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.035)
 

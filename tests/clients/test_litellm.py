@@ -60,9 +60,7 @@ class TestRequest:
         ask(make_client(server, temperature=0.5), request)
         assert "temperature" not in server.bodies[1]
 
-    def test_an_unsupported_parameter_is_an_error_and_not_dropped(
-        self, server: Any, request_for_label: Any
-    ) -> None:
+    def test_unsupported_parameters_raise_an_error(self, server: Any, request_for_label: Any) -> None:
         """Log-probabilities a provider cannot give are not left out silently."""
         client = LiteLLMClient("anthropic/claude-3-haiku-20240307", api_base=server.url, api_key=KEY)
         error = failure(client, request_for_label)
@@ -241,7 +239,7 @@ KEYS = [
         "perplexity/sonar",
     ],
 )
-def test_a_missing_key_is_a_fault_of_every_call(
+def test_missing_keys_are_systemic(
     monkeypatch: pytest.MonkeyPatch, request_for_label: Any, model: str
 ) -> None:
     """Litellm calls some of them errors of the server with status 500, which would be tried again."""
@@ -255,9 +253,7 @@ def test_a_missing_key_is_a_fault_of_every_call(
 @pytest.mark.parametrize(
     ("status", "words"), [(400, "API key not valid."), (500, "Invalid API key: x"), (401, "no")]
 )
-def test_a_wrong_key_is_a_fault_of_every_call(
-    server: Any, request_for_label: Any, status: int, words: str
-) -> None:
+def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: int, words: str) -> None:
     """Whatever status the provider says it with."""
     server.answer(status, {"error": {"message": words}})
     error = failure(make_client(server), request_for_label)
@@ -265,9 +261,7 @@ def test_a_wrong_key_is_a_fault_of_every_call(
     assert not error.retryable
 
 
-def test_calls_that_would_all_fail_are_not_made(
-    monkeypatch: pytest.MonkeyPatch, request_for_label: Any
-) -> None:
+def test_systemic_faults_cost_one_call(monkeypatch: pytest.MonkeyPatch, request_for_label: Any) -> None:
     """Of concurrent calls only the first is made; a later call is a first call again."""
     litellm = _litellm()
     calls, made = litellm.acompletion, []

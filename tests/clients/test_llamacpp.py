@@ -55,7 +55,7 @@ def test_refuses_parameters_out_of_range(path: Path, setting: str) -> None:
         LlamaCppClient(path, **{setting: 0})  # type: ignore[arg-type]
 
 
-def test_refuses_more_rows_at_a_time_than_there_are_sequences(path: Path) -> None:
+def test_too_many_parallel_rows_raise_an_error(path: Path) -> None:
     """llama.cpp would end the process."""
     with pytest.raises(ConfigurationError, match="n_parallel must be at most 64"):
         LlamaCppClient(path, n_parallel=65)
@@ -71,7 +71,7 @@ def test_unknown_options_are_refused(path: Path, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.usefixtures("_no_library")
-def test_an_engine_of_an_unknown_version_is_refused(path: Path) -> None:
+def test_unknown_engine_versions_raise_an_error(path: Path) -> None:
     """Its structures may be laid out in another way: values would land in the wrong fields."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},))
     with pytest.raises(ConfigurationError, match="Expected a version of the embedded engine"):
@@ -115,9 +115,7 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
         LlamaCppClient(path)
 
 
-def test_a_forgotten_client_never_waits_for_one_that_loads(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collected_clients_never_wait_for_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage is collected in the middle of loading, by the thread that loads."""
     woken = []
 

@@ -63,7 +63,7 @@ def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str
     ],
 )
 @pytest.mark.parametrize("name", ["openai/any", "anthropic/any"])
-def test_a_secret_over_plain_http_is_warned_of_once(
+def test_secrets_over_http_warn_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -107,7 +107,7 @@ def test_hides_known_values_whatever_they_look_like() -> None:
     assert redact("wrong: plainword123", secrets=["plainword123", None, ""]) == "wrong: [redacted]"
 
 
-def test_retry_after_is_read_as_seconds_milliseconds_or_date() -> None:
+def test_every_form_of_retry_after_is_read() -> None:
     """All three forms of the header give seconds, never below 0."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
@@ -173,7 +173,7 @@ def with_headers(headers: dict[str, str]) -> Exception:
 @pytest.mark.parametrize(
     "key", ["sk-1234567890abcdef1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuvw"]
 )
-def test_a_key_in_a_harmless_parameter_is_hidden(key: str) -> None:
+def test_keys_in_harmless_parameters_are_hidden(key: str) -> None:
     """Whoever pastes it into the wrong place does not find it in files and messages."""
     shown = public_address(f"http://host/v1?model={key}&api-version=2")
     assert key not in shown

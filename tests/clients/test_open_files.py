@@ -49,7 +49,7 @@ def classifier(server: FaultServer) -> Classifier:
     )
 
 
-def test_no_more_calls_are_made_than_sockets_may_be_open(room_for: Callable[[int], None]) -> None:
+def test_concurrent_calls_fit_the_open_sockets(room_for: Callable[[int], None]) -> None:
     """The others wait; a server that takes seven at a time turns none away."""
     texts = [f"{number} cat" for number in range(40)]
     with FaultServer(LABELS, latency=0.02, max_concurrency=7) as server:
@@ -69,9 +69,7 @@ def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None
     assert outcomes == {"ok"}
 
 
-def test_a_process_that_may_open_64_files_evaluates_with_256_at_a_time(
-    write_task: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_64_open_files_suffice_for_256_calls(write_task: Callable[..., Path], tmp_path: Path) -> None:
     """With faults that are tried again, for which nothing is loaded late."""
     rows = [{"input": f"{number} cat", "answer": "cat"} for number in range(300)]
     with FaultServer(LABELS, latency=0.02, faults={"503": 0.1}) as server:

@@ -69,7 +69,7 @@ def test_jitter_halves_the_wait_at_most() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
-def test_gives_up_after_the_last_attempt_and_says_how_many() -> None:
+def test_the_last_error_counts_the_attempts() -> None:
     """The final error itself is raised, with the number of calls."""
     error, _, calls = run([SLOW])
     assert error is SLOW

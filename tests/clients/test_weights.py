@@ -98,7 +98,7 @@ def test_another_file_is_refused() -> None:
         weights.locate_weights(NAME)
 
 
-def test_a_file_is_hashed_once_until_it_changes(site: Any, monkeypatch: Any) -> None:
+def test_files_are_hashed_once_per_change(site: Any, monkeypatch: Any) -> None:
     """A second client does not pay again; a changed file is noticed."""
     pin(monkeypatch, b"GGUF tiny")
     calls = []
@@ -119,7 +119,7 @@ def test_missing_weights_name_the_command(monkeypatch: Any) -> None:
         weights.locate_weights(NAME)
 
 
-def test_a_package_without_its_file_counts_as_missing(site: Path, monkeypatch: Any) -> None:
+def test_deleted_weights_count_as_missing(site: Path, monkeypatch: Any) -> None:
     """Somebody deleted the weights to save space."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
     site.unlink()
@@ -135,9 +135,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04"])
-def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(
-    tmp_path: Any, monkeypatch: Any, content: Any
-) -> None:
+def test_files_that_are_no_models_raise_errors(tmp_path: Any, monkeypatch: Any, content: Any) -> None:
     """Missing, empty and foreign files are named, with or without the engine."""
     monkeypatch.setitem(sys.modules, "xllamacpp", type(sys)("xllamacpp"))
     path = tmp_path / "model.gguf"

@@ -38,7 +38,7 @@ class TestHealthyAnswers:
         assert math.exp(found.reported[1]["logprob"]) == pytest.approx(0.8)
         assert found.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
 
-    def test_usage_follows_the_prompt_where_the_answer_is_cached(self, serve: Any, ask: Any) -> None:
+    def test_cached_answers_count_prompt_tokens(self, serve: Any, ask: Any) -> None:
         """The same answer to texts of different lengths."""
         server = serve(default="Food", answers={})
         used = [ask(server, "x" * length).json["usage"] for length in (4, 400)]
@@ -75,18 +75,18 @@ class TestHealthyAnswers:
         found = ask(serve(lambda _text: outcome))
         assert math.exp(found.reported[1]["logprob"]) == pytest.approx(probability)
 
-    def test_a_list_answers_successive_requests_of_a_text(self, serve: Any, ask: Any) -> None:
+    def test_lists_answer_successive_requests(self, serve: Any, ask: Any) -> None:
         """An error answer takes no turn."""
         server = serve({"lunch": ["Food", "Rent"]}, faults=["500"])
         assert ask(server).status == 500
         assert ["Food" in ask(server).content for _ in range(3)] == [True, False, False]
 
-    def test_a_ready_response_is_sent_as_it_is(self, serve: Any, ask: Any) -> None:
+    def test_ready_responses_are_sent_unchanged(self, serve: Any, ask: Any) -> None:
         """Whatever it holds."""
         response = {"choices": [{"message": {"content": "no JSON"}}], "odd": 1}
         assert ask(serve(lambda _: response)).json == response
 
-    def test_without_a_rule_the_label_in_the_text_is_the_answer(self, serve: Any, ask: Any) -> None:
+    def test_the_default_rule_finds_labels_in_texts(self, serve: Any, ask: Any) -> None:
         """Other texts get one too, always the same; not all are equally sure."""
         server = serve()
         assert "Sports" in ask(server, "News about Sports").content
@@ -159,7 +159,7 @@ class TestRefusals:
         """Rather than answered in another form."""
         assert "stream" in ask(serve(), stream=True).json["error"]["message"]
 
-    def test_other_routes_are_404_and_health_is_ok(self, serve: Any, ask: Any) -> None:
+    def test_other_routes_get_404(self, serve: Any, ask: Any) -> None:
         """Without counting as requests."""
         server = serve()
         assert ask(server, path="/health", method="GET").status == 200
@@ -167,7 +167,7 @@ class TestRefusals:
         assert ask(server, path="/v1/embeddings").status == 404
         assert server.stats["requests"] == 0
 
-    def test_a_rule_that_fails_says_so_to_the_client(self, serve: Any, ask: Any) -> None:
+    def test_failing_rules_return_400(self, serve: Any, ask: Any) -> None:
         """With a status that nobody retries."""
         found = ask(serve({"dinner": "Food"}), "lunch")
         assert (found.status, found.json["error"]["type"]) == (400, "test_error")
@@ -175,7 +175,7 @@ class TestRefusals:
 
 
 class TestLimits:
-    def test_beyond_the_rate_requests_are_429_until_it_has_passed(self, serve: Any, ask: Any) -> None:
+    def test_requests_above_the_rate_get_429(self, serve: Any, ask: Any) -> None:
         """Retry-After in whole seconds, its twin in milliseconds; after that time there is room again."""
         server = serve(requests_per_second=20)
         found = [ask(server)]
@@ -231,7 +231,7 @@ class TestLimits:
 
 
 class TestRecords:
-    def test_requests_are_recorded_in_the_order_of_arrival(self, serve: Any, ask: Any) -> None:
+    def test_requests_are_recorded_by_arrival(self, serve: Any, ask: Any) -> None:
         """With number, text, JSON, time and fault; counts by text."""
         server = serve(faults=[None, "500"])
         begun = time.monotonic()
@@ -287,7 +287,7 @@ class TestRecords:
 
 
 class TestLifetime:
-    def test_a_server_that_stops_is_gone_and_may_come_back(self, ask: Any) -> None:
+    def test_stopped_servers_can_start_again(self, ask: Any) -> None:
         """On the same port, with its memory."""
         server = FaultServer(LABELS)
         with server:

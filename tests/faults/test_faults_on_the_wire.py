@@ -92,7 +92,7 @@ class TestConnections:
         with raw_call(serve(faults=["reset_before_headers"])) as line, pytest.raises(ConnectionResetError):
             line.recv(1)
 
-    def test_a_reset_after_headers_leaves_half_a_body(self, serve: Any, raw_call: Any) -> None:
+    def test_late_resets_leave_half_a_body(self, serve: Any, raw_call: Any) -> None:
         """Less than was promised, then RST."""
         data = b""
         with (
@@ -136,9 +136,7 @@ class TestConnections:
             assert line.recv(1) == b""
         assert 0.29 < time.monotonic() - begun < 5
 
-    def test_hanging_without_end_lasts_until_the_client_goes(
-        self, serve: Any, ask: Any, raw_call: Any
-    ) -> None:
+    def test_endless_hanging_ends_with_the_client(self, serve: Any, ask: Any, raw_call: Any) -> None:
         """Then the request is no longer in flight, and others are answered meanwhile."""
         server = serve(faults=["hang"])
         with raw_call(server) as line:
@@ -152,9 +150,7 @@ class TestConnections:
             time.sleep(0.005)
         assert server.in_flight == 0
 
-    def test_a_slow_answer_comes_in_many_pieces_and_is_healthy(
-        self, serve: Any, ask: Any, raw_call: Any
-    ) -> None:
+    def test_slow_answers_come_in_pieces(self, serve: Any, ask: Any, raw_call: Any) -> None:
         """Spread over the time given."""
         server = serve(faults=["slow_drip:0.5"])
         data, pieces, begun = b"", 0, time.monotonic()
@@ -166,7 +162,7 @@ class TestConnections:
         assert pieces > 10
         assert json.loads(head_and_body(data)[1])["choices"] == ask(server).json["choices"]
 
-    def test_the_connection_is_kept_after_a_broken_body(self, serve: Any) -> None:
+    def test_connections_survive_broken_bodies(self, serve: Any) -> None:
         """As a real server would; only the answer is broken."""
         server = serve(faults=["truncated", "500", "html", None])
         ports = set()
@@ -205,7 +201,7 @@ class TestBodies:
 
     @pytest.mark.parametrize("tokens", ["label", "characters"])
     @pytest.mark.parametrize("fields", [{}, {"logprobs": None}])
-    def test_an_answer_may_be_cut_off_by_length(self, serve: Any, ask: Any, tokens: str, fields: Any) -> None:
+    def test_answers_are_cut_by_length(self, serve: Any, ask: Any, tokens: str, fields: Any) -> None:
         """Between two tokens, before the label is complete; text, tokens and usage agree."""
         found = ask(serve({"lunch": "Food"}, faults=["length"], tokens=tokens), **fields)
         assert found.choice["finish_reason"] == "length"

@@ -121,7 +121,7 @@ class TestScripts:
         with pytest.raises(ConfigurationError, match="Shares"):
             FaultServer(LABELS, faults=shares)
 
-    def test_a_function_binds_a_text_to_its_fault(self, serve: Any, ask: Any) -> None:
+    def test_functions_bind_texts_to_faults(self, serve: Any, ask: Any) -> None:
         """However often it is asked."""
         server = serve(
             faults=lambda _number, body: "refusal" if "bomb" in body["messages"][-1]["content"] else None
@@ -132,7 +132,7 @@ class TestScripts:
             True,
         ]
 
-    def test_a_function_may_let_the_second_attempt_pass(self, serve: Any, ask: Any) -> None:
+    def test_functions_may_let_retries_pass(self, serve: Any, ask: Any) -> None:
         """By asking the server what it has seen."""
         servers: list[FaultServer] = []
 
@@ -143,7 +143,7 @@ class TestScripts:
         found = [ask(servers[0], text).status for text in ("a", "b", "a", "b")]
         assert found == [500, 500, 200, 200]
 
-    def test_a_script_that_fails_says_so_to_the_client(self, serve: Any, ask: Any) -> None:
+    def test_failing_scripts_return_400(self, serve: Any, ask: Any) -> None:
         """Instead of looking like the fault it might have meant."""
         found = ask(serve(faults=lambda number, _body: ["oops"][number]))
         assert (found.status, found.json["error"]["type"]) == (400, "test_error")

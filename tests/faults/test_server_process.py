@@ -55,7 +55,7 @@ def stats(api_base: str) -> Any:
         return json.load(found)
 
 
-def test_it_serves_faults_by_share_and_seed_and_counts_them(spawn: Spawn) -> None:
+def test_faults_follow_shares_and_seed(spawn: Spawn) -> None:
     """The same seed gives the same statuses in another process."""
     options = ["--fault", "500=0.3", "--fault", "rate_limit:0.1=0.2", "--seed", "5"]
     found = []
@@ -121,7 +121,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         pytest.fail("The server outlived its parent.")
 
 
-def test_it_ends_though_its_parent_ended_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_after_an_early_parent_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts it and is gone as soon as the line is read leaves nothing behind."""
     line = io.StringIO()
     ends = threading.Timer(10, os.kill, (os.getpid(), signal.SIGTERM))

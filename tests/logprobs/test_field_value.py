@@ -40,7 +40,7 @@ def test_the_value_is_read_with_escapes_undone(text: str, path: str, value: Any)
 @pytest.mark.parametrize(
     "text", ["", "World", '{"c": "Wor', "{'c': 'A'}", '{"c": "A"} and more', "[" * 100_000, '{"c": "a\nb"}']
 )
-def test_what_is_no_json_is_said_to_be_none(text: str) -> None:
+def test_invalid_json_raises_not_json(text: str) -> None:
     """Cut off, unquoted, followed by prose, absurdly nested: all the model's fault."""
     with pytest.raises(UnparsedError, match="JSON") as caught:
         field_value(text, "c")
@@ -87,7 +87,7 @@ def test_a_key_twice_is_ambiguous(text: str) -> None:
         field_values(text, "[].c")
 
 
-def test_an_answer_cut_off_by_length_says_so() -> None:
+def test_cut_off_answers_name_max_tokens() -> None:
     """The finish reason explains broken JSON."""
     with pytest.raises(UnparsedError, match="max_tokens"):
         field_value(Completion(text='{"c": "Wor', finish_reason="length"), "c")

@@ -70,7 +70,7 @@ def brute_force(labels: Sequence[str], model: Model) -> np.ndarray:
 
 @pytest.mark.parametrize("labels", [("cat", "dog"), NESTED, ("Sci/Tech", "Sports", "World", "Business")])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_full_walk_is_the_sum_over_all_tokenisations(labels: tuple[str, ...], seed: int) -> None:
+def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -> None:
     """With tolerance 0 the distribution is brute force's, and nothing is left open."""
     model = toy_model(labels, seed)
     found = walked(labels, model).distribution()
@@ -100,7 +100,7 @@ def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int
 
 
 @given(seed=st.integers(0, 10**6))
-def test_a_smaller_tolerance_visits_no_fewer_nodes_and_bounds_no_worse(seed: int) -> None:
+def test_smaller_tolerances_visit_more_nodes(seed: int) -> None:
     """Going further costs nodes and buys certainty."""
     walks = [walked(NESTED, toy_model(NESTED, seed), tolerance=t) for t in (0.5, 0.1, 0.0)]
     nodes = [walk.nodes for walk in walks]
@@ -126,7 +126,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
     assert walk.nodes == 3
 
 
-def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
+def test_leaving_mass_does_not_mislead_the_walk() -> None:
     """The node that ends as a label is light beside one that only begins like a label."""
     labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
     listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
@@ -143,7 +143,7 @@ def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
     assert walk.distribution().probability("cat") == pytest.approx(2 / 3, abs=1e-4)
 
 
-def test_an_open_node_of_several_labels_is_shared_among_them() -> None:
+def test_open_nodes_are_shared_among_labels() -> None:
     """Half a branch each, and the branch counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
@@ -166,7 +166,7 @@ def test_mass_that_arrives_late_runs_on() -> None:
     assert found.label_mass == pytest.approx(0.8)
 
 
-def test_a_closing_quote_may_share_its_token_with_structure() -> None:
+def test_closing_quotes_may_include_structure() -> None:
     """``"}`` ends a label, ``"s`` does not, and several such tokens add up."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit(
@@ -177,7 +177,7 @@ def test_a_closing_quote_may_share_its_token_with_structure() -> None:
     np.testing.assert_allclose(walk.distribution().probabilities, np.array([0.5, 0.25]) / 0.75)
 
 
-def test_two_tokens_with_the_same_bytes_add_up() -> None:
+def test_tokens_with_equal_bytes_add_up() -> None:
     """Vocabularies hold some bytes twice; both are ways to write the label."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.2)), (b'a"', math.log(0.3)), (b'b"', math.log(0.5))])
@@ -195,7 +195,7 @@ def test_escaped_and_plain_spellings_are_one_label() -> None:
     np.testing.assert_allclose(walk.distribution().probabilities, [0.5, 0.5])
 
 
-def test_a_branch_that_ends_inside_a_character_stays_open() -> None:
+def test_cut_characters_stay_open() -> None:
     """It cannot be asked about as text: its mass is shared, and bounded."""
     walk = LabelWalk(["é", "è", "a"], tolerance=0.0)
     walk.visit("", [("é".encode()[:1], math.log(0.6)), (b'a"', math.log(0.4))])
@@ -205,7 +205,7 @@ def test_a_branch_that_ends_inside_a_character_stays_open() -> None:
     assert found.error_bound == pytest.approx(0.6)
 
 
-def test_a_label_no_listed_token_leads_to_gets_an_upper_bound() -> None:
+def test_unreached_labels_get_an_upper_bound() -> None:
     """At most the least listed probability, and it is not measured."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b'cat"', math.log(0.6)), (b"?", math.log(0.05))])
@@ -217,7 +217,7 @@ def test_a_label_no_listed_token_leads_to_gets_an_upper_bound() -> None:
     assert found.error_bound == pytest.approx(0.35 / 0.95)
 
 
-def test_unlisted_tokens_are_bounded_by_the_least_listed_one() -> None:
+def test_unlisted_tokens_have_the_least_bound() -> None:
     """Four tokens could begin a label here; three of them were not listed."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.9)), (b"?", math.log(0.01))])
@@ -226,7 +226,7 @@ def test_unlisted_tokens_are_bounded_by_the_least_listed_one() -> None:
     assert found.unresolved_mass == pytest.approx(0.03)
 
 
-def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
+def test_open_nodes_count_by_survival() -> None:
     """Half of what began with ``c`` became a label: so it is taken to be with ``d``."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.5)
     walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
@@ -238,7 +238,7 @@ def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
     assert found.error_bound == pytest.approx(0.2 / 0.5), "all of the 0.2 may turn out to be a label, or none"
 
 
-def test_where_no_label_can_follow_nothing_is_claimed() -> None:
+def test_dead_ends_claim_nothing() -> None:
     """The result has no label, no evidence and an error bound of 1."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b"?", math.log(1.0)), (b"", -9999.0)])
@@ -264,7 +264,7 @@ def test_log_probabilities_that_are_none_are_refused(logprob: float) -> None:
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", logprob)])
 
 
-def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
+def test_probabilities_above_1_raise_an_error() -> None:
     """A listing that contradicts itself is no evidence; rounding is no contradiction."""
     half = math.log(0.55)
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
@@ -273,7 +273,7 @@ def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
 
 
 @given(seed=st.integers(0, 10**6), order=st.permutations(range(len(NESTED))))
-def test_the_order_of_the_labels_does_not_matter(seed: int, order: list[int]) -> None:
+def test_the_order_of_labels_is_irrelevant(seed: int, order: list[int]) -> None:
     """A permutation of the labels permutes the result."""
     model = toy_model(NESTED, seed)
     plain = walked(NESTED, model, tolerance=0.05).distribution()

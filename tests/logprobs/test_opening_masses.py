@@ -44,13 +44,13 @@ def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> Non
     assert found.listed == (2 if tokens != "label" else 3) + bool(illegal)
 
 
-def test_an_answer_outside_the_labels_is_illegal_itself() -> None:
+def test_illegal_answers_have_illegal_mass() -> None:
     """Without a mask its mass is illegal."""
     found = opening_masses(fake_response("Cars"), LABELS, "category")
     assert (found.legal, found.illegal, found.listed) == (0.0, 1.0, 1)
 
 
-def test_the_json_before_the_label_counts_neither_way() -> None:
+def test_json_before_the_label_has_no_mass() -> None:
     """Its token holds the quote and the label's beginning; other spacing is no other answer."""
     shares = {'": "Fo': 0.5, '":"R': 0.1, '":': 0.1, '": "Ca': 0.2, " ": 0.05}
     found = opening_masses(
@@ -61,7 +61,7 @@ def test_the_json_before_the_label_counts_neither_way() -> None:
     assert found.listed == 5
 
 
-def test_special_tokens_and_closing_quotes_are_no_labels() -> None:
+def test_special_tokens_and_quotes_are_no_labels() -> None:
     """An end of turn, an empty text, a label in another case."""
     listed = {"Food": 0.5, "": 0.125, '"': 0.125, "food": 0.0625, "Re": 0.125}
     found = opening_masses(
@@ -89,7 +89,7 @@ def test_impossible_alternatives_have_no_mass() -> None:
         Completion(text="Food", tokens=(Token(b"Food", 0.0),)),
     ],
 )
-def test_where_nothing_can_be_seen_an_error_says_so(response: object) -> None:
+def test_missing_evidence_raises_an_error(response: object) -> None:
     """Answers without log-probabilities, text or JSON are errors."""
     with pytest.raises(LogprobsUnavailableError):
         opening_masses(response, LABELS, "category")

@@ -236,7 +236,7 @@ def test_without_bytes_the_text_is_encoded() -> None:
 
 
 @pytest.mark.parametrize("raw", [[300], "text", [], ["a"], 7, {}])
-def test_bytes_that_are_none_give_way_to_the_text(raw: Any) -> None:
+def test_invalid_bytes_fall_back_to_text(raw: Any) -> None:
     """Broken bytes are passed over."""
     top = [{"token": "y", "bytes": raw, "logprob": -2.0}]
     item = {"token": "x", "bytes": raw, "logprob": -1.0, "top_logprobs": top}
@@ -285,7 +285,7 @@ def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None
     assert tokens[1].top[1] == (b"e", read)
 
 
-def test_a_log_probability_above_zero_by_rounding_is_zero() -> None:
+def test_rounding_above_zero_becomes_zero() -> None:
     """The other alternatives are as improbable as they have to be."""
     body = openai_body()
     tokens_of(body)[2]["top_logprobs"][0]["logprob"] = 1e-7
@@ -296,7 +296,7 @@ def test_a_log_probability_above_zero_by_rounding_is_zero() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
-def test_an_emitted_token_reported_as_impossible_drops_the_evidence(place: int, wrap: Any) -> None:
+def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
     """It was written, wherever it stands; -9999 only says that it was no likely one."""
     body = openai_body()
     tokens_of(body)[place]["logprob"] = -math.inf
@@ -355,14 +355,14 @@ def test_long_names_and_refusals_are_cut() -> None:
     assert found.refusal == "r" * 1_000 + "..."
 
 
-def test_the_text_keeps_its_layout_and_loses_nothing() -> None:
+def test_the_text_keeps_its_layout() -> None:
     """An illegal answer does not become a legal one by cleaning."""
     body = openai(message={"content": '{\n\t"category": "\x1b[31m\ud800é"}\r\n'})
     assert read_completion(body).text == '{\n\t"category": "\ufffd[31m\ufffdé"}\r\n'
     assert read_completion("\x00\ud800").text == "\ufffd\ufffd"
 
 
-def test_a_completion_that_a_client_made_is_cleaned() -> None:
+def test_completions_of_clients_are_cleaned() -> None:
     """A client's own completion is cleaned like a response."""
     made = Completion(text="\ud800", model=UNWRITABLE, refusal=UNWRITABLE, usage=Usage(prompt_tokens=10**400))
     assert read_completion(made) == Completion(
@@ -408,7 +408,7 @@ def test_vertex_evidence_with_holes_is_dropped() -> None:
         (SimpleNamespace(choices=None), "SimpleNamespace"),
     ],
 )
-def test_an_answer_of_unknown_shape_is_a_data_error(response: Any, match: str) -> None:
+def test_unknown_answer_shapes_raise_data_errors(response: Any, match: str) -> None:
     """The server's fault is said plainly."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
@@ -423,7 +423,7 @@ def test_the_reason_for_unusable_evidence_is_kept() -> None:
     assert read_completion(openai(logprobs=None)).evidence_problem == ""
 
 
-def test_usage_that_is_no_number_counts_as_zero() -> None:
+def test_invalid_usage_counts_as_zero() -> None:
     """Servers may leave usage out or break it."""
     usage = {"prompt_tokens": None, "completion_tokens": "4"}
     assert read_completion(openai(usage=usage, _hidden_params={"response_cost": True})).usage == Usage()

@@ -149,7 +149,7 @@ ORDERS = [order for n in range(len(LABELS) + 1) for order in itertools.permutati
 @pytest.mark.parametrize(("style", "field"), STYLES)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), labels=st.sampled_from(ORDERS))
-def test_every_spelling_gives_the_probabilities_of_the_model(
+def test_every_spelling_gives_the_model_probabilities(
     style: Any, field: str, seed: int, labels: Given
 ) -> None:
     """Any tokenisation of the array gives the labels their defined probability."""
@@ -163,9 +163,7 @@ def test_every_spelling_gives_the_probabilities_of_the_model(
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), labels=st.sets(st.sampled_from(LABELS)), how=st.sampled_from(STYLES))
-def test_the_confidence_of_the_orders_of_a_set_is_its_probability_on_average(
-    seed: int, labels: set[str], how: Any
-) -> None:
+def test_mean_confidence_is_the_set_probability(seed: int, labels: set[str], how: Any) -> None:
     """Weighted by how a model that stays inside the set would write it, the mean is exact, by enumeration."""
     style, field = how
     model = any_model(seed)
@@ -200,7 +198,7 @@ def in_order(inside: dict[str, float]) -> Model:
     shares=st.tuples(*[st.floats(0.02, 0.98)] * 3),
     labels=st.sampled_from([(), ("Bills",), ("Gas",), ("Food",)]),
 )
-def test_where_one_order_is_possible_the_confidence_is_the_probability_of_the_set(
+def test_one_possible_order_gives_exact_confidence(
     style: Any, shares: tuple[float, float, float], labels: Given
 ) -> None:
     """Sets of at most one label have one order: what is estimated is exact."""
@@ -210,7 +208,7 @@ def test_where_one_order_is_possible_the_confidence_is_the_probability_of_the_se
     assert found.confidence == pytest.approx(true, rel=1e-6)
 
 
-def test_labels_that_may_come_in_any_order_are_sure_at_once() -> None:
+def test_order_does_not_lower_certain_labels() -> None:
     """The order of two certain labels does not lower their probability."""
 
     def model(before: Given) -> dict[str, float]:
@@ -242,7 +240,7 @@ def read(*tokens: tuple[str, float, dict[str, float]], space: str = "masked") ->
     return extract_set(spelled(*tokens), ("Bills", "Food"), "topics", space)
 
 
-def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() -> None:
+def test_unlisted_ends_get_the_least_probability() -> None:
     """The bound of the unlisted end counts against the label, and is no measurement."""
     found = read(
         ARRAY,
@@ -259,7 +257,7 @@ def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() 
     assert found.confidence == pytest.approx(0.9 * 0.8)
 
 
-def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
+def test_unread_continuations_are_shared_and_unmeasured() -> None:
     """The labels behind the last one were never read."""
     answer = spelled(ARRAY, ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
     found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
@@ -269,7 +267,7 @@ def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_me
     assert found.confidence == pytest.approx(0.6)
 
 
-def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None:
+def test_bounds_are_limited_by_path_mass() -> None:
     """The closing quote was written with 0.5; what was not listed behind it can hold no more than its share of that."""
     found = read(
         OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
@@ -279,7 +277,7 @@ def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None
     assert found.probabilities[0] == pytest.approx(0.1 / 0.7)
 
 
-def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
+def test_alternatives_to_closing_quotes_may_decide() -> None:
     """A model that writes the quote alone might have written it with the comma."""
     found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
     assert found.confidence == pytest.approx(0.6)
@@ -287,13 +285,13 @@ def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
     assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_label_that_might_have_been_repeated_does_not_stay_inside_the_answer() -> None:
+def test_repeated_labels_leave_the_answer() -> None:
     """Only labels that were not given before do, and the one that was really given."""
     found = read(OPENING, FOOD, ('", "', 1.0, {}), ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}), CLOSING)
     assert found.confidence == pytest.approx(0.7)
 
 
-def test_the_label_mass_is_the_least_of_all_steps() -> None:
+def test_label_mass_is_the_least_step() -> None:
     """Mass on texts that are no labels lowers it, whatever the mass of the end."""
     found = read(
         ARRAY,
@@ -306,7 +304,7 @@ def test_the_label_mass_is_the_least_of_all_steps() -> None:
     assert found.distribution(1, ("no", "yes")).label_mass == found.label_mass
 
 
-def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> None:
+def test_labels_below_an_assumed_end_are_unmeasured() -> None:
     """The unreported end may outweigh the reported label."""
     found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
     assert found.probabilities[1] == pytest.approx(0.25)
@@ -314,7 +312,7 @@ def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> N
     assert not found.measured[1]
 
 
-def test_a_label_that_is_given_again_counts_once() -> None:
+def test_a_repeated_label_counts_once() -> None:
     """It leaves the answer what it is; the others had their turn there as well."""
     step = {"Food": 0.5, "Bills": 0.5}
     found = read(
@@ -341,7 +339,7 @@ def test_a_label_that_is_given_again_counts_once() -> None:
         ('{"a": [{"b": {"c": "Food"}}]}', "a[].b.c"),
     ],
 )
-def test_the_last_brackets_of_a_path_stand_for_all_elements(text: str, field: str) -> None:
+def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
     """The array may be the root, deep inside, or hold objects or arrays."""
     answer = Completion(text=text, tokens=tuple(Token(c.encode(), 0.0, ((c.encode(), 0.0),)) for c in text))
     found = extract_set(answer, ("Bills", "Food"), field)
@@ -349,7 +347,7 @@ def test_the_last_brackets_of_a_path_stand_for_all_elements(text: str, field: st
     assert found.probabilities.tolist() == pytest.approx([0.0, 1.0], abs=1e-9)
 
 
-def test_the_distribution_of_a_label_is_over_no_and_yes() -> None:
+def test_a_label_has_a_binary_distribution() -> None:
     """It says how sure it is that the label belongs to the answer."""
     model = any_model(3)
     found = extract_set(written(model, ("Food",), joined), LABELS, "topics", LogprobSpace.RAW)
@@ -370,14 +368,14 @@ def test_the_distribution_of_a_label_is_over_no_and_yes() -> None:
         ('{"topics": ["Food"', "topics", "cannot be found"),
     ],
 )
-def test_what_is_no_array_of_labels_has_no_evidence(text: str, field: str, message: str) -> None:
+def test_other_fields_are_no_evidence(text: str, field: str, message: str) -> None:
     """The reason says what came."""
     answer = spelled((text, 1.0, {text: 1.0}))
     with pytest.raises(LogprobsUnavailableError, match=message):
         extract_set(answer, ("Bills", "Food"), field)
 
 
-def test_impossible_tokens_leave_it_open_whether_an_array_goes_on() -> None:
+def test_impossible_tokens_decide_nothing() -> None:
     """A server that calls its own token impossible says nothing."""
     tokens: Sequence[Token] = (
         Token(b'{"topics": [', 0.0),
@@ -407,7 +405,7 @@ def scored(given: Given, ends: float, shares: Sequence[float], *, error: float =
 
 
 @pytest.mark.parametrize("error", [0.05, 0.15])
-def test_scored_places_are_known_up_to_a_bound(error: float) -> None:
+def test_scored_places_stay_within_the_bound(error: float) -> None:
     """Wherever the error of the labels is; the worst case comes near it."""
     places = (((), 0.1, (0.7, 0.2, 0.1)), (("Bills",), 0.6, (0.3, 0.4, 0.3)))
     true = set_of_places(LABELS, [scored(*place) for place in places])
@@ -429,7 +427,7 @@ def test_scored_places_are_known_up_to_a_bound(error: float) -> None:
     assert apart.min() > 0.6
 
 
-def test_the_mass_of_scored_places_is_that_of_labels_and_the_end() -> None:
+def test_scored_places_report_the_least_mass() -> None:
     """The least of all places."""
     found = set_of_places(
         LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]

@@ -71,7 +71,7 @@ def variation(walk: TokenWalk, model: Model) -> float:
 
 
 @given(seed=st.integers(0, 10**6))
-def test_a_full_walk_is_the_product_of_the_tokens(seed: int) -> None:
+def test_full_walks_multiply_token_probabilities(seed: int) -> None:
     """Structure behind the closing quote included; nothing is left open."""
     model = Model(seed)
     found = walked(model)[0].distribution(LABELS)
@@ -86,9 +86,7 @@ def test_a_full_walk_is_the_product_of_the_tokens(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), other=st.none() | st.integers(0, 10**6))
-def test_the_error_stays_within_the_bound_and_the_bound_within_the_tolerance(
-    seed: int, tolerance: float, other: int | None
-) -> None:
+def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int | None) -> None:
     """Whatever was expected of what is left out."""
     model = Model(seed)
     expected = None if other is None else walked(Model(other))[0].shares()
@@ -101,7 +99,7 @@ def test_the_error_stays_within_the_bound_and_the_bound_within_the_tolerance(
 
 
 @given(seed=st.integers(0, 10**6))
-def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
+def test_right_expectations_make_short_walks_exact(seed: int) -> None:
     """The root is asked about, and all behind it is known beforehand."""
     model = Model(seed)
     walk, turns = walked(model, tolerance=1.0, expected=walked(model)[0].shares())
@@ -110,7 +108,7 @@ def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
-def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, tolerance: float) -> None:
+def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> None:
     """One turn is enough if the model's shares are the expected ones, and the result is the same."""
     model = Model(seed)
     full, _ = walked(model)
@@ -122,7 +120,7 @@ def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, toleran
     assert once.distribution(LABELS).error_bound == several.distribution(LABELS).error_bound
 
 
-def test_nodes_that_follow_from_another_come_with_it() -> None:
+def test_chains_of_nodes_are_pending_together() -> None:
     """Up to where labels part or end."""
     trie = TokenTrie([(A, B, C, END), (A, B, C, D, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=0.0)
@@ -130,7 +128,7 @@ def test_nodes_that_follow_from_another_come_with_it() -> None:
     assert [trie.nodes[node].tokens for node in walk.pending()] == [(A,), (D,), (A, B), (A, B, C)]
 
 
-def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
+def test_unvisited_shared_mass_is_unresolved() -> None:
     """Two labels behind one token."""
     trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=1.0)
@@ -144,7 +142,7 @@ def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
     assert found.error_bound == 1.0
 
 
-def test_log_probabilities_that_are_no_numbers_are_refused() -> None:
+def test_nan_log_probabilities_raise_an_error() -> None:
     """Such values are no evidence."""
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):

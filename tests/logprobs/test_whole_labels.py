@@ -22,7 +22,7 @@ def test_probabilities_are_divided_by_their_sum() -> None:
     assert all(found.measured)
 
 
-def test_labels_too_improbable_for_a_float_are_told_apart() -> None:
+def test_underflowing_labels_are_told_apart() -> None:
     """Their ratio counts."""
     found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
     assert found.probability("b") == pytest.approx(math.e / (1 + math.e))

@@ -75,9 +75,7 @@ class TestFaults:
             ((503, b"<html>Sorry</html>", {"Content-Type": "text/html"}), "Sorry"),
         ],
     )
-    def test_a_broken_answer_may_be_asked_for_again(
-        self, server: Any, make: Make, fault: Any, message: str
-    ) -> None:
+    def test_broken_answers_are_retryable(self, server: Any, make: Make, fault: Any, message: str) -> None:
         """It says nothing about the row; the next call on the same client works."""
         server.answers["bad"] = fault
         client = make()
@@ -125,7 +123,7 @@ class TestFaults:
         ("code", "kind", "retryable"),
         [(429, RateLimitError, True), ("503", ProviderError, True), (401, ProviderError, False)],
     )
-    def test_a_gateway_names_the_status_in_the_body(
+    def test_gateways_put_the_status_into_bodies(
         self, server: Any, make: Make, code: Any, kind: type, retryable: bool
     ) -> None:
         """With status 200 around it."""
@@ -153,7 +151,7 @@ class TestFaults:
         assert error.retry_after is not None
         assert lowest <= error.retry_after <= highest
 
-    def test_what_the_model_does_not_accept_comes_with_advice(self, server: Any, make: Make) -> None:
+    def test_unsupported_parameters_come_with_advice(self, server: Any, make: Make) -> None:
         """The advice is the same as through litellm."""
         server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
         assert "options={'temperature': None}" in str(failure(make()))
@@ -164,7 +162,7 @@ class TestFaults:
 
 
 class TestCalls:
-    def test_a_fault_that_every_call_meets_costs_one_call(
+    def test_systemic_faults_cost_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The others wait for the first one, and each gets an error of its own."""
@@ -181,7 +179,7 @@ class TestCalls:
         assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
         assert len(set(map(id, errors))) == 64
 
-    def test_as_many_calls_run_at_once_as_are_wanted(self, server: Any, make: Make) -> None:
+    def test_max_concurrency_replaces_the_default(self, server: Any, make: Make) -> None:
         """The option replaces the default of 256, upwards and downwards."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
@@ -195,7 +193,7 @@ class TestCalls:
         server.delay = 0.0
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
 
-    def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
+    def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
         """The cached schema is compared with the request's."""
         client, schema, options = make(), {"type": "json_schema", "a": [1]}, {"seed": 1}
         asked = CompletionRequest(
@@ -233,7 +231,7 @@ class TestCalls:
             ({"input_cost_per_token": 1}, "together"),
         ],
     )
-    def test_options_that_cannot_be_are_refused_before_any_call(
+    def test_wrong_options_raise_before_calls(
         self, server: Any, make: Make, options: dict[str, Any], message: str
     ) -> None:
         """They are refused at construction and with a request."""
@@ -262,7 +260,7 @@ class TestAddress:
         ask(make(api_base=server.root + path))
         assert [route for route, *_ in server.asked] == asked
 
-    def test_the_other_form_is_tried_where_the_first_is_absent(self, server: Any, make: Make) -> None:
+    def test_the_other_address_is_tried_after_404(self, server: Any, make: Make) -> None:
         """Once; from then on the form that is there is asked at once."""
         server.absent = {"/proxy/chat/completions"}
         client = make(api_base=server.root + "/proxy")
@@ -293,7 +291,7 @@ class TestAddress:
         assert LiteLLMClient("gpt-4.1").endpoint == "http://b:1/v1"
         assert OpenAIChatClient("openai/x").endpoint == "http://b:1/v1"
 
-    def test_a_model_file_that_changes_is_another_endpoint(
+    def test_changed_model_files_are_other_endpoints(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:
         """Path, size and time of change."""
@@ -310,7 +308,7 @@ class TestAddress:
 
 
 class TestKey:
-    def test_a_missing_key_is_named_before_any_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_keys_raise_before_calls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """For OpenAI's own server only; others may need none."""
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
             monkeypatch.delenv(name, raising=False)
