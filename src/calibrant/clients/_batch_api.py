@@ -272,24 +272,18 @@ class BatchApi:
             after = last.id
 
     async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
-        async def send(session: aiohttp.ClientSession) -> Reply:
-            import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
+        import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
-            with path.open("rb") as file:
-                form = aiohttp.FormData()
-                form.add_field("purpose", "batch")
-                form.add_field("file", file, filename=path.name, content_type="application/jsonl")
-                payload = form()
-                async with session.post(
-                    f"{self._http.endpoint.root}/v1/files",
-                    data=payload,
-                    headers={"Content-Type": payload.content_type},
-                    timeout=aiohttp.ClientTimeout(total=seconds),
-                    allow_redirects=False,
-                ) as response:
-                    return Reply.of(response, await response.read())
-
-        return self._http.checked(await self._http.through(send))
+        with path.open("rb") as file:
+            form = aiohttp.FormData()
+            form.add_field("purpose", "batch")
+            form.add_field("file", file, filename=path.name, content_type="application/jsonl")
+            payload = form()
+            address = f"{self._http.endpoint.root}/v1/files"
+            headers = {"Content-Type": payload.content_type}
+            return self._http.checked(
+                await self._http.send(address, payload, headers=headers, timeout=seconds)
+            )
 
     async def _download(self, file_id: str, target: Path) -> None:
         partial = target.with_name(target.name + ".part")

@@ -196,18 +196,18 @@ class JsonHttp:
     async def send(
         self,
         url: str,
-        data: bytes | None,
+        data: bytes | aiohttp.payload.Payload | None,
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
     ) -> Reply:
-        """POST bytes of JSON, or GET without any, and return the reply of any status.
+        """POST a body, JSON unless `headers` say otherwise, or GET without any, and return the reply of any status.
 
         Parameters
         ----------
         url : str
             The whole address.
-        data : bytes or None
+        data : bytes, payload or None
             The body.
         headers : mapping, optional
             Headers of this call alone.

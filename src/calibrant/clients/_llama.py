@@ -73,46 +73,36 @@ class _Batch(ctypes.Structure):
     ]
 
 
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "llama_backend_init": (None,),
-    "llama_log_set": (None, _Pointer, _Pointer),
-    "llama_model_default_params": (_ModelParams,),
-    "llama_context_default_params": (_ContextParams,),
-    "llama_model_load_from_file": (_Pointer, ctypes.c_char_p, _ModelParams),
-    "llama_model_free": (None, _Pointer),
-    "llama_model_get_vocab": (_Pointer, _Pointer),
-    "llama_model_chat_template": (ctypes.c_char_p, _Pointer, ctypes.c_char_p),
-    "llama_model_has_encoder": (ctypes.c_bool, _Pointer),
-    "llama_model_has_decoder": (ctypes.c_bool, _Pointer),
-    "llama_model_is_recurrent": (ctypes.c_bool, _Pointer),
-    "llama_model_is_hybrid": (ctypes.c_bool, _Pointer),
-    "llama_init_from_model": (_Pointer, _Pointer, _ContextParams),
-    "llama_free": (None, _Pointer),
-    "llama_n_ctx": (ctypes.c_uint32, _Pointer),
-    "llama_n_ctx_seq": (ctypes.c_uint32, _Pointer),
-    "llama_n_batch": (ctypes.c_uint32, _Pointer),
-    "llama_n_ubatch": (ctypes.c_uint32, _Pointer),
-    "llama_n_seq_max": (ctypes.c_uint32, _Pointer),
-    "llama_n_threads": (_Int, _Pointer),
-    "llama_n_threads_batch": (_Int, _Pointer),
-    "llama_set_abort_callback": (None, _Pointer, _Pointer, _Pointer),
-    "llama_get_memory": (_Pointer, _Pointer),
-    "llama_memory_seq_cp": (None, _Pointer, _Int, _Int, _Int, _Int),
-    "llama_memory_seq_rm": (ctypes.c_bool, _Pointer, _Int, _Int, _Int),
-    "llama_memory_clear": (None, _Pointer, ctypes.c_bool),
-    "llama_batch_init": (_Batch, _Int, _Int, _Int),
-    "llama_batch_free": (None, _Batch),
-    "llama_decode": (_Int, _Pointer, _Batch),
-    "llama_get_logits_ith": (_Pointer, _Pointer, _Int),
-    "llama_vocab_n_tokens": (_Int, _Pointer),
-    "llama_vocab_is_control": (ctypes.c_bool, _Pointer, _Int),
-    "llama_vocab_is_eog": (ctypes.c_bool, _Pointer, _Int),
-    "llama_vocab_bos": (_Int, _Pointer),
-    "llama_vocab_eos": (_Int, _Pointer),
-    "llama_vocab_get_add_bos": (ctypes.c_bool, _Pointer),
-    "llama_tokenize": (_Int, _Pointer, ctypes.c_char_p, _Int, _Pointer, _Int, ctypes.c_bool, ctypes.c_bool),
-    "llama_token_to_piece": (_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
-}
+# Result, arguments and names (without ``llama_``) of the functions in use.
+_FUNCTIONS: Final[tuple[tuple[Any, tuple[Any, ...], str], ...]] = (
+    (None, (), "backend_init"),
+    (None, (_Pointer,), "model_free free"),
+    (None, (_Pointer, _Pointer), "log_set"),
+    (None, (_Pointer, _Pointer, _Pointer), "set_abort_callback"),
+    (None, (_Batch,), "batch_free"),
+    (None, (_Pointer, _Int, _Int, _Int, _Int), "memory_seq_cp"),
+    (_ModelParams, (), "model_default_params"),
+    (_ContextParams, (), "context_default_params"),
+    (_Batch, (_Int, _Int, _Int), "batch_init"),
+    (_Pointer, (ctypes.c_char_p, _ModelParams), "model_load_from_file"),
+    (_Pointer, (_Pointer, _ContextParams), "init_from_model"),
+    (_Pointer, (_Pointer,), "model_get_vocab get_memory"),
+    (_Pointer, (_Pointer, _Int), "get_logits_ith"),
+    (ctypes.c_char_p, (_Pointer, ctypes.c_char_p), "model_chat_template"),
+    (ctypes.c_bool, (_Pointer,), "model_has_encoder model_has_decoder model_is_recurrent model_is_hybrid"),
+    (ctypes.c_bool, (_Pointer,), "vocab_get_add_bos"),
+    (ctypes.c_bool, (_Pointer, _Int), "vocab_is_control vocab_is_eog"),
+    (ctypes.c_bool, (_Pointer, _Int, _Int, _Int), "memory_seq_rm"),
+    (ctypes.c_uint32, (_Pointer,), "n_ctx n_ctx_seq n_batch n_ubatch n_seq_max"),
+    (_Int, (_Pointer,), "n_threads n_threads_batch vocab_n_tokens vocab_bos vocab_eos"),
+    (_Int, (_Pointer, _Batch), "decode"),
+    (
+        _Int,
+        (_Pointer, ctypes.c_char_p, _Int, _Pointer, _Int, ctypes.c_bool, ctypes.c_bool),
+        "tokenize",
+    ),
+    (_Int, (_Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool), "token_to_piece"),
+)
 
 # Values of `llama_context_default_params` in every version whose structure is laid out as above.
 _DEFAULTS: Final = {
@@ -151,9 +141,10 @@ class Llama:
     def __init__(self, path: Path) -> None:
         try:
             self._library = ctypes.CDLL(str(path))
-            for name, (result, *arguments) in _FUNCTIONS.items():
-                function = getattr(self._library, name)
-                function.restype, function.argtypes = result, arguments
+            for result, arguments, names in _FUNCTIONS:
+                for name in names.split():
+                    function = getattr(self._library, f"llama_{name}")
+                    function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise _unknown(str(error)) from error
         self._check_layout()

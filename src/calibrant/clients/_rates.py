@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from calibrant.core._reported import reported_mapping
 
@@ -46,26 +46,22 @@ class RateState:
         return max((seconds for left, seconds in waits if left == 0 and seconds is not None), default=None)
 
 
-class _Names(NamedTuple):
-    remaining: str
-    reset: str
-
-
-# Headers of OpenAI and compatible providers; of Anthropic; of servers that count requests only (two spellings).
+# Names of the remaining number and of its reset, in headers of OpenAI and compatible providers; of Anthropic; of
+# servers that count requests only (two spellings).
 _REQUESTS: Final = (
-    _Names("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-    _Names("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
-    _Names("x-ratelimit-remaining", "x-ratelimit-reset"),
-    _Names("ratelimit-remaining", "ratelimit-reset"),
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+    ("ratelimit-remaining", "ratelimit-reset"),
 )
 _TOKENS: Final = (
-    _Names("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-    _Names("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
-    _Names("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
-    _Names("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 )
 _KNOWN: Final = tuple(name for names in (*_REQUESTS, *_TOKENS) for name in names)
-_REMAINING: Final = tuple(names.remaining for names in (*_REQUESTS, *_TOKENS))
+_REMAINING: Final = tuple(remaining for remaining, _ in (*_REQUESTS, *_TOKENS))
 
 _HIDDEN: Final = "_hidden_params"
 _LITELLM: Final = "llm_provider-"
@@ -130,16 +126,14 @@ def reported_state(headers: Mapping[str, Any]) -> RateState | None:
     )
 
 
-def _least(headers: Mapping[str, Any], known: tuple[_Names, ...]) -> tuple[int | None, float | None]:
+def _least(headers: Mapping[str, Any], known: tuple[tuple[str, str], ...]) -> tuple[int | None, float | None]:
     """Return the smallest remaining number, with the seconds until its reset; None where not reported."""
     limits = []
-    for names in known:
-        try:
-            remaining = float(_value(headers, names.remaining))
-        except ValueError:
-            continue
-        if 0 <= remaining < math.inf:
-            limits.append((int(remaining), seconds_until(_value(headers, names.reset))))
+    for remaining, reset in known:
+        with contextlib.suppress(ValueError, OverflowError):  # no number, or infinity
+            number = int(float(_value(headers, remaining)))
+            if number >= 0:
+                limits.append((number, seconds_until(_value(headers, reset))))
     return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=(None, None))
 
 

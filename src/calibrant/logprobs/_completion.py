@@ -121,19 +121,15 @@ def _cleaned(completion: Completion) -> Completion:
         "tokens": None if problem else completion.tokens,
         "refusal": completion.refusal and _message(completion.refusal),
         "model": completion.model and _name(completion.model),
-        "usage": _bounded(completion.usage),
+        "usage": Usage(
+            prompt_tokens=bounded_count(completion.usage.prompt_tokens),
+            completion_tokens=bounded_count(completion.usage.completion_tokens),
+            cost=_cost(completion.usage.cost),
+        ),
     }
     if all(getattr(completion, name) == value for name, value in changes.items()):
         return completion
     return replace(completion, **changes, evidence_problem=problem)
-
-
-def _bounded(usage: Usage) -> Usage:
-    return Usage(
-        prompt_tokens=bounded_count(usage.prompt_tokens),
-        completion_tokens=bounded_count(usage.completion_tokens),
-        cost=_cost(usage.cost),
-    )
 
 
 def _unwrap(response: object) -> object:
