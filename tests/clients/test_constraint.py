@@ -34,6 +34,16 @@ def enum_object(name: Any, values: Any) -> Any:
     return {"type": "object", "properties": {name: {"type": "string", "enum": values}}, "required": [name]}
 
 
+def obj(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "properties": properties}
+
+
+def arr(items: Any, **keywords: Any) -> dict[str, Any]:
+    """Return the schema of an array."""
+    return {"type": "array", "items": items, **keywords}
+
+
 def answers(constraint: Any) -> Any:
     """Parse every answer a constraint allows."""
     return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
@@ -116,7 +126,7 @@ def test_alternatives_with_one_difference_leave_one_choice() -> None:
         as_format({"properties": {"category": {"type": "string"}}}),
         as_format({"properties": {"category": {"enum": []}}}),
         as_format({"properties": {"why": {"type": "string"}, "category": {"enum": ["a"]}}}),
-        as_format({"properties": {"results": {"type": "array", "items": {"enum": ["a"]}}}}),
+        as_format({"properties": {"results": arr({"enum": ["a"]})}}),
         as_format({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"next": {"$ref": "#/$defs/a"}}}}}),
         as_format({"properties": {"category": {"$ref": "#/nowhere/at/all"}}}),
     ],
@@ -149,8 +159,8 @@ def test_other_schemas_are_written_on_one_line() -> None:
 
 def test_several_enums_are_several_choices() -> None:
     """Everything but the labels is fixed; no single choice is left."""
-    inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
-    schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
+    inner = obj(b={"enum": ["x", 'y"']}, c={"enum": ["z", "w"]})
+    schema = as_format(obj(**{"a": {"enum": ["1", "2"]}, "in": inner}))
     found = choices_for(schema)
     assert found == SchemaChoices(
         choices=(
@@ -171,7 +181,7 @@ def test_several_enums_are_several_choices() -> None:
     "other",
     [
         {"type": "string"},
-        {"type": "array", "items": {"enum": ["a"]}},
+        arr({"enum": ["a"]}),
         {"enum": []},
         {"anyOf": [{"enum": ["a", "b"]}, {"type": "string"}]},
         True,
@@ -179,7 +189,7 @@ def test_several_enums_are_several_choices() -> None:
 )
 def test_open_schemas_have_no_choices(other: Any) -> None:
     """One property that is no enum of texts is enough."""
-    schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
+    schema = obj(a={"enum": ["1", "2"]}, b=other)
     assert choices_for(as_format(schema)) is None
 
 
@@ -189,23 +199,10 @@ LABEL = {"type": "string", "enum": ["A", 'b "c"']}
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({"type": "array", "items": LABEL}, r'["A", "b \"c\""]'),
+        (arr(LABEL), r'["A", "b \"c\""]'),
+        (obj(a={"const": 1}, b=arr(LABEL)), r'{"a": 1, "b": ["A", "b \"c\""]}'),
         (
-            {"type": "object", "properties": {"a": {"const": 1}, "b": {"type": "array", "items": LABEL}}},
-            r'{"a": 1, "b": ["A", "b \"c\""]}',
-        ),
-        (
-            {
-                "type": "object",
-                "properties": {
-                    "b": {
-                        "type": "array",
-                        "uniqueItems": True,
-                        "items": {"type": "object", "properties": {"x": {"enum": ["y"]}, "z": LABEL}},
-                    },
-                    "c": {"enum": ["d"]},
-                },
-            },
+            obj(b=arr(obj(x={"enum": ["y"]}, z=LABEL), uniqueItems=True), c={"enum": ["d"]}),
             r'{"b": [{"x": "y", "z": "A"}, {"x": "y", "z": "b \"c\""}], "c": "d"}',
         ),
     ],
@@ -239,15 +236,15 @@ def test_model_classes_with_lists_leave_arrays() -> None:
     "schema",
     [
         LABEL,
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": LABEL, "minItems": 1},
-        {"type": "array", "prefixItems": [LABEL], "items": LABEL},
-        {"anyOf": [{"type": "array", "items": LABEL}, {"type": "null"}]},
-        {"type": "array", "items": {"type": "array", "items": LABEL}},
-        {"type": "array", "items": {"type": "object", "properties": {"a": LABEL, "b": LABEL}}},
-        {"type": "object", "properties": {name: {"type": "array", "items": LABEL} for name in "ab"}},
-        {"type": "object", "properties": {"a": {"type": "array", "items": LABEL}, "b": LABEL}},
-        {"type": "array", "items": {"$ref": "#"}},
+        arr({"type": "string"}),
+        arr(LABEL, minItems=1),
+        arr(LABEL, prefixItems=[LABEL]),
+        {"anyOf": [arr(LABEL), {"type": "null"}]},
+        arr(arr(LABEL)),
+        arr(obj(a=LABEL, b=LABEL)),
+        obj(a=arr(LABEL), b=arr(LABEL)),
+        obj(a=arr(LABEL), b=LABEL),
+        arr({"$ref": "#"}),
     ],
 )
 def test_other_schemas_have_no_open_array(schema: Any) -> None:
@@ -265,30 +262,20 @@ def grammar_schema(schema: Any) -> Any:
 def test_label_arrays_have_a_maximum_length() -> None:
     """A weak model repeats itself for ever otherwise; limits of one's own stay, and so do other arrays."""
     labels = {"type": "string", "enum": ["a", "b", "c"]}
-    topics = {"type": "array", "items": labels}
-    rows = {"type": "array", "items": {"type": "object", "properties": {"x": labels, "y": {"enum": ["a"]}}}}
-    schema = {
-        "type": "object",
-        "properties": {
-            "topics": topics,
-            "rows": rows,
-            "own": {**topics, "maxItems": 7},
-            "free": {"type": "array", "items": {"type": "string"}},
-            "enum": topics,
-            "value": {"enum": [{"type": "array", "items": labels}]},
-        },
-    }
-    schema["properties"]["referred"] = {"type": "array", "items": {"$ref": "#/$defs/label"}}
+    topics = arr(labels)
+    rows = arr(obj(x=labels, y={"enum": ["a"]}))
+    schema = obj(
+        topics=topics,
+        rows=rows,
+        own={**topics, "maxItems": 7},
+        free=arr({"type": "string"}),
+        enum=topics,
+        value={"enum": [arr(labels)]},
+    )
+    schema["properties"]["referred"] = arr({"$ref": "#/$defs/label"})
     schema["$defs"] = {"label": {"anyOf": [labels, {"const": "d"}]}}
     found = grammar_schema(schema)["properties"]
-    assert {name: node.get("maxItems") for name, node in found.items()} == {
-        "topics": 3,
-        "rows": 3,
-        "own": 7,
-        "free": None,
-        "enum": 3,
-        "value": None,
-        "referred": 4,
-    }
-    assert found["value"] == {"enum": [{"type": "array", "items": labels}]}
+    wanted = {"topics": 3, "rows": 3, "own": 7, "free": None, "enum": 3, "value": None, "referred": 4}
+    assert {name: node.get("maxItems") for name, node in found.items()} == wanted
+    assert found["value"] == {"enum": [arr(labels)]}
     assert "maxItems" not in topics

@@ -105,12 +105,7 @@ DENIED = (401, {"error": {"message": "no such key"}}, {})
     ],
 )
 def test_systemic_faults_cost_one_call(
-    serve: Start,
-    classify: Any,
-    kind: str,
-    route: str,
-    answered: int,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever scoring comes to it: looking for the server, checking labels, building a prompt, or scoring."""
     monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too

@@ -11,20 +11,10 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._litellm import LiteLLMClient
 from calibrant.core import ConfigurationError, StateError
-from calibrant.inference import Classifier
 from fault_server import FaultServer
 
 LABELS = ["Food", "Rent", "Sports"]
-
-
-def wait_for_in_flight(server: FaultServer, count: int) -> None:
-    """Return when so many requests are being answered."""
-    deadline = time.monotonic() + 10
-    while server.in_flight != count and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert server.in_flight == count
 
 
 class TestHealthyAnswers:
@@ -102,15 +92,6 @@ class TestHealthyAnswers:
         assert json.loads(found.content) == {"out": {"kind": "Food"}}
         assert [token["token"] for token in found.reported[1:6]] == ["F", "o", "o", "d", '"']
 
-    def test_a_classifier_reads_the_answer(self, serve: Any) -> None:
-        """Through a real client library."""
-        server = serve({"lunch": {"Food": 0.7, "Rent": 0.2, "Sports": 0.1}}, api_key="plain-key")
-        client = LiteLLMClient("openai/m", api_base=server.api_base, api_key="plain-key")
-        found = Classifier(model=client, labels=LABELS, field="category", prompt="Which?").classify("lunch")
-        assert found.label == "Food", found.reason
-        assert found.distribution is not None
-        assert found.distribution.probabilities == pytest.approx([0.7, 0.2, 0.1])
-
     def test_text_may_come_in_parts(self, serve: Any, ask: Any) -> None:
         """As vision models take it."""
         server = serve({"lunch": "Food"})
@@ -123,11 +104,8 @@ class TestRefusals:
     def test_a_missing_or_wrong_key_is_401(self, serve: Any, ask: Any) -> None:
         """The key is in no answer and in no record."""
         server = serve(api_key="plain-key")
-        answers = [
-            ask(server),
-            ask(server, headers={"Authorization": "Bearer other-key"}),
-            ask(server, path="/v1/models", method="GET"),
-        ]
+        wrong: list[dict[str, Any]] = [{}, {"headers": {"Authorization": "Bearer other-key"}}]
+        answers = [ask(server, **call) for call in (*wrong, {"path": "/v1/models", "method": "GET"})]
         assert [answer.status for answer in answers] == [401] * 3
         assert answers[0].json["error"]["code"] == "invalid_api_key"
         right = {"Authorization": "Bearer plain-key", "X-Echo": "is plain-key", "X-Other": "kept"}
@@ -213,18 +191,18 @@ class TestLimits:
             headers=lambda number: {"x-ratelimit-remaining-requests": str(5 - number)}, faults=[None, "503"]
         )
         assert [ask(server).headers["x-ratelimit-remaining-requests"] for _ in range(2)] == ["5", "4"]
-        assert ask(serve(headers={"x-ratelimit-reset-requests": "6m0s"})).headers[
-            "x-ratelimit-reset-requests"
-        ] == ("6m0s")
+        assert ask(serve(headers={"x-own": "6m0s"})).headers["x-own"] == "6m0s"
 
-    def test_too_many_requests_at_once_are_429(self, serve: Any, ask: Any, raw_call: Any) -> None:
+    def test_too_many_requests_at_once_are_429(
+        self, serve: Any, ask: Any, raw_call: Any, in_flight: Any
+    ) -> None:
         """As many as allowed are answered side by side; when one is done there is room for another."""
         server = serve(max_concurrency=2, faults=["hang", "hang"])
         with raw_call(server):
             with raw_call(server):
-                wait_for_in_flight(server, 2)
+                in_flight(server, 2)
                 refused = ask(server)
-            wait_for_in_flight(server, 1)
+            in_flight(server, 1)
             assert ask(server).status == 200
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert (server.max_in_flight, server.refused) == (2, {429: 1})
@@ -300,10 +278,10 @@ class TestLifetime:
         assert server.counts == {"lunch": 2}
         server.stop()
 
-    def test_stopping_does_not_wait_for_requests(self, raw_call: Any) -> None:
+    def test_stopping_does_not_wait_for_requests(self, raw_call: Any, in_flight: Any) -> None:
         """Not even for one that hangs."""
         with FaultServer(LABELS, faults=["hang"]) as server, raw_call(server) as line:
-            wait_for_in_flight(server, 1)
+            in_flight(server, 1)
             begun = time.monotonic()
             server.stop()
             assert time.monotonic() - begun < 2
@@ -325,13 +303,10 @@ class TestLifetime:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("latency", -1.0),
             ("latency", math.nan),
             ("max_concurrency", 0),
             ("keep_requests", -1),
-            ("port", -1),
             ("requests_per_second", 0.0),
-            ("tokens_per_second", -2.0),
             ("tokens", "words"),
             ("illegal_mass", 1.0),
         ],

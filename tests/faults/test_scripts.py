@@ -38,11 +38,8 @@ class TestFault:
         ("text", "message"),
         [
             ("oops", "'oops'"),
-            ("600", "'600'"),
             ("200", "'200'"),
             ("hang:long", "number of seconds"),
-            ("500:2", "seconds does not apply"),
-            ("hang:-1", "seconds must be"),
             ("hang:nan", "seconds must be"),
         ],
     )
@@ -52,24 +49,17 @@ class TestFault:
             Fault.parse(text)
 
     @pytest.mark.parametrize(
-        ("kind", "options"),
+        ("kind", "options", "message"),
         [
-            ("hang", {"size": 3}),
-            ("truncated", {"message": "x"}),
-            ("html", {"as_date": True}),
-            ("rate_limit", {"model": "m"}),
-            ("huge_body", {"status": 500}),
+            ("500", {"seconds": 2}, "seconds does not apply"),
+            ("huge_body", {"status": 500}, "status does not apply"),
+            ("html", {"status": 99}, "status"),
+            ("huge_body", {"size": 0}, "size"),
         ],
     )
-    def test_refuses_options_of_other_kinds(self, kind: str, options: Any) -> None:
-        """They would be ignored."""
-        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} does not apply"):
-            Fault(kind, **options)
-
-    @pytest.mark.parametrize(("kind", "options"), [("html", {"status": 99}), ("huge_body", {"size": 0})])
-    def test_refuses_values_out_of_range(self, kind: str, options: Any) -> None:
-        """The option is named."""
-        with pytest.raises(ConfigurationError, match=next(iter(options))):
+    def test_wrong_options_raise_an_error(self, kind: str, options: Any, message: str) -> None:
+        """The message names the option."""
+        with pytest.raises(ConfigurationError, match=message):
             Fault(kind, **options)
 
 
@@ -152,18 +142,7 @@ class TestScripts:
 
 @pytest.mark.parametrize(
     ("seconds", "spelled"),
-    [
-        (0, "0ms"),
-        (0.0196, "20ms"),
-        (0.9999, "1s"),
-        (1, "1s"),
-        (1.5, "1.5s"),
-        (59.9, "59.9s"),
-        (86.4, "1m26.4s"),
-        (360, "6m0s"),
-        (3600, "1h0m0s"),
-        (3723.25, "1h2m3.25s"),
-    ],
+    [(0, "0ms"), (0.0196, "20ms"), (0.9999, "1s"), (360, "6m0s"), (3723.25, "1h2m3.25s")],
 )
 def test_times_are_spelled_as_openai_does(seconds: float, spelled: str) -> None:
     """Milliseconds below one second, rounded up."""

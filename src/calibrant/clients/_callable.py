@@ -47,7 +47,7 @@ class CallableClient:
         max_workers: int = 10,
     ) -> None:
         if not callable(function):
-            raise ConfigurationError(f"Expected a function from messages to a response, got {function!r}.")  # type: ignore[unreachable]
+            raise ConfigurationError(f"Expected a function from messages to a response, got {function!r}.")
         if max_workers < 1:
             raise ConfigurationError(f"max_workers must be at least 1, got {max_workers}.")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))

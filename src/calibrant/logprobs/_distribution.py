@@ -115,7 +115,7 @@ def extract_distribution(
         )
     aligned, trie = _aligned_text(response, labels, field_path)
     names = trie.labels
-    content = StringState(aligned.value.encode("utf-8", "surrogatepass"))
+    content = StringState(str(aligned.value).encode("utf-8", "surrogatepass"))
     spelled = trie.fitting(StringState(content.prefix, closed=True))
     masses = _walk(aligned, trie, is_label=bool(spelled))
     logprobs, measured = masses.normalised(len(names))

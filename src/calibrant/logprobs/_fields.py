@@ -124,9 +124,8 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     ConfigurationError
         `field_path` is malformed.
     """
-    text, cut_off = answer, False
-    if isinstance(answer, Completion):
-        text, cut_off = answer.text, answer.finish_reason == "length"
+    text = answer.text if isinstance(answer, Completion) else answer
+    cut_off = isinstance(answer, Completion) and answer.finish_reason == "length"
     return answer_value(json_body(text), parse_path(field_path), field_path, cut_off=cut_off)
 
 
