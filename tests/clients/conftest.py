@@ -17,6 +17,7 @@ from aiohttp import web
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import CompletionRequest
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer
@@ -90,18 +91,9 @@ def server() -> Iterator[ChatServer]:
 @pytest.fixture
 def request_for_label() -> CompletionRequest:
     """Return a request for one of two labels."""
-    schema = {
-        "type": "object",
-        "properties": {"category": {"type": "string", "enum": ["Food", "Rent"]}},
-        "required": ["category"],
-        "additionalProperties": False,
-    }
     return CompletionRequest(
         messages=({"role": "system", "content": "Classify."}, {"role": "user", "content": "lunch"}),
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "strict": True, "schema": schema},
-        },
+        response_format=enum_schema(["Food", "Rent"], "category"),
     )
 
 
@@ -208,19 +200,15 @@ class ToyServer(LoopbackServer):
         return web.json_response(fault(found) if callable(fault) else found, status=status)
 
     def _answers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        model, context = self.model, {"n_ctx": self.context}
         if self.kind == "llama.cpp":
             return {
-                "/props": lambda _: {
-                    "total_slots": self.slots,
-                    "default_generation_settings": {"n_ctx": self.context},
-                },
-                "/apply-template": lambda body: {
-                    "prompt": self.model.render(body["messages"]).removeprefix("<s>")
-                },
+                "/props": lambda _: {"total_slots": self.slots, "default_generation_settings": context},
+                "/apply-template": lambda body: {"prompt": model.render(body["messages"])[len("<s>") :]},
                 "/tokenize": lambda body: {
-                    "tokens": self.model.tokenize(body["content"], special=body["parse_special"])
+                    "tokens": model.tokenize(body["content"], special=body["parse_special"])
                 },
-                "/detokenize": lambda body: {"content": self.model.detokenize(body["tokens"])},
+                "/detokenize": lambda body: {"content": model.detokenize(body["tokens"])},
                 "/completion": self._completion,
                 "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             }
@@ -230,7 +218,7 @@ class ToyServer(LoopbackServer):
             "/v1/completions": self._v1_completions,
             "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             "/tokenize": self._tokenize,
-            "/detokenize": lambda body: {said: self.model.detokenize(body["tokens"])},
+            "/detokenize": lambda body: {said: model.detokenize(body["tokens"])},
         }
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -267,12 +255,7 @@ class ToyServer(LoopbackServer):
     def _tokens(self, text: str, count: int) -> list[dict[str, Any]]:
         found = list(self.model.next(text).items())[:count]
         return [
-            {
-                "id": VOCABULARY.index(token),
-                "token": token,
-                "bytes": [] if token == SPECIAL else list(token.encode()),
-                "logprob": math.log(probability),
-            }
+            {"bytes": [] if token == SPECIAL else list(token.encode()), "logprob": math.log(probability)}
             for token, probability in found
         ]
 
@@ -304,20 +287,10 @@ def classify() -> Iterator[Callable[..., Classifier]]:
 
     def build(server: Any, **options: Any) -> Classifier:
         named = {name: options.pop(name) for name in ("concurrency", "retry", "labels") if name in options}
-        made.append(
-            Classifier(
-                **{
-                    "model": "hosted_vllm/toy",
-                    "labels": TOY_LABELS,
-                    "retry": RetryPolicy(sleep=no_wait),
-                    **named,
-                },
-                prompt="Which one?",
-                scoring="exact",
-                tolerance=0,
-                options={"api_base": server.root, **options},
-            )
-        )
+        usual = {"model": "hosted_vllm/toy", "labels": TOY_LABELS, "retry": RetryPolicy(sleep=no_wait)}
+        options = {"api_base": server.root, **options}
+        fixed = {"prompt": "Which one?", "scoring": "exact", "tolerance": 0, "options": options}
+        made.append(Classifier(**{**usual, **named, **fixed}))
         return made[-1]
 
     yield build

@@ -64,24 +64,14 @@ def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str
 )
 @pytest.mark.parametrize("name", ["openai/any", "anthropic/any"])
 def test_secrets_over_http_warn_once(
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    address: str,
-    key: str,
-    warns: bool,
+    caplog: Any, monkeypatch: pytest.MonkeyPatch, name: str, address: str, key: str, warns: bool
 ) -> None:
     """Off this machine, and without showing it."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     address = address.replace("example", f"{name.partition('/')[0]}.example")
+    options = {"api_base": address, "api_key": key}
     for _ in range(2):
-        Classifier(
-            model=name,
-            labels=["cat", "dog"],
-            field="category",
-            scoring="decode",
-            options={"api_base": address, "api_key": key},
-        ).close()
+        Classifier(model=name, labels=["cat", "dog"], scoring="decode", options=options).close()
     said = [record.message for record in caplog.records if "plain http" in record.message]
     assert len(said) == warns
     assert not any(secret in line for line in said for secret in ("a-real-key", "password", "abcdefgh"))

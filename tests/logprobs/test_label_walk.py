@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
+from calibrant.core import LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._walk import LabelWalk
 
@@ -248,13 +248,6 @@ def test_dead_ends_claim_nothing() -> None:
     assert found.label_mass == 0.0
     assert found.error_bound == 1.0
     assert not found.measured.any()
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
-def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
-    """A share of the label mass is between 0 and 1."""
-    with pytest.raises(ConfigurationError, match="tolerance in \\[0, 1\\]"):
-        LabelWalk(["a", "b"], tolerance=tolerance)
 
 
 @pytest.mark.parametrize("logprob", [0.5, math.nan])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
+from calibrant.core import LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
@@ -147,10 +147,3 @@ def test_nan_log_probabilities_raise_an_error() -> None:
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):
         walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
-def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
-    """It is a total variation."""
-    with pytest.raises(ConfigurationError, match="tolerance in"):
-        TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=tolerance)

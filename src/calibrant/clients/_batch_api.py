@@ -138,12 +138,9 @@ class BatchApi:
         ConfigurationError
             The request has options that belong to an HTTP call.
         """
-        refused = [name for name in _OF_A_CALL if request.options.get(name) is not None]
-        refused += [
-            name
-            for name, value in request.options.items()
-            if name not in {*_OF_A_CALL, *_OF_A_CLIENT} and any(secret_texts({name: value}))
-        ]
+        given = {name: value for name, value in request.options.items() if value is not None}
+        secret = [name for name in given.keys() - {*_OF_A_CLIENT} if any(secret_texts({name: given[name]}))]
+        refused = sorted({*(given.keys() & {*_OF_A_CALL}), *secret})
         if refused:
             raise ConfigurationError(
                 f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only, and no "

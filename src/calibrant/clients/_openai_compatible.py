@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
@@ -32,6 +32,8 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import reported_mapping
+
+_T = TypeVar("_T")
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000
@@ -276,12 +278,16 @@ class _ServerRow:
     _prompt: str | None = field(default=None, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def begun(self, text: str) -> str:
-        """Return the prompt and the beginning of the answer."""
-        async with self._lock:
-            if self._prompt is None:
-                self._prompt = await self.client.render(self.request)
-        return self._prompt + text
+    async def _scored(self, text: str, score: Callable[[str], Awaitable[_T]]) -> _T:
+        """Return the scores behind the prompt and the beginning of the answer."""
+
+        async def call() -> _T:
+            async with self._lock:
+                if self._prompt is None:
+                    self._prompt = await self.client.render(self.request)
+            return await score(self._prompt + text)
+
+        return await self.client.first_score.then(call)
 
 
 @dataclass
@@ -295,13 +301,9 @@ class _TokenRow(_ServerRow):
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the most probable next tokens after `text`; a number that the request names is never lowered."""
-
-        async def call() -> NextTokens:
-            is_short = few and not self.request.top_logprobs
-            prompt = await self.begun(text)
-            return await self.server.next_tokens(prompt, count=self.count, few=is_short, slot=self.slot)
-
-        return await self.client.first_score.then(call)
+        is_short = few and not self.request.top_logprobs
+        score = partial(self.server.next_tokens, count=self.count, few=is_short, slot=self.slot)
+        return await self._scored(text, score)
 
 
 @dataclass
@@ -313,8 +315,4 @@ class _LabelRow(_ServerRow):
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
         """Return the log-probability of each label after `text`."""
-
-        async def call() -> LabelLogprobs:
-            return await self.server.label_logprobs(await self.begun(text), values, whole=self.whole)
-
-        return await self.client.first_score.then(call)
+        return await self._scored(text, partial(self.server.label_logprobs, values=values, whole=self.whole))

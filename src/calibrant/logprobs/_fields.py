@@ -376,8 +376,8 @@ def joint_logprob(completion: Completion, field_path: str) -> float | None:
         return None
 
 
-def align(completion: Completion, field_path: str) -> AlignedField:
-    """Find the tokens that spell the value of `field_path`.
+def align(completion: Completion, field_path: str, path: FieldPath | None = None) -> AlignedField:
+    """Find the tokens that spell the value of `field_path`, or of `path`, which messages call `field_path`.
 
     The tokens may hold more than the text: a code fence, an end-of-turn token, reasoning. So the
     answer's JSON is searched in the tokens' joined bytes, last occurrence first; where a server
@@ -390,11 +390,7 @@ def align(completion: Completion, field_path: str) -> AlignedField:
     ConfigurationError
         `field_path` is malformed.
     """
-    return align_at(completion, parse_path(field_path), field_path)
-
-
-def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField:
-    """Find the tokens that spell the value at `path`, called `name` in messages; errors as `align`."""
+    path = parse_path(field_path) if path is None else path
     if not completion.tokens:
         raise LogprobsUnavailableError(
             "Expected token log-probabilities, got none that can be used "
@@ -403,16 +399,16 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
         )
     body = json_body(completion.text)
     try:
-        value = answer_value(body, path, name)
+        value = answer_value(body, path, field_path)
     except UnparsedError as error:
-        raise LogprobsUnavailableError(f"The tokens of {name!r} cannot be found: {error}") from error
+        raise LogprobsUnavailableError(f"The tokens of {field_path!r} cannot be found: {error}") from error
     stream = b"".join([token.data for token in completion.tokens])
     quote = isinstance(value, str)
     locate = _cached_span if quote and len(stream) <= _SHORT else _span
     span = locate(stream, body, path, value)
     if span is None:
         raise LogprobsUnavailableError(
-            f"The tokens do not spell the answer, so {name!r} cannot be aligned: "
+            f"The tokens do not spell the answer, so {field_path!r} cannot be aligned: "
             f"tokens {stream[:80]!r}, answer {body[:80]!r}."
         )
     ends = list(accumulate([len(token.data) for token in completion.tokens]))

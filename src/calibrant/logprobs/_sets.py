@@ -66,7 +66,7 @@ from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
-from calibrant.logprobs._fields import AlignedField, FieldPath, align_at, array_path, element_path, value_span
+from calibrant.logprobs._fields import AlignedField, FieldPath, align, array_path, element_path, value_span
 from calibrant.logprobs._trie import SPACES
 
 _FLOOR: Final = 1e-300
@@ -181,7 +181,7 @@ def extract_set(
     completion = read_completion(response)
     legal = LabelSet.of(labels)
     array, inside = array_path(field_path)
-    aligned = align_at(completion, array, field_path)
+    aligned = align(completion, field_path, array)
     if not isinstance(aligned.value, list):
         msg = f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
         raise LogprobsUnavailableError(msg)

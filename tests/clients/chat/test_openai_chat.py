@@ -28,6 +28,7 @@ from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"
+LEFT, RESET = "x-ratelimit-remaining", "x-ratelimit-reset"
 
 Make = Callable[..., OpenAIChatClient]
 
@@ -275,16 +276,9 @@ class TestAddress:
         """Answers of one must never pass for the other's; credentials are no part of it."""
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+        bases = ("a:1/v1", "me:pw-1@a:1/v1/", "a:1/v1?api_key=hidden", "a:2/v1")
         for kind in (OpenAIChatClient, LiteLLMClient):
-            made = {
-                kind("openai/x", api_base=base).endpoint
-                for base in (
-                    "http://a:1/v1",
-                    "http://me:pw-1@a:1/v1/",
-                    "http://a:1/v1?api_key=hidden",
-                    "http://a:2/v1",
-                )
-            }
+            made = {kind("openai/x", api_base=f"http://{base}").endpoint for base in bases}
             assert made == {"http://a:1/v1", "http://a:2/v1"}
         assert LiteLLMClient("gpt-4.1").endpoint is None
         monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@b:1/v1")
@@ -372,11 +366,8 @@ class TestCost:
     def test_is_that_of_the_options(self, server: Any, make: Make) -> None:
         """Prices of the request come before the client's; none reaches the server."""
         answer = fake_response("Food", ["Food"])
-        answer["usage"] = {
-            "prompt_tokens": 100,
-            "completion_tokens": 10,
-            "prompt_tokens_details": {"cached_tokens": 40},
-        }
+        cached_tokens = {"prompt_tokens_details": {"cached_tokens": 40}}
+        answer["usage"] = {"prompt_tokens": 100, "completion_tokens": 10, **cached_tokens}
         answer["_hidden_params"] = {"response_cost": 99.0}
         server.default = answer
         prices = {"input_cost_per_token": 0.5, "output_cost_per_token": 2.0}
@@ -412,24 +403,12 @@ class TestRates:
     @pytest.mark.parametrize(
         ("headers", "expected"),
         [
-            (
-                {"X-RateLimit-Remaining-Requests": "9", "x-ratelimit-reset-requests": "1s"},
-                (9, 1.0, None, None),
-            ),
-            (
-                {"x-ratelimit-remaining-tokens": "8", "x-ratelimit-reset-tokens": "2m59.5s"},
-                (None, None, 8, 179.5),
-            ),
-            (
-                {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1h1m1s20ms"},
-                (0, 3661.02, None, None),
-            ),
+            ({"X-RateLimit-Remaining-Requests": "9", f"{RESET}-requests": "1s"}, (9, 1.0, None, None)),
+            ({f"{LEFT}-tokens": "8", f"{RESET}-tokens": "2m59.5s"}, (None, None, 8, 179.5)),
+            ({f"{LEFT}-requests": "0", f"{RESET}-requests": "1h1m1s20ms"}, (0, 3661.02, None, None)),
             ({"ratelimit-remaining": "3", "ratelimit-reset": "12"}, (3, 12.0, None, None)),
-            (
-                {"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "soon"},
-                (3, None, None, None),
-            ),
-            ({"x-ratelimit-remaining-requests": "many"}, None),
+            ({f"{LEFT}-requests": "3", f"{RESET}-requests": "soon"}, (3, None, None, None)),
+            ({f"{LEFT}-requests": "many"}, None),
             (
                 {
                     "anthropic-ratelimit-input-tokens-remaining": "70",
