@@ -124,7 +124,8 @@ class TestRefusals:
         assert [model["id"] for model in listed["data"]] == ["small"]
 
     @pytest.mark.parametrize(
-        "raw", [b"{", b"[]", b"\xff", b'{"model": "m"}', b'{"model": "m", "messages": []}']
+        "raw",
+        [b"{", b"\xff", b'{"model": "m"}', b'{"model": "m", "messages": []}'],
     )
     def test_what_is_no_chat_request_is_400(self, serve: Any, ask: Any, raw: bytes) -> None:
         """It says what was expected, and counts as no request."""
@@ -134,7 +135,7 @@ class TestRefusals:
         assert "messages" in found.json["error"]["message"]
 
     def test_streams_are_refused(self, serve: Any, ask: Any) -> None:
-        """Rather than answered in another form."""
+        """A request for a stream gets an error that names it."""
         assert "stream" in ask(serve(), stream=True).json["error"]["message"]
 
     def test_other_routes_get_404(self, serve: Any, ask: Any) -> None:
@@ -288,17 +289,13 @@ class TestLifetime:
             assert line.recv(100) == b""
         assert server.in_flight == 0
 
-    def test_starting_twice_is_an_error(self, serve: Any) -> None:
+    def test_used_ports_are_errors(self, serve: Any) -> None:
         """It names the port."""
         server = serve()
         with pytest.raises(StateError, match=str(server.port)):
             server.start()
-
-    def test_a_taken_port_is_an_error(self, serve: Any) -> None:
-        """Raised where it is started."""
-        port = serve().port
-        with pytest.raises(ConfigurationError, match=f"Port {port}"):
-            FaultServer(LABELS, port=port).start()
+        with pytest.raises(ConfigurationError, match=f"Port {server.port}"):
+            FaultServer(LABELS, port=server.port).start()
 
     @pytest.mark.parametrize(
         ("name", "value"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import enum
+import json
 import math
 import os
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,34 +140,6 @@ class FinishReason(enum.Enum):
     SAFETY = "SAFETY"
 
 
-def google_object(**changes: Any) -> SimpleNamespace:
-    """Return something shaped like google-genai's GenerateContentResponse."""
-    parts = [
-        SimpleNamespace(text="Let me think.", thought=True),
-        SimpleNamespace(text='{"c": ', thought=None),
-        SimpleNamespace(text='"A"}', thought=None),
-    ]
-    chosen = [namespace({"token": t, "log_probability": p}) for t, p in (('{"c": "', 0.0), ("A", -0.25))]
-    chosen.append(namespace({"token": '"}', "log_probability": -1e-9}))
-    tops = [
-        namespace({"candidates": []}),
-        namespace({"candidates": [{"token": "B", "log_probability": -1.5}]}),
-    ]
-    candidate = SimpleNamespace(
-        content=SimpleNamespace(parts=parts),
-        finish_reason=FinishReason.STOP,
-        logprobs_result=SimpleNamespace(chosen_candidates=chosen, top_candidates=tops),
-    )
-    usage = {"prompt_token_count": 5, "candidates_token_count": 3, "thoughts_token_count": 7}
-    made = {
-        "candidates": [candidate],
-        "model_version": "gemini-x",
-        "usage_metadata": namespace(usage),
-        "prompt_feedback": None,
-    }
-    return SimpleNamespace(**(made | changes))
-
-
 VERTEX = {
     "candidates": [
         {
@@ -193,6 +167,15 @@ GOOGLE = Completion(
     model="gemini-x",
     usage=Usage(prompt_tokens=5, completion_tokens=10),
 )
+
+
+def google_object() -> Any:
+    """Return the answer as google-genai's object: attributes in snake case, the finish reason an enum member."""
+    snake = re.sub(r'"\w+":', lambda key: re.sub("[A-Z]", r"_\g<0>", key[0]).lower(), json.dumps(VERTEX))
+    found = namespace(json.loads(snake))
+    found.candidates[0].finish_reason = FinishReason.STOP
+    found.prompt_feedback = None
+    return found
 
 
 @pytest.mark.parametrize("response", [google_object(), VERTEX, {"response": VERTEX, "status": ""}])

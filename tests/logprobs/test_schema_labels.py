@@ -117,13 +117,10 @@ def test_schemas_without_labels_raise_an_error(schema: Any, path: str, match: st
 def test_classes_become_strict_response_formats() -> None:
     """Objects are closed, everything is required, references stand alone."""
     made = as_response_format(Answer)
-    assert made["type"] == "json_schema"
-    assert made["json_schema"]["name"] == "Answer"
-    assert made["json_schema"]["strict"] is True
-    schema = made["json_schema"]["schema"]
+    schema = made["json_schema"].pop("schema")
+    assert made == {"type": "json_schema", "json_schema": {"name": "Answer", "strict": True}}
     item = schema["$defs"]["Item"]
-    assert schema["additionalProperties"] is False
-    assert item["additionalProperties"] is False
+    assert schema["additionalProperties"] is item["additionalProperties"] is False
     assert schema["required"] == ["results", "tone", "maybe", "single"]
     assert item["required"] == ["category", "score"]
     category = item["properties"]["category"]
@@ -134,25 +131,17 @@ def test_classes_become_strict_response_formats() -> None:
 
 def test_a_plain_schema_is_copied_not_changed() -> None:
     """Fields named like keywords, and values that look like schemas, are left alone."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "properties": {"type": "string", "enum": ["A", "B"]},
-            "open": {
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-                "default": {"type": "object"},
-            },
-        },
-    }
+    text = {"type": "string"}
+    opened = {"type": "object", "additionalProperties": text, "default": {"type": "object"}}
+    properties = {"properties": {**text, "enum": ["A", "B"]}, "open": opened}
+    schema = {"type": "object", "properties": properties}
     before = copy.deepcopy(schema)
     made = as_response_format(schema)["json_schema"]
     assert made["name"] == "answer"
     found = made["schema"]
     assert list(found["properties"]) == ["properties", "open"]
     assert found["properties"]["properties"] == {"type": "string", "enum": ["A", "B"]}
-    assert found["properties"]["open"]["additionalProperties"] == {"type": "string"}
-    assert found["properties"]["open"]["default"] == {"type": "object"}
+    assert found["properties"]["open"] == {**opened, "required": []}
     found["properties"]["open"]["default"]["x"] = 1
     assert schema == before
 
@@ -184,19 +173,10 @@ def test_schemas_allow_exactly_the_labels(path: str) -> None:
 
 def test_one_field_has_a_minimal_schema() -> None:
     """One object, one required field, nothing else."""
-    assert enum_schema(["A", "B"], "c") == {
-        "type": "json_schema",
-        "json_schema": {
-            "name": "answer",
-            "strict": True,
-            "schema": {
-                "type": "object",
-                "properties": {"c": {"type": "string", "enum": ["A", "B"]}},
-                "required": ["c"],
-                "additionalProperties": False,
-            },
-        },
-    }
+    properties = {"c": {"type": "string", "enum": ["A", "B"]}}
+    schema = {"type": "object", "properties": properties, "required": ["c"], "additionalProperties": False}
+    answer = {"name": "answer", "strict": True, "schema": schema}
+    assert enum_schema(["A", "B"], "c") == {"type": "json_schema", "json_schema": answer}
     with pytest.raises(ConfigurationError):
         enum_schema(["A"], "c")
 

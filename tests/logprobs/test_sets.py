@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from calibrant.core import Completion, LabelDistribution, LogprobsUnavailableError, Token
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs import extract_set
-from calibrant.logprobs._sets import ArrayPlace, set_of_places
+from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 LABELS = ("Bills", "Gas", "Food")
 Given = tuple[str, ...]
@@ -450,3 +451,13 @@ def test_what_scored_places_share_is_no_measurement() -> None:
     assert places[1].next_label is None
     assert places[1].moves.tolist() == pytest.approx([0.0, 0.9 * 0.15, 0.9 * 0.05])
     assert set_of_places(LABELS, places).measured.all()
+
+
+@pytest.mark.parametrize(("given", "more", "ends"), [((), 0.4 + 0.06, 0.2), (("Bills",), 0.3, 0.2 + 0.06)])
+def test_next_tokens_decide_whether_an_array_goes_on(given: Given, more: float, ends: float) -> None:
+    """White space counts as an element at the first place, as the end at later ones."""
+    vocabulary = Vocabulary([b'"', b', "', b"]", b"\n", b"x"])
+    logprobs = TokenLogprobs(vocabulary, np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32)))
+    labels = scored(given, 0.5, (0.7, 0.2, 0.1)).labels
+    place = read_place((), [logprobs], labels, given=given, element='"')
+    assert (place.ends, place.mass) == (pytest.approx(ends / (more + ends)), pytest.approx(more + ends))

@@ -180,7 +180,7 @@ class TestCalls:
         assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
         assert len(set(map(id, errors))) == 64
 
-    def test_max_concurrency_replaces_the_default(self, server: Any, make: Make) -> None:
+    def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
         """The option replaces the default of 256, upwards and downwards."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
@@ -193,6 +193,7 @@ class TestCalls:
         assert asyncio.run(many(make(max_concurrency=300), 300)) == 300
         server.delay = 0.0
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
+        assert "ulimit" not in caplog.text
 
     def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
         """The cached schema is compared with the request's."""
