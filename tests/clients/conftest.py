@@ -135,7 +135,7 @@ class ToyModel:
         return f"<s>{chat}[assistant]"
 
     def distribution(self, labels: Any, prompt: str, text: str) -> list[float]:
-        """Return how probable each label is as the answer, by summing over everything."""
+        """Return the probability of each label as the answer, by summing over all tokenisations."""
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
         masses = [self.mass(label, self.render(messages) + PREFIX) for label in labels]
         return [mass / math.fsum(masses) for mass in masses]
@@ -175,7 +175,7 @@ class ToyServer(LoopbackServer):
         super().__init__()
 
     def bodies(self, route: str) -> list[dict[str, Any]]:
-        """Return what was sent to a route."""
+        """Return the bodies of the requests to a route."""
         return [body for asked, body, _ in self.calls if asked == route]
 
     def routed(self) -> web.Application:

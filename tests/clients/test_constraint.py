@@ -98,7 +98,7 @@ def test_constants_beside_the_choice_are_given() -> None:
 
 
 def test_alternatives_with_one_difference_leave_one_choice() -> None:
-    """Two of them that differ in two places do not allow every combination."""
+    """Alternatives that differ in two places allow not every combination, so they have no choices."""
     kind = {"const": "topic"}
 
     def either(*objects: Any) -> Any:
@@ -132,7 +132,7 @@ def test_alternatives_with_one_difference_leave_one_choice() -> None:
     ],
 )
 def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
-    """More than one choice, or none, is no constraint of ours; cycles end."""
+    """Schemas with no choice or several give no constraint, and cycles end."""
     assert constraint_for(response_format) is None
 
 
@@ -145,7 +145,7 @@ def test_too_large_label_sets_raise_an_error() -> None:
 
 
 def test_other_schemas_are_written_on_one_line() -> None:
-    """The engine is told to leave out white space; the caller's schema is not changed."""
+    """The grammar leaves out white space, and the caller's schema does not change."""
     given = as_format({"properties": {"a": {"type": "string"}}})
     before = json.dumps(given)
     header, schema = json_grammar(given).split("start: %json ")
@@ -188,7 +188,7 @@ def test_several_enums_are_several_choices() -> None:
     ],
 )
 def test_open_schemas_have_no_choices(other: Any) -> None:
-    """One property that is no enum of texts is enough."""
+    """One property that is no enum of texts makes the schema open."""
     schema = obj(a={"enum": ["1", "2"]}, b=other)
     assert choices_for(as_format(schema)) is None
 
@@ -219,7 +219,7 @@ def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
 
 
 def test_model_classes_with_lists_leave_arrays() -> None:
-    """Its titles and descriptions change nothing."""
+    """Titles and descriptions of a model class change nothing."""
 
     class Topics(pydantic.BaseModel):
         """Topics."""
@@ -248,7 +248,7 @@ def test_model_classes_with_lists_leave_arrays() -> None:
     ],
 )
 def test_other_schemas_have_no_open_array(schema: Any) -> None:
-    """Limits, other elements, a second array, another choice."""
+    """Limits, other elements, a second array or another choice give no open array."""
     assert array_for(as_format(schema)) is None
 
 
@@ -260,7 +260,7 @@ def grammar_schema(schema: Any) -> Any:
 
 
 def test_label_arrays_have_a_maximum_length() -> None:
-    """A weak model repeats itself for ever otherwise; limits of one's own stay, and so do other arrays."""
+    """Arrays of enums get a maximum of elements unless they have one; other arrays stay unbounded."""
     labels = {"type": "string", "enum": ["a", "b", "c"]}
     topics = arr(labels)
     rows = arr(obj(x=labels, y={"enum": ["a"]}))

@@ -52,12 +52,12 @@ Classify = Callable[..., Classifier]
 
 
 def settings_for(kind: str) -> dict[str, Any]:
-    """Return what a client of such a server needs."""
+    """Return the settings of a client of such a server."""
     return {"chat_template": TEMPLATE} if kind == "sglang" else {}
 
 
 def prompt_of(text: str) -> str:
-    """Return what stands before a label."""
+    """Return the prompt and the JSON before a label."""
     return f"<s>[system]{PROMPT}\n[user]{text}\n[assistant]{PREFIX}"
 
 
@@ -67,7 +67,7 @@ def spelled(labels: Any) -> list[str]:
 
 
 def scoring_bodies(server: Any) -> list[Any]:
-    """Return the requests behind the first one, which finds out what the server can do."""
+    """Return the requests after the first one, which detects the kind of server."""
     return list(server.bodies(ROUTE)[1:])
 
 
@@ -77,7 +77,7 @@ class TestDistribution:
     def test_is_that_of_the_whole_texts(
         self, serve: Start, classify: Classify, kind: str, labels: tuple[str, ...]
     ) -> None:
-        """In one request a row."""
+        """The distribution is that of the whole texts, from one request per row."""
         server = serve(kind)
         classifier = classify(server, labels=labels, **settings_for(kind))
         texts = ["a swim", "power", "déjà 鮎 \N{GRINNING FACE}"]
@@ -112,7 +112,7 @@ class TestDistribution:
         assert found.is_label_mass_low
 
     def test_tokens_across_the_quote_scale_the_mass(self) -> None:
-        """The quote alone has 0.2, the quote with a label's letter 0.3; nothing is known of the rest."""
+        """The mass is relative to the tokenisations seen: 0.2 for the quote alone, 0.3 with a label's letter."""
 
         def echoed(*tokens: tuple[str, float]) -> Echoed:
             return Echoed(tuple(text for text, _ in tokens), tuple(math.log(value) for _, value in tokens))
@@ -126,7 +126,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
-        """In two requests at the same time."""
+        """150 labels take two concurrent requests, whatever number of tokens the server lists."""
         labels = [f"Label {number} {'Bill' * (number % 3)}" for number in range(150)]
         server = serve(kind)
         assert server.echoing.max_logprobs == 20
@@ -138,7 +138,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_fields_are_scored_in_sequence(self, serve: Start, classify: Classify, kind: str) -> None:
-        """A request for each field."""
+        """Each field takes one request behind the label of the field before it."""
         team, urgent = ("Spa", "Bill"), ("yes", "no")
         fields = FieldLabels(
             [Field(name="team", labels=list(team)), Field(name="urgent", labels=list(urgent))]
@@ -159,7 +159,7 @@ class TestDistribution:
 class TestRequests:
     @pytest.mark.parametrize("kind", KINDS)
     def test_hold_special_tokens_once(self, serve: Start, classify: Classify, kind: str) -> None:
-        """In the server's own template, or added by the server to that of the user."""
+        """Special tokens come from the server's template, or are added by the server to the user's."""
         server = serve(kind)
         classify(server, **settings_for(kind)).classify("x")
         (body,) = scoring_bodies(server)
@@ -169,20 +169,20 @@ class TestRequests:
         assert body["prompt"][0].startswith("<s>") is own
 
     def test_one_token_suits_older_servers(self, serve: Start, classify: Classify) -> None:
-        """They refuse to write none."""
+        """Servers that refuse to generate no token are scored, too."""
         server = serve("vllm")
         server.echoing.writes_none = False
         assert classify(server).classify("x").label
 
     def test_servers_without_alternatives_get_logprobs_0(self, serve: Start, classify: Classify) -> None:
-        """Found out by the first call, for all."""
+        """The first call detects that a server lists no alternatives, and later calls request none."""
         server = serve("vllm")
         server.echoing.max_logprobs = 0
         assert all(found.label for found in classify(server).classify_many(["x", "y"]))
         assert [body["logprobs"] for body in server.bodies(ROUTE)] == [1, 0, 0, 0]
 
     def test_batches_stay_below_the_size_limit(self, make: Make) -> None:
-        """Long prompts go in several parts, and one that is longer still alone."""
+        """Long prompts are split into several requests, and a huge prompt is sent alone."""
         server = CompletionsServer(http=make(None, api_base="http://localhost:1")._http, model="m")
         short, long, huge = "x" * 100, "é" * 2_000, "x" * 10**6
         assert list(map(len, server.batches([short] * 300))) == [128, 128, 44]
@@ -190,7 +190,7 @@ class TestRequests:
         assert list(map(len, server.batches([short, huge]))) == [1, 1]
 
     def test_sglang_needs_a_chat_template(self, serve: Start, make: Make) -> None:
-        """SGLang tokenises prompts only."""
+        """SGLang tokenises prompts only, so a missing chat_template raises ConfigurationError."""
         message = str(failure(make(serve("sglang")), ConfigurationError))
         assert "Set the model's option chat_template" in message
 
@@ -216,7 +216,7 @@ class TestAbility:
     def test_missing_echo_is_detected_by_one_call(
         self, serve: Start, classify: Classify, fault: Any, came: str
     ) -> None:
-        """With what was expected, what came, and what can be done instead."""
+        """The error says what was expected, what came and what to do, after one call."""
         server = serve("vllm")
         server.echoing.echo = fault is not None
         server.faults[ROUTE] = [fault] * 100
@@ -233,14 +233,14 @@ class TestAbility:
         assert len(server.bodies(ROUTE)) == 1
 
     def test_transient_first_faults_are_retried(self, serve: Start, classify: Classify) -> None:
-        """It says nothing about what the server can do."""
+        """A transient fault of the first call does not mark the server as unable."""
         server = serve("vllm")
         server.faults[ROUTE] = [(503, {"error": "busy"}, {}), lambda answer: {**answer, "choices": []}]
         assert classify(server).classify("x").label
 
 
 def changed(place: int, value: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what changes a log-probability of the second choice."""
+    """Return a function that changes a log-probability of the second choice."""
 
     def change(answer: dict[str, Any]) -> dict[str, Any]:
         answer["choices"][1]["logprobs"]["token_logprobs"][place] = value
@@ -325,7 +325,7 @@ class TestReading:
     def test_generated_tokens_are_cut_off(
         self, serve: Start, kind: str, written: int, *, counted: bool
     ) -> None:
-        """The number of the prompts' tokens tells, or their text."""
+        """The reported count of prompt tokens, or their text, separates prompts from generated tokens."""
         server = serve(kind)
         server.echoing.counted = counted
         prompts = ["Bill and Spa", "Bill and Sport"]
@@ -349,7 +349,7 @@ class TestReading:
         ("begun", "continued"), [("ab", ["ab"]), ("ab", ["abc", "ab"]), ("ab", ["bc", "abc"])]
     )
     def test_unrelated_prompts_raise_an_error(self, begun: str, continued: list[str]) -> None:
-        """They cannot be compared."""
+        """Prompts without a common beginning raise EchoError."""
         lists = [Echoed(tuple(text), (-1.0,) * len(text)) for text in (begun, *continued)]
         with pytest.raises(EchoError, match="do not go on from a common beginning"):
             label_logprobs(lists[0], lists[1:])
@@ -357,8 +357,8 @@ class TestReading:
 
 class TestDoctor:
     @pytest.mark.parametrize("kind", [*KINDS, "llama.cpp"])
-    def test_says_which_way_a_server_scores(self, serve: Start, kind: str) -> None:
-        """By next tokens, or by whole labels."""
+    def test_the_doctor_names_the_scoring(self, serve: Start, kind: str) -> None:
+        """The doctor reports scoring by next tokens or by whole labels."""
         server = serve(kind)
         options = {**settings_for(kind), "api_key": KEY}
         found = examine("openai/toy", api_base=server.root, options=options)
@@ -368,8 +368,8 @@ class TestDoctor:
             expected = "No label is among the tokens the model would write next."
         assert found.finding("exact").detail == expected
 
-    def test_a_server_that_cannot_is_no_problem(self, serve: Start) -> None:
-        """It is decoded by default."""
+    def test_the_doctor_warns_of_missing_echo(self, serve: Start) -> None:
+        """The doctor warns about a server without echo, and the default is decoding."""
         server = serve("vllm")
         server.echoing.echo = False
         found = examine("openai/toy", api_base=server.root, options={"api_key": KEY})

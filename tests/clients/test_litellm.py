@@ -61,7 +61,7 @@ class TestRequest:
         assert "temperature" not in server.bodies[1]
 
     def test_unsupported_parameters_raise_an_error(self, server: Any, request_for_label: Any) -> None:
-        """Log-probabilities a provider cannot give are not left out silently."""
+        """Log-probabilities that a provider lacks raise an error instead of being dropped."""
         client = LiteLLMClient("anthropic/claude-3-haiku-20240307", api_base=server.url, api_key=KEY)
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
@@ -85,7 +85,7 @@ class TestRequest:
         assert server.peak == 2
 
     @pytest.mark.parametrize("options", [{"timeout": 0}, {"max_concurrency": 0}, {"space": "nonsense"}])
-    def test_refuses_parameters_out_of_range(self, options: Any) -> None:
+    def test_parameters_out_of_range_raise_an_error(self, options: Any) -> None:
         """A wrong parameter is named before any call."""
         with pytest.raises(ConfigurationError, match=r"Expected|expected one of"):
             LiteLLMClient("openai/fake", **options)
@@ -101,7 +101,7 @@ class TestFailures:
         assert "plainword123" not in str(caught.value)
 
     def test_cancelling_is_not_a_provider_error(self, server: Any, request_for_label: Any) -> None:
-        """Cancellation passes the seam untouched."""
+        """Cancellation raises CancelledError."""
         server.delay = 20.0
 
         async def cancelled() -> None:
@@ -208,7 +208,7 @@ class TestImport:
         assert done.stdout.strip() == "True"
 
     def test_a_missing_litellm_names_the_command(self, monkeypatch: Any, request_for_label: Any) -> None:
-        """The message holds what to run."""
+        """A missing litellm raises ConfigurationError with the install command."""
         monkeypatch.setitem(sys.modules, "litellm", None)
         with pytest.raises(ConfigurationError, match="pip install"):
             ask(LiteLLMClient("openai/x"), request_for_label)
@@ -242,7 +242,7 @@ KEYS = [
 def test_missing_keys_are_systemic(
     monkeypatch: pytest.MonkeyPatch, request_for_label: Any, model: str
 ) -> None:
-    """Litellm calls some of them errors of the server with status 500, which would be tried again."""
+    """A missing key is systemic, although litellm reports some as status 500."""
     for name in KEYS:
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)
     error = failure(LiteLLMClient(model), replace(request_for_label, top_logprobs=0))
@@ -254,7 +254,7 @@ def test_missing_keys_are_systemic(
     ("status", "words"), [(400, "API key not valid."), (500, "Invalid API key: x"), (401, "no")]
 )
 def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: int, words: str) -> None:
-    """Whatever status the provider says it with."""
+    """A wrong key is systemic with any status."""
     server.answer(status, {"error": {"message": words}})
     error = failure(make_client(server), request_for_label)
     assert error.systemic
@@ -262,7 +262,7 @@ def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: in
 
 
 def test_systemic_faults_cost_one_call(monkeypatch: pytest.MonkeyPatch, request_for_label: Any) -> None:
-    """Of concurrent calls only the first is made; a later call is a first call again."""
+    """Of concurrent calls only the first is made, and a later call is a first call again."""
     litellm = _litellm()
     calls, made = litellm.acompletion, []
 

@@ -46,7 +46,7 @@ def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
     ],
 )
 def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str) -> None:
-    """Only what is known to be harmless stays."""
+    """Only harmless parameters stay in an address."""
     assert redact(text) == shown
 
 
@@ -66,7 +66,7 @@ def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str
 def test_secrets_over_http_warn_once(
     caplog: Any, monkeypatch: pytest.MonkeyPatch, name: str, address: str, key: str, warns: bool
 ) -> None:
-    """Off this machine, and without showing it."""
+    """A secret sent over http to another machine warns once, without showing it."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     address = address.replace("example", f"{name.partition('/')[0]}.example")
     options = {"api_base": address, "api_key": key}
@@ -138,7 +138,7 @@ def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> N
 
 
 def test_messages_are_short_and_on_one_line() -> None:
-    """A page of HTML or a traceback does not land in a table."""
+    """HTML pages and tracebacks are cut."""
     error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
     assert "\n" not in str(error)
     assert len(str(error)) < 600
@@ -164,7 +164,7 @@ def with_headers(headers: dict[str, str]) -> Exception:
     "key", ["sk-1234567890abcdef1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuvw"]
 )
 def test_keys_in_harmless_parameters_are_hidden(key: str) -> None:
-    """Whoever pastes it into the wrong place does not find it in files and messages."""
+    """A key in a harmless parameter is redacted."""
     shown = public_address(f"http://host/v1?model={key}&api-version=2")
     assert key not in shown
     assert shown.startswith("http://host/v1?model=")

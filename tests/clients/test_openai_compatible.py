@@ -58,7 +58,7 @@ class TestExactness:
             assert prediction.model == "toy.gguf"
 
     def test_own_templates_replace_the_servers(self, serve: Start, classify: Classify) -> None:
-        """The server is not asked for its template, and adds the token that begins a text itself."""
+        """The server's template is not requested, and the server adds the token that begins a text."""
         server = serve("llama.cpp")
         server.absent.add("/apply-template")
         classifier = classify(server, chat_template=TEMPLATE)
@@ -72,7 +72,7 @@ class TestExactness:
 
     @pytest.mark.parametrize("count", [9, 15])
     def test_fewer_alternatives_widen_the_bound(self, serve: Start, classify: Classify, count: int) -> None:
-        """The bound covers the unlisted mass."""
+        """The error bound covers the unlisted mass."""
         server = serve("llama.cpp")
         classifier = classify(server, next_tokens=count)
         texts = [f"text {number}" for number in range(12)]
@@ -113,7 +113,7 @@ class TestRows:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_templates_are_rendered_once_per_row(self, serve: Start, classify: Classify, kind: str) -> None:
-        """With the messages, without the answer's beginning, which is put behind what comes back."""
+        """The server renders the messages once per row, without the beginning of the answer."""
         server = serve(kind)
         classifier = classify(server, chat_template_kwargs={"enable_thinking": False})
         classifier.classify_many(["one", "two"])
@@ -127,8 +127,8 @@ class TestRows:
         assert all('[assistant]{"label": "' in prompt for prompt in np.ravel(prompts))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_one_greedy_token_is_asked_for(self, serve: Start, make: Make, kind: str) -> None:
-        """With the prompt cached, or with every label behind it; the beginning of the text is added once only."""
+    def test_one_greedy_token_is_requested(self, serve: Start, make: Make, kind: str) -> None:
+        """A request takes the prompt once, cached, or with every label behind it."""
         server = serve(kind)
         asyncio.run(ask(make(server)))
         prompt = server.model.render(REQUEST.messages) + '{"label": "'
@@ -157,7 +157,7 @@ class TestRows:
         )
 
     def test_a_request_may_want_fewer_tokens(self, serve: Start, make: Make) -> None:
-        """Its number beats the client's."""
+        """The request's number of tokens overrides the client's."""
         server = serve("llama.cpp")
 
         async def few() -> NextTokens:
@@ -173,7 +173,7 @@ class TestRows:
 class TestFinding:
     @pytest.mark.parametrize("kind", KINDS)
     def test_is_done_once_for_many_calls(self, serve: Start, make: Make, kind: str) -> None:
-        """Concurrent first calls wait for one of them, and later loops know."""
+        """Concurrent first calls wait for one detection, and later loops reuse it."""
         server = serve(kind, delay=0.01)
         client = make(server)
 
@@ -184,8 +184,8 @@ class TestFinding:
         asyncio.run(many())
         assert [route for route, *_ in server.calls].count("/props") == 1
 
-    def test_calls_that_wait_share_its_failure(self, serve: Start, make: Make) -> None:
-        """A dead server is not waited for by each in turn; later calls try again."""
+    def test_waiting_calls_share_the_failure(self, serve: Start, make: Make) -> None:
+        """Waiting calls share the failure of the detection, and later calls detect again."""
         server = serve("llama.cpp", delay=0.02)
         server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})]
         client = make(server)
@@ -217,8 +217,8 @@ class TestFinding:
             ),
         ],
     )
-    def test_a_server_without_the_ability_is_named(self, serve: Start, make: Make, missing: Any) -> None:
-        """With what can be done instead."""
+    def test_servers_without_probabilities_raise(self, serve: Start, make: Make, missing: Any) -> None:
+        """The error names the server and the alternatives."""
         server = serve("vllm" if missing is no_route else "llama.cpp")
         missing(server)
         error = failure(make(server, api_key=KEY), ConfigurationError)
@@ -228,13 +228,13 @@ class TestFinding:
         assert "use scoring='decode' or 'sampled'" in str(error)
 
     def test_unknown_models_raise_a_systemic_error(self, serve: Start, make: Make) -> None:
-        """The error is not retryable, either."""
+        """An unknown model raises a systemic error with the server's message."""
         error = failure(make(serve("vllm"), "hosted_vllm/other"))
         assert error.systemic
         assert "The model `other` does not exist" in str(error)
 
     def test_a_wrong_address_is_systemic(self, serve: Start, make: Make) -> None:
-        """A server that knows neither completions nor models."""
+        """A server that knows neither completions nor models raises a systemic error."""
         server = serve("vllm")
         server.absent = {"/v1/completions", "/v1/models"}
         error = failure(make(server))
@@ -255,7 +255,7 @@ class TestFinding:
 
 
 async def checked(client: OpenAICompatibleClient, labels: list[str]) -> ConfigurationError | None:
-    """Return why the labels are refused, None where they are not."""
+    """Return the error of unsuitable labels, None without one."""
     try:
         await client.check_labels(labels)
     except ConfigurationError as refusal:
@@ -264,15 +264,15 @@ async def checked(client: OpenAICompatibleClient, labels: list[str]) -> Configur
 
 
 class TestLabels:
-    def test_a_special_token_is_refused(self, serve: Start, classify: Classify) -> None:
-        """The model could never write it as text; the classifier says so before any row."""
+    def test_special_tokens_in_labels_raise(self, serve: Start, classify: Classify) -> None:
+        """A label with a special token raises ConfigurationError before any row."""
         classifier = classify(serve("llama.cpp"), labels=["Spa", "Bill<|end|>"])
         with pytest.raises(ConfigurationError, match=r"do not spell the label 'Bill<\|end\|>'"):
             classifier.classify("x")
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_what_the_model_cannot_spell_is_refused(self, serve: Start, make: Make, kind: str) -> None:
-        """Characters its tokens do not give back."""
+    def test_unspellable_labels_raise_an_error(self, serve: Start, make: Make, kind: str) -> None:
+        """Characters that the tokens do not spell raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="do not spell the label 'λ'"):
             asyncio.run(make(serve(kind)).check_labels(["Spa", "λ"]))
 
@@ -284,7 +284,7 @@ class TestLabels:
             asyncio.run(client.check_labels(["Spa", "x" * 20]))
 
     def test_servers_without_tokenisers_are_trusted(self, serve: Start, make: Make) -> None:
-        """Without /tokenize there is nothing to check with."""
+        """Without /tokenize no label is checked."""
         server = serve("vllm")
         server.absent = {"/tokenize", "/detokenize"}
         client = make(server, chat_template=TEMPLATE)
@@ -295,7 +295,7 @@ class TestLabels:
 class TestOpening:
     @pytest.mark.parametrize("prefix", OpenAICompatibleClient.PREFIXES)
     def test_exact_scoring_opens_this_client(self, prefix: str) -> None:
-        """A name with its prefix and an address; nothing else is asked for next-token probabilities."""
+        """A name with its prefix and an address opens this client for exact scoring only."""
         name, options = f"{prefix}x", {"api_base": "http://localhost:1/v1", "timeout": 5}
         client = open_client(name, options=options, scoring="exact", space="raw")
         assert isinstance(client, OpenAICompatibleClient)
@@ -306,7 +306,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("name", ["chat_template", "next_tokens"])
     def test_its_settings_mean_nothing_elsewhere(self, name: str) -> None:
-        """They are refused rather than dropped, and never sent."""
+        """The settings raise ConfigurationError with other clients, and are never sent."""
         options = {"api_base": "http://localhost:1", name: 5}
         for model in ("openai/x", "groq/x", "local/smollm2-135m", lambda _messages: {}):
             with pytest.raises(ConfigurationError, match=f"Expected no {name} among the options of"):
@@ -322,7 +322,7 @@ class TestOpening:
         assert "scoring='decode'" in str(caught.value)
 
     def test_settings_are_part_of_cache_keys(self) -> None:
-        """Another template is another question."""
+        """Another chat template is another cache key."""
         address = {"api_base": "http://localhost:1"}
         methods = [
             Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})
@@ -336,7 +336,7 @@ class TestOpening:
 
 
 def test_slots_are_first_come_first_served(serve: Start) -> None:
-    """A worker that ends a row and begins the next one in the same turn does not pass those that wait."""
+    """A worker that ends a row and begins the next one does not overtake waiting rows."""
     server = serve("llama.cpp")
     server.slots = 1
     order: list[int] = []

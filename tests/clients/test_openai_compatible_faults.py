@@ -43,7 +43,7 @@ class TestFaults:
         return server, client
 
     def test_long_prompts_raise_context_length_errors(self, found: Any) -> None:
-        """Both wordings are understood; the classifier takes the row for unparsed."""
+        """Both wordings raise ContextLengthError, and the classifier's row is unparsed."""
         server, client = found
         server.context = 15
         error = failure(client)
@@ -70,8 +70,8 @@ class TestFaults:
         assert asyncio.run(cancelled())
 
 
-def test_missing_logprobs_are_asked_for_again(serve: Start, make: Make) -> None:
-    """Twice; then the call has failed, and may be retried."""
+def test_missing_logprobs_are_requested_again(serve: Start, make: Make) -> None:
+    """The request is repeated twice; then the call raises a retryable error."""
     server = serve("llama.cpp")
     client = make(server)
     asyncio.run(ask(client))
@@ -107,7 +107,7 @@ DENIED = (401, {"error": {"message": "no such key"}}, {})
 def test_systemic_faults_cost_one_call(
     serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever scoring comes to it: looking for the server, checking labels, building a prompt, or scoring."""
+    """A fault in detecting, checking labels, rendering or scoring costs one call."""
     monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
     server = serve(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000
@@ -121,7 +121,7 @@ def test_systemic_faults_cost_one_call(
 def test_missing_log_probabilities_are_detected_once(
     serve: Start, classify: Any, kind: str, calls: int
 ) -> None:
-    """With the calls of one row: a single answer of llama.cpp's may lack them by accident."""
+    """One row's calls detect the fault, as a single answer of llama.cpp's may lack them by accident."""
     server = serve(kind)
     server.faults[ROUTES[kind]] = [
         lambda answer: {**answer, "completion_probabilities": [], "choices": [{"text": "x"}]}
@@ -140,7 +140,7 @@ def test_labels_are_checked_once_for_all_rows(serve: Start, classify: Any) -> No
 
 class TestNumberOfTokens:
     def test_a_named_maximum_is_obeyed_and_remembered(self, serve: Start, make: Make) -> None:
-        """The number is refused once, whatever is asked later."""
+        """The client obeys the named maximum from then on."""
         server = serve("llama.cpp")
         client = make(server)
         server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 7"}}, {})]
@@ -166,7 +166,7 @@ class TestNumberOfTokens:
         assert [body["n_probs"] for body in server.bodies("/completion")][:2] == asked
 
     def test_half_as_many_end_at_five(self, serve: Start, make: Make) -> None:
-        """A server that refuses even that reports none."""
+        """A server that refuses even five tokens raises ConfigurationError."""
         server = serve("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": "n_probs: too many"}}, {})] * 3
         failure(make(server, next_tokens=20), ConfigurationError)
@@ -190,7 +190,7 @@ class TestKey:
 
 class TestConstruction:
     def test_satisfies_the_protocols(self, serve: Start, make: Make) -> None:
-        """It stands wherever a client that continues is asked for."""
+        """The client satisfies both protocols."""
         client = make(serve("vllm"), space="raw")
         assert isinstance(client, Client)
         assert isinstance(client, ContinuingClient)
@@ -208,8 +208,8 @@ class TestConstruction:
             ({"api_base": "http://[::1"}, "api_base to be an address such as"),
         ],
     )
-    def test_refuses_what_cannot_be(self, settings: dict[str, Any], message: str) -> None:
-        """They are refused before any call."""
+    def test_wrong_settings_raise_an_error(self, settings: dict[str, Any], message: str) -> None:
+        """Wrong settings raise ConfigurationError before any call."""
         with pytest.raises(ConfigurationError, match=message):
             OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
@@ -226,12 +226,12 @@ class TestConstruction:
     def test_failing_templates_raise_with_the_reason(
         self, serve: Start, make: Make, template: str, reason: str
     ) -> None:
-        """It runs in a sandbox."""
+        """A template runs in a sandbox, and its failure raises ConfigurationError."""
         client = make(serve("vllm"), chat_template=template)
         assert reason in str(failure(client, ConfigurationError))
 
     def test_templates_write_json_and_take_variables(self, serve: Start, make: Make) -> None:
-        """JSON filter and variables of tokenizer_config.json work."""
+        """The JSON filter and the variables of tokenizer_config.json work."""
         server = serve("llama.cpp")
         client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
 
@@ -249,7 +249,7 @@ class TestConstruction:
 
 class TestClosing:
     def test_ending_loops_close_their_sessions(self, serve: Start, make: Make) -> None:
-        """No session is left open, whether the client is closed afterwards or not (a warning is an error)."""
+        """An ending loop leaves no session open, whether the client is closed afterwards or not."""
         client = make(serve("vllm"))
         asyncio.run(ask(client))
         (line,) = client._http._connections.values()
@@ -258,7 +258,7 @@ class TestClosing:
         client.close()
 
     def test_closes_sessions_of_other_threads(self, serve: Start, make: Make) -> None:
-        """A classifier's calls run on a background loop."""
+        """The client closes sessions of a loop that runs in another thread."""
         client = make(serve("vllm"))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -273,7 +273,7 @@ class TestClosing:
         loop.close()
 
     def test_closes_inside_the_loop_itself(self, serve: Start, make: Make) -> None:
-        """Without waiting for itself; the client can even be used again."""
+        """Closing inside the loop does not block, and the client can be used again."""
         client = make(serve("vllm"))
 
         async def used() -> None:
@@ -286,7 +286,7 @@ class TestClosing:
         asyncio.run(used())
 
     def test_closes_sessions_of_a_loop_at_rest(self, serve: Start, make: Make) -> None:
-        """A loop that is neither running nor closed."""
+        """The client closes sessions of a loop that is neither running nor closed."""
         client = make(serve("vllm"))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(client))
@@ -296,7 +296,7 @@ class TestClosing:
         loop.close()
 
     def test_garbage_collected_clients_close_sessions(self, serve: Start) -> None:
-        """Its sessions end in the loop they belong to."""
+        """The sessions of a garbage-collected client are closed in their loop."""
         server = serve("vllm")
 
         async def used() -> Any:
@@ -315,7 +315,7 @@ class TestClosing:
         asyncio.run(dropped())
 
     def test_unclosed_classifiers_end_without_warnings(self, serve: Start) -> None:
-        """The background loop ends with the process, and takes the session along."""
+        """The background loop ends with the process and closes its session."""
         code = (
             "import sys; from calibrant.inference import Classifier\n"
             "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
@@ -344,7 +344,7 @@ class TestClosing:
     def test_this_machine_needs_no_proxy(
         self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool
     ) -> None:
-        """Only for other addresses does the environment matter."""
+        """The environment's proxy applies to other addresses only."""
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
         monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
         assert _proxy(address) == (None if own else "http://proxy.example:3128")

@@ -52,7 +52,7 @@ class Memory:
 def ask(
     place: EnginePlace, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None
 ) -> list[Tokens]:
-    """Return what the logits behind each text were computed from."""
+    """Return the tokens that the logits behind each text were computed from."""
     job = Job(place, prompt or [], [tuple(text) for text in texts])
     job.begin(memory=memory)
     while not job.is_done:
@@ -68,7 +68,7 @@ texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1
     rows=st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=5)),
 )
 def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: list[Tokens]) -> None:
-    """Whatever was computed before, for this row or another."""
+    """Logits follow their own text, whatever was computed before for this row or another."""
     place, memory = EnginePlace.of(0, 32, n_ctx=40), Memory()
     for prompt in rows:
         place.is_begun = False
@@ -98,7 +98,7 @@ def test_prompt_and_texts_share_a_batch() -> None:
 
 
 def test_rows_reuse_common_prefixes() -> None:
-    """Up to the first token that differs."""
+    """A row reuses the computed tokens of the row before up to the first difference."""
     place, memory = EnginePlace.of(0, 1, n_ctx=1000), Memory()
     rules = list(range(300))
     ask(place, memory, [[]], [*rules, 1, 2])
@@ -120,13 +120,13 @@ def test_many_texts_are_computed_in_turns() -> None:
 
 @pytest.mark.parametrize("prompt", [[0] * 100, [0] * 5000])
 def test_prompts_without_room_raise_an_error(prompt: Tokens) -> None:
-    """The number of its tokens is told."""
+    """A prompt without room raises TooLongError with its number of tokens."""
     with pytest.raises(TooLongError, match=str(len(prompt))):
         EnginePlace.of(0, 1, n_ctx=100).begin(prompt, [], memory=Memory())
 
 
-def test_a_text_without_room_is_refused() -> None:
-    """The row itself goes on."""
+def test_texts_without_room_raise_an_error() -> None:
+    """A text without room raises TooLongError, and the row goes on."""
     place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):

@@ -18,7 +18,7 @@ LABELS = ["Food", "Rent", "Sports"]
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Response of the server."""
 
     status: int
     headers: dict[str, str]
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
     @property
     def content(self) -> Any:
-        """What the answer says."""
+        """Text of the answer."""
         return self.choice["message"]["content"]
 
     @property

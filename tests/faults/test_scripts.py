@@ -30,7 +30,7 @@ class TestFault:
         ],
     )
     def test_a_text_stands_for_a_fault(self, text: str, fault: Fault) -> None:
-        """Defaults included, so that the two are the same key."""
+        """A text includes the defaults, so it is the same key as its fault."""
         assert Fault.parse(text) == fault
         assert {fault: 1}[Fault.parse(text)] == 1
 
@@ -43,8 +43,8 @@ class TestFault:
             ("hang:nan", "seconds must be"),
         ],
     )
-    def test_refuses_texts_that_are_no_fault(self, text: str, message: str) -> None:
-        """The text is in the message, or what is wrong with it."""
+    def test_invalid_texts_raise_an_error(self, text: str, message: str) -> None:
+        """The error names the text, or what is wrong with it."""
         with pytest.raises(ConfigurationError, match=message):
             Fault.parse(text)
 
@@ -65,19 +65,19 @@ class TestFault:
 
 class TestScripts:
     def test_a_sequence_goes_by_number(self, serve: Any, ask: Any) -> None:
-        """What is None or beyond its end is healthy."""
+        """None and requests beyond the end are healthy."""
         server = serve(faults=["500", None, Fault("503")])
         assert [ask(server).status for _ in range(5)] == [500, 200, 503, 200, 200]
         assert server.faults_sent == {"500": 1, "503": 1}
 
     def test_refused_requests_do_not_count(self, serve: Any, ask: Any) -> None:
-        """The script waits for those with the right key."""
+        """Requests with a wrong key take no turn of the script."""
         server = serve(faults=["500"], api_key="k")
         right = {"Authorization": "Bearer k"}
         assert [ask(server).status, ask(server, headers=right).status] == [401, 500]
 
     def test_shares_are_met(self) -> None:
-        """Over many requests."""
+        """The shares of faults over 20,000 requests agree with the script."""
         script = script_of({"500": 0.1, Fault("hang"): 0.04}, 3)
         found = Counter(fault and fault.kind for fault in (script(number, {}) for number in range(20_000)))
         assert found["500"] / 20_000 == pytest.approx(0.1, abs=0.01)
@@ -85,7 +85,7 @@ class TestScripts:
         assert found[None] / 20_000 == pytest.approx(0.86, abs=0.01)
 
     def test_a_seed_fixes_the_faults(self, serve: Any, ask: Any) -> None:
-        """Another seed gives others, and the program's own random numbers do not matter."""
+        """Another seed gives other faults, and the global random state is not used."""
 
         def statuses(seed: int) -> list[int]:
             server = serve(faults={"500": 0.5, "503": 0.2}, seed=seed)
@@ -97,8 +97,8 @@ class TestScripts:
         assert first == statuses(1)
         assert first != statuses(2)
 
-    def test_all_and_none(self) -> None:
-        """Shares of 1 and 0 mean what they say; ten tenths are not more than 1."""
+    def test_shares_of_1_and_0_hold(self) -> None:
+        """Shares of 1 and 0 give every request a fault or none, and ten tenths add up to 1."""
         names = [str(status) for status in range(500, 510)]
         always = script_of(dict.fromkeys(names, 0.1), 0)
         assert all(always(number, {}) for number in range(2000))
@@ -106,13 +106,13 @@ class TestScripts:
         assert {fault.kind for fault in (never(number, {}) for number in range(2000)) if fault} == {"503"}
 
     @pytest.mark.parametrize("shares", [{"500": 0.6, "503": 0.5}, {"500": -0.1}, {"500": float("nan")}])
-    def test_refuses_shares_that_are_none(self, shares: Any) -> None:
-        """When the server is made."""
+    def test_invalid_shares_raise_an_error(self, shares: Any) -> None:
+        """Invalid shares raise ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match="Shares"):
             FaultServer(LABELS, faults=shares)
 
     def test_functions_bind_texts_to_faults(self, serve: Any, ask: Any) -> None:
-        """However often it is asked."""
+        """A text meets its fault at every request."""
         server = serve(
             faults=lambda _number, body: "refusal" if "bomb" in body["messages"][-1]["content"] else None
         )
@@ -123,7 +123,7 @@ class TestScripts:
         ]
 
     def test_functions_may_let_retries_pass(self, serve: Any, ask: Any) -> None:
-        """By asking the server what it has seen."""
+        """A function may count earlier requests of a text."""
         servers: list[FaultServer] = []
 
         def first_fails(_number: int, body: dict[str, Any]) -> str | None:
@@ -134,7 +134,7 @@ class TestScripts:
         assert found == [500, 500, 200, 200]
 
     def test_failing_scripts_return_400(self, serve: Any, ask: Any) -> None:
-        """Instead of looking like the fault it might have meant."""
+        """A failing script answers 400 with its exception."""
         found = ask(serve(faults=lambda number, _body: ["oops"][number]))
         assert (found.status, found.json["error"]["type"]) == (400, "test_error")
         assert "oops" in found.json["error"]["message"]
@@ -145,13 +145,13 @@ class TestScripts:
     [(0, "0ms"), (0.0196, "20ms"), (0.9999, "1s"), (360, "6m0s"), (3723.25, "1h2m3.25s")],
 )
 def test_times_are_spelled_as_openai_does(seconds: float, spelled: str) -> None:
-    """Milliseconds below one second, rounded up."""
+    """Times below one second are milliseconds, rounded up."""
     assert spell_seconds(seconds) == spelled
 
 
 @pytest.mark.parametrize("module", [_faults, _server])
 def test_examples_run(module: ModuleType) -> None:
-    """As they stand in the docstrings."""
+    """The examples in the docstrings run."""
     found = doctest.testmod(module)
     assert found.attempted > 0
     assert found.failed == 0

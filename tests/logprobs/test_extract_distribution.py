@@ -186,7 +186,7 @@ def test_raw_space_ignores_forced_tokens() -> None:
 
 
 def test_raw_space_survives_probabilities_that_underflow() -> None:
-    """Masses are compared in log space: 1e-400 against 1e-400 is one half."""
+    """Masses are compared as logarithms: 1e-400 against 1e-400 is one half."""
     tokens = (
         *(Token(t, 0.0) for t in (b'{"c": "', b"x")),
         Token(b"y", -920.0, ((b"!", 0.0),)),
@@ -199,7 +199,7 @@ def test_raw_space_survives_probabilities_that_underflow() -> None:
 
 
 def test_unseen_labels_have_the_least_bound() -> None:
-    """Truncation: each unseen label gets the least listed probability where the rest allows it."""
+    """Each unseen label gets the least listed probability where the rest allows it."""
     value = [("World", 0.5, {"World": 0.5, "Xy": 0.2, "Sports": 0.01}), *sure('"}')]
     found = category(value, '{"category": "World"}', space="raw")
     total = 0.5 + 0.01 + 2 * 0.01
@@ -342,7 +342,7 @@ def test_stripped_code_fences_are_aligned() -> None:
 
 
 def test_the_last_occurrence_is_read() -> None:
-    """Reasoning may rehearse the answer; the tokens of the answer itself count."""
+    """Reasoning may repeat the answer; the tokens of the answer itself count."""
     rehearsal = [('{"c": "', 1.0, {}), ("A", 0.1, {}), ('"} so ', 1.0, {})]
     tokens = [*rehearsal, ('{"c": "', 1.0, {}), ("A", 0.9, {}), ('"}', 1.0, {})]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
@@ -435,7 +435,7 @@ def test_missing_evidence_is_a_typed_error() -> None:
     ],
 )
 def test_unaligned_fields_raise_an_error(text: str, tokens: list[str]) -> None:
-    """An error is better than the number of another field."""
+    """A field that cannot be aligned with the tokens raises LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError):
         extract_distribution(answer(text, sure(*tokens)), NEWS, "category")
 
@@ -452,7 +452,7 @@ def test_unaligned_fields_raise_an_error(text: str, tokens: list[str]) -> None:
     ids=["no text", "no JSON", "no tokens", "an error", "no response"],
 )
 def test_arguments_are_checked_before_the_response(response: object) -> None:
-    """They are the caller's to mend, and every response would meet them."""
+    """Wrong arguments raise ConfigurationError with any response."""
     for labels, path, space, named in (
         (("A", "B"), "c", "exact", "space"),
         (("A", "a"), "c", "masked", "distinct labels"),
@@ -504,7 +504,7 @@ NESTED = ("Bills", "Bills/Gas", "Food")
 def test_masked_confidence_includes_the_label_end(
     value: list[Spec], emitted: str, joint: float, confidence: float
 ) -> None:
-    """`joint_logprob` stays the sum over the label's own tokens."""
+    """The confidence includes the end of a label, and `joint_logprob` stays the sum over its tokens."""
     found = category(value, f'{{"category": "{emitted}"}}', NESTED)
     assert found.joint_logprob == pytest.approx(math.log(joint))
     assert found.confidence(emitted) == pytest.approx(confidence)
@@ -563,7 +563,7 @@ def test_an_escape_cut_between_tokens_is_followed() -> None:
 
 
 def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
-    """`1e5` is JSON."""
+    """Numbers with exponents elsewhere in the answer are JSON."""
     tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
     completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category")
@@ -601,7 +601,7 @@ def test_impossible_emitted_tokens_are_no_evidence(space: str) -> None:
 
 
 def test_impossible_evidence_anywhere_is_rejected() -> None:
-    """A server whose numbers cannot be is not believed anywhere."""
+    """Contradictory log-probabilities anywhere in the answer raise LogprobsUnavailableError."""
     tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
         extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
@@ -619,7 +619,7 @@ def test_probabilities_are_divided_by_their_sum() -> None:
 
 
 def test_underflowing_labels_are_told_apart() -> None:
-    """Their ratio counts."""
+    """The ratio of two tiny probabilities is kept."""
     found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
     assert found.probability("b") == pytest.approx(math.e / (1 + math.e))
     assert found.label_mass == 0.0

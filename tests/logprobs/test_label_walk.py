@@ -88,7 +88,7 @@ def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), top=st.integers(1, 12))
 def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int) -> None:
-    """Whatever is not looked into or not listed: the total variation stays below what is said."""
+    """The total variation stays below the bound, whatever is not visited or not listed."""
     model = toy_model(NESTED, seed)
     found = walked(NESTED, model, tolerance=tolerance, top=top).distribution()
     truth = brute_force(NESTED, model)
@@ -101,7 +101,7 @@ def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int
 
 @given(seed=st.integers(0, 10**6))
 def test_smaller_tolerances_visit_more_nodes(seed: int) -> None:
-    """Going further costs nodes and buys certainty."""
+    """A smaller tolerance visits at least as many nodes and has no larger bound."""
     walks = [walked(NESTED, toy_model(NESTED, seed), tolerance=t) for t in (0.5, 0.1, 0.0)]
     nodes = [walk.nodes for walk in walks]
     bounds = [walk.distribution().error_bound or 0.0 for walk in walks]
@@ -111,7 +111,7 @@ def test_smaller_tolerances_visit_more_nodes(seed: int) -> None:
 
 
 def test_only_branches_above_the_tolerance_are_visited() -> None:
-    """The root, then what holds more than the tolerance of the label mass."""
+    """The root is visited, then nodes above the tolerance of the label mass."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=0.45)
     assert walk.pending() == [""]
     walk.visit("", [(b"c", math.log(0.30)), (b"dog", math.log(0.12)), (b"?", math.log(0.5))])
@@ -144,7 +144,7 @@ def test_leaving_mass_does_not_mislead_the_walk() -> None:
 
 
 def test_open_nodes_are_shared_among_labels() -> None:
-    """Half a branch each, and the branch counts as unresolved."""
+    """Each label gets half of the branch, and the branch counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
     found = walk.distribution()
@@ -155,7 +155,7 @@ def test_open_nodes_are_shared_among_labels() -> None:
 
 
 def test_mass_that_arrives_late_runs_on() -> None:
-    """A node visited before all of its mass came passes the rest on afterwards."""
+    """A visited node passes mass that arrives later on to the nodes behind it."""
     walk = LabelWalk(["Bus", "Box"], tolerance=0.0)
     walk.visit("", [(b"Bus", math.log(0.2)), (b"B", math.log(0.8))])
     assert walk.pending() == ["B", "Bus"]
@@ -185,7 +185,7 @@ def test_tokens_with_equal_bytes_add_up() -> None:
 
 
 def test_escaped_and_plain_spellings_are_one_label() -> None:
-    r"""``Gas \u0026 Oil`` and ``Gas & Oil``, ``\/`` and ``/``."""
+    r"""``Gas \u0026 Oil`` equals ``Gas & Oil``, and ``\/`` equals ``/``."""
     walk = LabelWalk(["Gas & Oil", "Gas/Oil"], tolerance=0.0)
     walk.visit("", [(b"Gas ", math.log(0.5)), (b'Gas\\/Oil"', math.log(0.1)), (b'Gas/Oil"', math.log(0.4))])
     assert walk.pending() == ["Gas "]
@@ -196,7 +196,7 @@ def test_escaped_and_plain_spellings_are_one_label() -> None:
 
 
 def test_cut_characters_stay_open() -> None:
-    """It cannot be asked about as text: its mass is shared, and bounded."""
+    """A node inside a character cannot be queried: its mass is shared and bounded."""
     walk = LabelWalk(["é", "è", "a"], tolerance=0.0)
     walk.visit("", [("é".encode()[:1], math.log(0.6)), (b'a"', math.log(0.4))])
     assert walk.pending() == []
@@ -206,7 +206,7 @@ def test_cut_characters_stay_open() -> None:
 
 
 def test_unreached_labels_get_an_upper_bound() -> None:
-    """At most the least listed probability, and it is not measured."""
+    """An unreached label gets at most the least listed probability and is not measured."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b'cat"', math.log(0.6)), (b"?", math.log(0.05))])
     found = walk.distribution()
@@ -227,7 +227,7 @@ def test_unlisted_tokens_have_the_least_bound() -> None:
 
 
 def test_open_nodes_count_by_survival() -> None:
-    """Half of what began with ``c`` became a label: so it is taken to be with ``d``."""
+    """Half of the mass behind ``c`` became a label, so half of that behind ``d`` is counted."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.5)
     walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
     walk.visit("c", [(b'at"', math.log(0.5)), (b"!", math.log(0.5))])
@@ -251,14 +251,14 @@ def test_dead_ends_claim_nothing() -> None:
 
 
 @pytest.mark.parametrize("logprob", [0.5, math.nan])
-def test_log_probabilities_that_are_none_are_refused(logprob: float) -> None:
-    """Positive or NaN: there is no honest reading."""
+def test_invalid_log_probabilities_raise_an_error(logprob: float) -> None:
+    """Positive or NaN log-probabilities raise LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match="log-probability <= 0"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", logprob)])
 
 
 def test_probabilities_above_1_raise_an_error() -> None:
-    """A listing that contradicts itself is no evidence; rounding is no contradiction."""
+    """A listing above 1 raises LogprobsUnavailableError, beyond rounding."""
     half = math.log(0.55)
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", half), (b"b", half)])
@@ -276,7 +276,7 @@ def test_the_order_of_labels_is_irrelevant(seed: int, order: list[int]) -> None:
 
 
 def test_a_thousand_labels_are_walked() -> None:
-    """Labels that share their beginnings, to the end of the one that counts."""
+    """A thousand labels with common beginnings are walked to the end of the probable one."""
     labels = [f"group{i // 100}/item{i:03d}" for i in range(1000)]
     model = toy_model(labels, seed=1)
 

@@ -99,7 +99,7 @@ def test_every_openai_shape_reads_alike(wrap: Any) -> None:
 
 
 def test_a_completion_is_returned_as_it_is() -> None:
-    """Reading twice costs nothing."""
+    """A clean completion is returned as the same object."""
     assert read_completion(OPENAI) is OPENAI
 
 
@@ -220,7 +220,7 @@ def test_without_bytes_the_text_is_encoded() -> None:
 
 @pytest.mark.parametrize("raw", [[300], "text", [], ["a"], 7, {}])
 def test_invalid_bytes_fall_back_to_text(raw: Any) -> None:
-    """Broken bytes are passed over."""
+    """Invalid bytes are replaced by the text's UTF-8."""
     top = [{"token": "y", "bytes": raw, "logprob": -2.0}]
     item = {"token": "x", "bytes": raw, "logprob": -1.0, "top_logprobs": top}
     assert read_completion(openai(content=[item])).tokens == (Token(b"x", -1.0, ((b"y", -2.0),)),)
@@ -238,7 +238,7 @@ def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
 @pytest.mark.parametrize("where", ["token", 0, 1])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | int, wrap: Any) -> None:
-    """Null, NaN, positive or no number at all: never repaired, never a wrong number."""
+    """A null, NaN, positive or non-numeric log-probability drops all tokens."""
     body = openai_body()
     item = tokens_of(body)[1]
     (item if isinstance(where, str) else item["top_logprobs"][where])["logprob"] = bad
@@ -260,7 +260,7 @@ def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
     ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (-(10**400), -9999.0)]
 )
 def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None:
-    """-inf and -9999 both say impossible."""
+    """Both -inf and -9999 become -9999."""
     body = openai_body()
     tokens_of(body)[1]["top_logprobs"][1]["logprob"] = given
     tokens = read_completion(body).tokens
@@ -269,7 +269,7 @@ def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None
 
 
 def test_rounding_above_zero_becomes_zero() -> None:
-    """The other alternatives are as improbable as they have to be."""
+    """A log-probability of an alternative just above 0 becomes 0."""
     body = openai_body()
     tokens_of(body)[2]["top_logprobs"][0]["logprob"] = 1e-7
     tokens = read_completion(body).tokens
@@ -280,7 +280,7 @@ def test_rounding_above_zero_becomes_zero() -> None:
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
-    """It was written, wherever it stands; -9999 only says that it was no likely one."""
+    """A log-probability of -inf drops the evidence wherever it stands; -9999 does not."""
     body = openai_body()
     tokens_of(body)[place]["logprob"] = -math.inf
     found = read_completion(wrap(body))
@@ -293,7 +293,7 @@ def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
-    """Wherever they stand in the answer."""
+    """Probabilities that add up to more than 1 at any token drop the evidence."""
     body = openai_body()
     tokens_of(body)[0]["top_logprobs"] = [entry(text, text.encode(), -0.01) for text in ("a", "b", "c", "d")]
     found = read_completion(wrap(body))
@@ -302,7 +302,7 @@ def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
 
 
 def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
-    """It is dropped as OpenAI's is."""
+    """Contradictory evidence of Google is dropped as OpenAI's is."""
     impossible, beyond = copy.deepcopy(VERTEX), copy.deepcopy(VERTEX)
     impossible["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"] = -math.inf
     assert "-Infinity" in read_completion(impossible).evidence_problem
@@ -315,7 +315,7 @@ def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
 UNWRITABLE = "\x1b[2Jmodel\x1b]0;title\x07\ud800\x00\nname"
 
 
-def test_what_a_server_says_is_cleaned() -> None:
+def test_server_texts_are_cleaned() -> None:
     """Names and refusals are one line without escapes, counts are numbers that can be added."""
     body = openai(
         model=UNWRITABLE,
@@ -332,7 +332,7 @@ def test_what_a_server_says_is_cleaned() -> None:
 
 
 def test_long_names_and_refusals_are_cut() -> None:
-    """A model's name is no place for a megabyte."""
+    """Names are cut at 200 characters, refusals at 1,000."""
     found = read_completion(openai(model="m" * 1_000_000, message={"refusal": "r" * 1_000_000}))
     assert found.model == "m" * 200 + "..."
     assert found.refusal == "r" * 1_000 + "..."
@@ -357,7 +357,7 @@ def test_completions_of_clients_are_cleaned() -> None:
     "response", [{"error": "\x1b[2J" + "x" * 10**6}, {"response": None, "error": "\x1b[2J" + "x" * 10**6}]
 )
 def test_a_long_error_is_cut(response: Any) -> None:
-    """Messages stay readable."""
+    """Error messages are cut and cleaned."""
     with pytest.raises(DataError) as caught:
         read_completion(response)
     assert len(str(caught.value)) < 1_200
@@ -392,13 +392,13 @@ def test_vertex_evidence_with_holes_is_dropped() -> None:
     ],
 )
 def test_unknown_answer_shapes_raise_data_errors(response: Any, match: str) -> None:
-    """The server's fault is said plainly."""
+    """The error names the unknown shape or the server's own error."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
 
 
 def test_the_reason_for_unusable_evidence_is_kept() -> None:
-    """Empty where there is evidence, or none was reported."""
+    """The problem is empty where there is evidence, or none was reported."""
     body = openai_body()
     assert read_completion(body).evidence_problem == ""
     tokens_of(body)[0]["logprob"] = None

@@ -76,7 +76,7 @@ def test_labels_are_found_through_references_and_arrays(
     ],
 )
 def test_every_form_of_enum_is_read(field: dict[str, Any], labels: tuple[str, ...]) -> None:
-    """Combinations intersect, choices add up, null is passed over."""
+    """Combinations intersect, choices add up, and null is skipped."""
     schema = {"type": "object", "properties": {"c": field}, "$defs": {"a/b": {"enum": ["A", "B"]}}}
     before = copy.deepcopy(schema)
     assert sorted(labels_from_schema(schema, "c")) == sorted(labels)
@@ -172,7 +172,7 @@ def test_schemas_allow_exactly_the_labels(path: str) -> None:
 
 
 def test_one_field_has_a_minimal_schema() -> None:
-    """One object, one required field, nothing else."""
+    """The schema is one object with one required field."""
     properties = {"c": {"type": "string", "enum": ["A", "B"]}}
     schema = {"type": "object", "properties": properties, "required": ["c"], "additionalProperties": False}
     answer = {"name": "answer", "strict": True, "schema": schema}
@@ -215,7 +215,7 @@ def shape(node: Any) -> Any:
     ],
 )
 def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], wanted: Any) -> None:
-    """One object, every field required, in the order of the fields as far as it goes."""
+    """Fields share one object, and every field is required."""
     labels = fields(*paths)
     assert shape(schema_of(labels)) == wanted
     for one in labels.fields:
@@ -226,7 +226,7 @@ def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], want
     "paths", [("a", "a.b"), ("a.b", "a"), ("a[]", "a.b"), ("x[].a", "x.b"), ("a[0]", "a[1]"), ("x.a", "x")]
 )
 def test_contradicting_field_paths_raise_an_error(paths: tuple[str, ...]) -> None:
-    """A label cannot be an object as well; the message names a path."""
+    """A path that is a label and an object raises ConfigurationError with the path."""
     with pytest.raises(ConfigurationError, match=f"{paths[1]!r}".replace("[", r"\[").replace("]", r"\]")):
         enum_schema(fields(*paths), "label")
 
@@ -243,5 +243,5 @@ def test_contradicting_field_paths_raise_an_error(paths: tuple[str, ...]) -> Non
     ],
 )
 def test_label_sets_are_arrays_of_enums(path: str, wanted: Any) -> None:
-    """Neither unique items nor a number of them: strict modes differ in what they take."""
+    """The schema has neither unique items nor a number of them, as strict modes differ."""
     assert shape(schema_of(MultiLabels(["A", "B"]), path)) == wanted

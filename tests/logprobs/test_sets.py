@@ -107,7 +107,7 @@ STYLES = [(style, "topics") for style in ARRAYS] + [(style, "results[].topic") f
 
 
 def written(model: Model, labels: Given, style: Any, *, top: int | None = None) -> Completion:
-    """Return what the model's answer looks like, with all alternatives or the most probable ones."""
+    """Return the model's answer with all alternatives or the most probable ones."""
     rivals = [([piece for piece in style(other) if piece], p) for other, p in answers(model)]
     tokens: list[Token] = []
     own = [piece for piece in style(labels) if piece]
@@ -165,7 +165,7 @@ def test_every_spelling_gives_the_model_probabilities(
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), labels=st.sets(st.sampled_from(LABELS)), how=st.sampled_from(STYLES))
 def test_mean_confidence_is_the_set_probability(seed: int, labels: set[str], how: Any) -> None:
-    """Weighted by how a model that stays inside the set would write it, the mean is exact, by enumeration."""
+    """The mean confidence over the orders of a set, weighted by their probability, is exact."""
     style, field = how
     model = any_model(seed)
     true = sum(p for answer, p in answers(model) if set(answer) == labels)
@@ -202,7 +202,7 @@ def in_order(inside: dict[str, float]) -> Model:
 def test_one_possible_order_gives_exact_confidence(
     style: Any, shares: tuple[float, float, float], labels: Given
 ) -> None:
-    """Sets of at most one label have one order: what is estimated is exact."""
+    """Sets of at most one label have one order, so their confidence is exact."""
     model = in_order(dict(zip(LABELS, shares, strict=True)))
     true = dict(answers(model))[labels]
     found = extract_set(written(model, labels, style), LABELS, "topics")
@@ -242,7 +242,7 @@ def read(*tokens: tuple[str, float, dict[str, float]], space: str = "masked") ->
 
 
 def test_unlisted_ends_get_the_least_probability() -> None:
-    """The bound of the unlisted end counts against the label, and is no measurement."""
+    """The bound of an unlisted end counts against the label and is not measured."""
     found = read(
         ARRAY,
         ('"', 0.7, {'"': 0.7, ' "': 0.2}),
@@ -269,7 +269,7 @@ def test_unread_continuations_are_shared_and_unmeasured() -> None:
 
 
 def test_bounds_are_limited_by_path_mass() -> None:
-    """The closing quote was written with 0.5; what was not listed behind it can hold no more than its share of that."""
+    """What is unlisted behind a quote of 0.5 has at most its share of that."""
     found = read(
         OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
     )
@@ -279,7 +279,7 @@ def test_bounds_are_limited_by_path_mass() -> None:
 
 
 def test_alternatives_to_closing_quotes_may_decide() -> None:
-    """A model that writes the quote alone might have written it with the comma."""
+    """An alternative that joins the quote and a comma counts as going on."""
     found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
     assert found.confidence == pytest.approx(0.6)
     assert found.probabilities[0] == pytest.approx(0.4)
@@ -287,13 +287,13 @@ def test_alternatives_to_closing_quotes_may_decide() -> None:
 
 
 def test_repeated_labels_leave_the_answer() -> None:
-    """Only labels that were not given before do, and the one that was really given."""
+    """Only new labels, and the label really given, keep the answer possible."""
     found = read(OPENING, FOOD, ('", "', 1.0, {}), ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}), CLOSING)
     assert found.confidence == pytest.approx(0.7)
 
 
 def test_label_mass_is_the_least_step() -> None:
-    """Mass on texts that are no labels lowers it, whatever the mass of the end."""
+    """Mass on other texts lowers the label mass, whatever the mass of the end."""
     found = read(
         ARRAY,
         ('"', 0.5, {'"': 0.5, "]": 0.5}),
@@ -306,7 +306,7 @@ def test_label_mass_is_the_least_step() -> None:
 
 
 def test_labels_below_an_assumed_end_are_unmeasured() -> None:
-    """The unreported end may outweigh the reported label."""
+    """A label is unmeasured if the unreported end may outweigh it."""
     found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
     assert found.probabilities[1] == pytest.approx(0.25)
     assert found.unresolved[1] == pytest.approx(0.75)
@@ -314,7 +314,7 @@ def test_labels_below_an_assumed_end_are_unmeasured() -> None:
 
 
 def test_a_repeated_label_counts_once() -> None:
-    """It leaves the answer what it is; the others had their turn there as well."""
+    """A repeated label leaves the set as it is."""
     step = {"Food": 0.5, "Bills": 0.5}
     found = read(
         OPENING,
@@ -349,7 +349,7 @@ def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
 
 
 def test_a_label_has_a_binary_distribution() -> None:
-    """It says how sure it is that the label belongs to the answer."""
+    """The distribution is over "not in the answer" and "in the answer"."""
     model = any_model(3)
     found = extract_set(written(model, ("Food",), joined), LABELS, "topics", LogprobSpace.RAW)
     one = found.distribution(2, ("no", "yes"))
@@ -370,14 +370,14 @@ def test_a_label_has_a_binary_distribution() -> None:
     ],
 )
 def test_other_fields_are_no_evidence(text: str, field: str, message: str) -> None:
-    """The reason says what came."""
+    """The error names what came instead of an array of labels."""
     answer = spelled((text, 1.0, {text: 1.0}))
     with pytest.raises(LogprobsUnavailableError, match=message):
         extract_set(answer, ("Bills", "Food"), field)
 
 
 def test_impossible_tokens_decide_nothing() -> None:
-    """A server that calls its own token impossible says nothing."""
+    """Impossible tokens on both sides give even odds, unmeasured."""
     tokens: Sequence[Token] = (
         Token(b'{"topics": [', 0.0),
         Token(b"]", -9999.0, ((b"]", -9999.0), (b'"', -9999.0))),
@@ -407,7 +407,7 @@ def scored(given: Given, ends: float, shares: Sequence[float], *, error: float =
 
 @pytest.mark.parametrize("error", [0.05, 0.15])
 def test_scored_places_stay_within_the_bound(error: float) -> None:
-    """Wherever the error of the labels is; the worst case comes near it."""
+    """Errors of the labels stay within the bound, and the worst case comes near it."""
     places = (((), 0.1, (0.7, 0.2, 0.1)), (("Bills",), 0.6, (0.3, 0.4, 0.3)))
     true = set_of_places(LABELS, [scored(*place) for place in places])
     assert true.held.tolist() == [True, False, False]
@@ -429,7 +429,7 @@ def test_scored_places_stay_within_the_bound(error: float) -> None:
 
 
 def test_scored_places_report_the_least_mass() -> None:
-    """The least of all places."""
+    """The label mass is the least mass of all places."""
     found = set_of_places(
         LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]
     )
@@ -438,8 +438,8 @@ def test_scored_places_report_the_least_mass() -> None:
     assert found.distribution(0, ("no", "yes")).emitted == "yes"
 
 
-def test_what_scored_places_share_is_no_measurement() -> None:
-    """A label once more whose share is not its own is assumed where it counts for the end."""
+def test_repeated_shares_are_unmeasured() -> None:
+    """The unmeasured share of a repeated label is assumed to belong to the end."""
     second = scored(("Bills",), 0.1, (0.8, 0.15, 0.05))
     loose = LabelDistribution(**{**vars(second.labels), "measured": np.array([False, True, True])})
     places = [

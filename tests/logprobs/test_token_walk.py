@@ -48,7 +48,7 @@ class Model:
 
 
 def walked(model: Model, **options: object) -> tuple[TokenWalk, list[list[int]]]:
-    """Walk to the end; also returns what was pending each time."""
+    """Return a finished walk, and the pending nodes of every round."""
     trie = TokenTrie(PATHS, VOCABULARY)
     walk = TokenWalk(trie, **{"tolerance": 0.0, **options})  # type: ignore[arg-type]
     turns = []
@@ -72,7 +72,7 @@ def variation(walk: TokenWalk, model: Model) -> float:
 
 @given(seed=st.integers(0, 10**6))
 def test_full_walks_multiply_token_probabilities(seed: int) -> None:
-    """Structure behind the closing quote included; nothing is left open."""
+    """Structure behind the closing quote counts, and nothing is left open."""
     model = Model(seed)
     found = walked(model)[0].distribution(LABELS)
     expected = truth(model)
@@ -87,7 +87,7 @@ def test_full_walks_multiply_token_probabilities(seed: int) -> None:
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), other=st.none() | st.integers(0, 10**6))
 def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int | None) -> None:
-    """Whatever was expected of what is left out."""
+    """The error stays within the bound and the bound within the tolerance, with any expectations."""
     model = Model(seed)
     expected = None if other is None else walked(Model(other))[0].shares()
     walk, _ = walked(model, tolerance=tolerance, expected=expected)
@@ -100,7 +100,7 @@ def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int 
 
 @given(seed=st.integers(0, 10**6))
 def test_right_expectations_make_short_walks_exact(seed: int) -> None:
-    """The root is asked about, and all behind it is known beforehand."""
+    """With right expectations the root suffices."""
     model = Model(seed)
     walk, turns = walked(model, tolerance=1.0, expected=walked(model)[0].shares())
     assert turns == [[0]]
@@ -109,7 +109,7 @@ def test_right_expectations_make_short_walks_exact(seed: int) -> None:
 
 @given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
 def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> None:
-    """One turn is enough if the model's shares are the expected ones, and the result is the same."""
+    """One round suffices if the expectations are right, with the same result."""
     model = Model(seed)
     full, _ = walked(model)
     needed = full.needed(tolerance)
@@ -121,7 +121,7 @@ def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> N
 
 
 def test_chains_of_nodes_are_pending_together() -> None:
-    """Up to where labels part or end."""
+    """A chain of nodes is pending up to where labels part or end."""
     trie = TokenTrie([(A, B, C, END), (A, B, C, D, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=0.0)
     walk.visit(walk.pending()[0], Model(1).after(()))
@@ -129,7 +129,7 @@ def test_chains_of_nodes_are_pending_together() -> None:
 
 
 def test_unvisited_shared_mass_is_unresolved() -> None:
-    """Two labels behind one token."""
+    """The mass of two labels behind one token is unresolved."""
     trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=1.0)
     logits = np.full(len(PIECES), -np.inf, dtype=np.float32)
@@ -143,7 +143,7 @@ def test_unvisited_shared_mass_is_unresolved() -> None:
 
 
 def test_nan_log_probabilities_raise_an_error() -> None:
-    """Such values are no evidence."""
+    """Log-probabilities of NaN raise LogprobsUnavailableError."""
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):
         walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))

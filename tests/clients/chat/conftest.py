@@ -59,7 +59,7 @@ async def garbage(request: web.Request) -> web.StreamResponse:
 
 
 def flood(*, declared: bool, compressed: bool = False) -> Fault:
-    """Send 50 MB, with or without saying so before."""
+    """Return a fault that sends 50 MB, with or without a content length."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

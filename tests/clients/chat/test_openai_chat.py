@@ -77,7 +77,7 @@ class TestFaults:
         ],
     )
     def test_broken_answers_are_retryable(self, server: Any, make: Make, fault: Any, message: str) -> None:
-        """It says nothing about the row; the next call on the same client works."""
+        """A broken answer raises a retryable error, and the next call on the same client succeeds."""
         server.answers["bad"] = fault
         client = make()
         error = failure(client, "bad")
@@ -90,7 +90,7 @@ class TestFaults:
     @pytest.mark.parametrize("fault", ["hang", "drip"])
     @pytest.mark.parametrize("where", ["client", "request"])
     def test_the_timeout_covers_the_whole_call(self, server: Any, make: Make, fault: str, where: str) -> None:
-        """Bytes that trickle in do not prolong it; a request may have its own."""
+        """Bytes that trickle in do not extend the timeout; a request may have a timeout of its own."""
         server.answers["slow"] = fault
         own, asked = ({"timeout": 0.3}, {}) if where == "client" else ({}, {"timeout": 0.3})
         start = time.perf_counter()
@@ -113,7 +113,7 @@ class TestFaults:
             assert peak < 45 * 2**20
 
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
-        """The key would go along."""
+        """A redirect raises an error, because following it would send the key along."""
         server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})
         error = failure(make())
         assert not error.retryable
@@ -127,7 +127,7 @@ class TestFaults:
     def test_gateways_put_the_status_into_bodies(
         self, server: Any, make: Make, code: Any, kind: type, retryable: bool
     ) -> None:
-        """With status 200 around it."""
+        """A status in the body of a 200 answer counts as the answer's status."""
         server.default = {"error": {"message": "from upstream", "code": code}}
         error = failure(make())
         assert isinstance(error, kind)
@@ -146,7 +146,7 @@ class TestFaults:
     def test_the_wait_is_read_in_every_form(
         self, server: Any, make: Make, headers: dict[str, str], lowest: float, highest: float
     ) -> None:
-        """Seconds, milliseconds, a date, or when the allowance that is used up comes back."""
+        """The wait is read from seconds, milliseconds, a date, or the reset of an exhausted limit."""
         server.default = (429, {"error": {"message": "slow down"}}, headers)
         error = failure(make())
         assert error.retry_after is not None
@@ -166,7 +166,7 @@ class TestCalls:
     def test_systemic_faults_cost_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The others wait for the first one, and each gets an error of its own."""
+        """Concurrent calls wait for the first one, and each gets an error of its own."""
         monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
@@ -181,7 +181,7 @@ class TestCalls:
         assert len(set(map(id, errors))) == 64
 
     def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
-        """The option replaces the default of 256, upwards and downwards."""
+        """The option raises or lowers the default of 256 concurrent calls, without a warning."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
@@ -210,7 +210,7 @@ class TestCalls:
         assert server.bodies[1]["seed"] is True
 
     def test_messages_arrive_whatever_they_hold(self, server: Any, make: Make) -> None:
-        """Quotes, other scripts, characters beyond the first plane, several turns, parts."""
+        """Quotes, other scripts, emojis, several turns and extra keys reach the server unchanged."""
         messages = (
             {"role": "system", "content": 'say "é" \\ \n'},
             {"role": "user", "content": "日本 😀 \u2028"},
@@ -236,7 +236,7 @@ class TestCalls:
     def test_wrong_options_raise_before_calls(
         self, server: Any, make: Make, options: dict[str, Any], message: str
     ) -> None:
-        """They are refused at construction and with a request."""
+        """Options out of range raise ConfigurationError at construction and with a request."""
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
         with pytest.raises(ConfigurationError, match=message):
@@ -263,7 +263,7 @@ class TestAddress:
         assert [route for route, *_ in server.asked] == asked
 
     def test_the_other_address_is_tried_after_404(self, server: Any, make: Make) -> None:
-        """Once; from then on the form that is there is asked at once."""
+        """The other address is tried once; later calls use the address that exists."""
         server.absent = {"/proxy/chat/completions"}
         client = make(api_base=server.root + "/proxy")
         for _ in range(2):
@@ -274,7 +274,7 @@ class TestAddress:
         assert failure(make(api_base=server.root + "/proxy")).systemic
 
     def test_two_endpoints_have_two_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Answers of one must never pass for the other's; credentials are no part of it."""
+        """Different addresses have different endpoints, and credentials are no part of an endpoint."""
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
         bases = ("a:1/v1", "me:pw-1@a:1/v1/", "a:1/v1?api_key=hidden", "a:2/v1")
@@ -289,7 +289,7 @@ class TestAddress:
     def test_changed_model_files_are_other_endpoints(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:
-        """Path, size and time of change."""
+        """The endpoint of a file includes its path, size and time of change."""
         monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
         path = tmp_path / "model.gguf"
         found = []
@@ -304,7 +304,7 @@ class TestAddress:
 
 class TestKey:
     def test_missing_keys_raise_before_calls(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For OpenAI's own server only; others may need none."""
+        """Only OpenAI's own server requires a key."""
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(
@@ -345,7 +345,7 @@ class TestKey:
         assert server.bodies[0]["model"] == "toy"
 
     def test_secrets_a_server_echoes_are_hidden(self, server: Any, make: Make) -> None:
-        """Key, password of the address, and headers that hold credentials, wherever they stand."""
+        """The key, the password of the address and headers with credentials appear in no message."""
         token = base64.b64encode(b"me:pw-in-url").decode()
         address = server.url.replace("http://", "http://me:pw-in-url@")
         client = make(
@@ -364,8 +364,8 @@ class TestKey:
 
 
 class TestCost:
-    def test_is_that_of_the_options(self, server: Any, make: Make) -> None:
-        """Prices of the request come before the client's; none reaches the server."""
+    def test_options_set_the_price(self, server: Any, make: Make) -> None:
+        """The request's prices override the client's, and neither reaches the server."""
         answer = fake_response("Food", ["Food"])
         cached_tokens = {"prompt_tokens_details": {"cached_tokens": 40}}
         answer["usage"] = {"prompt_tokens": 100, "completion_tokens": 10, **cached_tokens}
@@ -396,7 +396,7 @@ class TestCost:
 
 class TestRates:
     def test_an_answer_without_rate_headers_says_nothing(self, make: Make) -> None:
-        """It holds nothing the server did not send."""
+        """An answer without rate headers has no rate state and no added keys."""
         answer = ask(make())
         assert rate_state(answer) is None
         assert "_hidden_params" not in answer
@@ -423,7 +423,7 @@ class TestRates:
     def test_headers_are_read_in_every_form(
         self, server: Any, make: Make, headers: dict[str, str], expected: Any
     ) -> None:
-        """Durations, seconds and points in time; what cannot be read is unknown."""
+        """Durations, seconds and points in time are read; unreadable resets are None."""
         server.default = (200, fake_response("Food", ["Food"]), headers)
         found = rate_state(ask(make()))
         if expected is None:
@@ -436,7 +436,7 @@ class TestRates:
 
     @pytest.mark.parametrize("scale", [1, 1000])
     def test_points_in_time_count_from_now(self, server: Any, make: Make, scale: int) -> None:
-        """In seconds or milliseconds since 1970."""
+        """Resets may be seconds or milliseconds since 1970."""
         reset = str(int((time.time() + 100) * scale))
         headers = {"x-ratelimit-remaining": "1", "x-ratelimit-reset": reset}
         server.default = (200, fake_response("Food", ["Food"]), headers)
@@ -447,6 +447,6 @@ class TestRates:
     @pytest.mark.parametrize(
         "response", [None, "text", {}, {"_hidden_params": 3}, {"_hidden_params": {}}, object()]
     )
-    def test_anything_may_be_asked(self, response: object) -> None:
-        """Answers of other clients say nothing."""
+    def test_other_answers_have_no_rate_state(self, response: object) -> None:
+        """Answers of other clients have no rate state."""
         assert rate_state(response) is None

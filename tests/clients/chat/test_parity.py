@@ -92,7 +92,7 @@ def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
 
 
 def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
-    """Return a prediction per text; nothing is tried again."""
+    """Return a prediction per text, from one attempt each."""
     classifier = Classifier(
         model=client, labels=LABELS, field="category", prompt="Which — één?", retry=RetryPolicy(attempts=1)
     )
@@ -121,7 +121,7 @@ def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
 
 
 def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> None:
-    """Labels, distributions, outcomes, reasons, tokens, cost and the model that answered."""
+    """Both clients give equal labels, distributions, outcomes, reasons, tokens, costs and models."""
     server.answers = ANSWERS
     expected, found = (classified(client, list(ANSWERS)) for client in clients)
     # litellm takes an answer that does not say what it took for one that took nothing.
@@ -161,7 +161,7 @@ def test_bodies_are_the_same(server: Any, clients: Any) -> None:
     ],
 )
 def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
-    """Named for the client, or for one request."""
+    """An option means the same in both clients, given to the client or to one request."""
     own = {"api_base": server.url, "api_key": KEY}
     sent = []
     for client_options, request_options in ((options, {}), ({}, options)):
@@ -181,7 +181,7 @@ def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
-    """Their kind, whether trying again may help, how long to wait, and whom they concern."""
+    """Both clients raise errors of the same type, status, retryability, wait and scope."""
     server.answers = STATUSES
     request = CompletionRequest(messages=({"role": "user", "content": name},))
     seen = []
@@ -216,7 +216,7 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
 
 
 def test_every_provider_litellm_knows_is_decided() -> None:
-    """A provider it learns must be looked at: its name before a slash is no part of a model's name."""
+    """Only known direct prefixes bypass litellm, so a provider that litellm adds fails this test."""
     litellm = _litellm()
     listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
     known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
