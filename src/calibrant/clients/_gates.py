@@ -87,6 +87,11 @@ class CallGate:
     timeout : object
         Time limit of a call, in seconds; checked only.
 
+    Attributes
+    ----------
+    calls : int
+        Concurrent calls at most, without the limit of open files.
+
     Raises
     ------
     ConfigurationError
@@ -97,7 +102,7 @@ class CallGate:
         check_seconds(timeout)
         if calls is not None and calls < 1:
             raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
-        self._wanted = calls or _CALLS
+        self.calls = calls or _CALLS
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, int]] = (
             WeakKeyDictionary()
         )
@@ -107,12 +112,12 @@ class CallGate:
         loop = asyncio.get_running_loop()
         if loop not in self._gates:
             limit = _open_file_limit()
-            free = self._wanted if limit is None else _free_sockets(limit) // clients
+            free = self.calls if limit is None else _free_sockets(limit) // clients
             # At least 1: without room even for one socket, calls fail and are retried one at a time.
-            calls = max(1, min(self._wanted, free))
+            calls = max(1, min(self.calls, free))
             self._gates[loop] = asyncio.Semaphore(calls), calls
         gate, calls = self._gates[loop]
-        if calls < self._wanted and gate.locked():
+        if calls < self.calls and gate.locked():
             _warn_of_waiting(calls)
         return gate
 

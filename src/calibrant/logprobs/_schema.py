@@ -119,7 +119,8 @@ def _nested(labels: LabelSet, path: FieldPath) -> _Node:
         if isinstance(part, int):
             node = {"type": "array", "items": node}
         else:
-            node = {"type": "object", "properties": {part: node}}  # `as_response_format` makes it strict
+            closed = {"required": [part], "additionalProperties": False}
+            node = {"type": "object", "properties": {part: node}, **closed}
     return node
 
 
@@ -136,7 +137,7 @@ def _merged_node(one: _Node, other: _Node, path: str) -> _Node:
     properties = dict(one["properties"])
     for name, node in other["properties"].items():
         properties[name] = _merged_node(properties[name], node, path) if name in properties else node
-    return {**one, "properties": properties}
+    return {**one, "properties": properties}  # `as_response_format` makes all of them required
 
 
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
