@@ -1,4 +1,4 @@
-"""Loopback servers: one answers chat requests as it is told, one serves a language model."""
+"""Loopback servers: one of scripted chat completions, one of a small language model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,54 +17,73 @@ from aiohttp import web
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import CompletionRequest
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer
 
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-class ScriptedServer(LoopbackServer):
-    """Answers every POST with one (status, body, headers)."""
+
+class ChatServer(LoopbackServer):
+    """Answers the last message of every POST with what `answers` holds for it, else with `default`.
+
+    An answer is a body, (status, body, headers), or the name of one of `faults`.
+    """
 
     def __init__(self) -> None:
-        self.script: tuple[int, Any, dict[str, str]] = (200, fake_response("Food", ["Food", "Rent"]), {})
-        self.bodies: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+        self.default: Any = fake_response("Food", ["Food", "Rent"])
+        self.faults: dict[str, Fault] = {}
+        self.asked: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.begun = threading.Event()
+        self.absent: set[str] = set()
         self.delay = 0.0
         self.running = self.peak = 0
-        self.asked = threading.Event()
         super().__init__()
         self.url = f"{self.root}/v1"
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
-        """Make this the answer."""
+        """Set the default answer; without a body it is an error object."""
         error = {"error": {"message": "scripted", "type": "scripted", "code": None}}
-        self.script = (
-            status,
-            error if body is None else body,
-            {name.replace("_", "-"): value for name, value in headers.items()},
-        )
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.default = (status, error if body is None else body, named)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """Bodies of the requests."""
+        return [body for _, body, _ in self.asked]
 
     def routed(self) -> web.Application:
         app = web.Application()
-        app.router.add_post("/{route:.*}", self._serve)
+        app.router.add_route("*", "/{route:.*}", self._serve)
         return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append((str(request.rel_url), body, dict(request.headers)))
+        self.begun.set()
         self.running += 1
         self.peak = max(self.peak, self.running)
-        self.bodies.append(await request.json())
-        self.asked.set()
         try:
             await asyncio.sleep(self.delay)
         finally:
             self.running -= 1
-        status, body, headers = self.script
-        return web.json_response(body, status=status, headers=headers)
+        if request.path in self.absent:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        messages = body.get("messages") or [{"content": ""}]
+        answer = self.answers.get(messages[-1]["content"], self.default)
+        if isinstance(answer, str):
+            return await self.faults[answer](request)
+        status, content, headers = answer if isinstance(answer, tuple) else (200, answer, {})
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return web.Response(status=status, body=data, headers={"Content-Type": "application/json", **headers})
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    """Return a running loopback server."""
-    found = ScriptedServer()
+def server() -> Iterator[ChatServer]:
+    """Return a running server of chat completions."""
+    found = ChatServer()
     yield found
     found.stop()
 
@@ -72,18 +91,9 @@ def server() -> Iterator[ScriptedServer]:
 @pytest.fixture
 def request_for_label() -> CompletionRequest:
     """Return a request for one of two labels."""
-    schema = {
-        "type": "object",
-        "properties": {"category": {"type": "string", "enum": ["Food", "Rent"]}},
-        "required": ["category"],
-        "additionalProperties": False,
-    }
     return CompletionRequest(
         messages=({"role": "system", "content": "Classify."}, {"role": "user", "content": "lunch"}),
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "strict": True, "schema": schema},
-        },
+        response_format=enum_schema(["Food", "Rent"], "category"),
     )
 
 
@@ -125,7 +135,7 @@ class ToyModel:
         return f"<s>{chat}[assistant]"
 
     def distribution(self, labels: Any, prompt: str, text: str) -> list[float]:
-        """Return how probable each label is as the answer, by summing over everything."""
+        """Return the probability of each label as the answer, by summing over all tokenisations."""
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
         masses = [self.mass(label, self.render(messages) + PREFIX) for label in labels]
         return [mass / math.fsum(masses) for mass in masses]
@@ -165,7 +175,7 @@ class ToyServer(LoopbackServer):
         super().__init__()
 
     def bodies(self, route: str) -> list[dict[str, Any]]:
-        """Return what was sent to a route."""
+        """Return the bodies of the requests to a route."""
         return [body for asked, body, _ in self.calls if asked == route]
 
     def routed(self) -> web.Application:
@@ -190,19 +200,15 @@ class ToyServer(LoopbackServer):
         return web.json_response(fault(found) if callable(fault) else found, status=status)
 
     def _answers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        model, context = self.model, {"n_ctx": self.context}
         if self.kind == "llama.cpp":
             return {
-                "/props": lambda _: {
-                    "total_slots": self.slots,
-                    "default_generation_settings": {"n_ctx": self.context},
-                },
-                "/apply-template": lambda body: {
-                    "prompt": self.model.render(body["messages"]).removeprefix("<s>")
-                },
+                "/props": lambda _: {"total_slots": self.slots, "default_generation_settings": context},
+                "/apply-template": lambda body: {"prompt": model.render(body["messages"])[len("<s>") :]},
                 "/tokenize": lambda body: {
-                    "tokens": self.model.tokenize(body["content"], special=body["parse_special"])
+                    "tokens": model.tokenize(body["content"], special=body["parse_special"])
                 },
-                "/detokenize": lambda body: {"content": self.model.detokenize(body["tokens"])},
+                "/detokenize": lambda body: {"content": model.detokenize(body["tokens"])},
                 "/completion": self._completion,
                 "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             }
@@ -212,7 +218,7 @@ class ToyServer(LoopbackServer):
             "/v1/completions": self._v1_completions,
             "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             "/tokenize": self._tokenize,
-            "/detokenize": lambda body: {said: self.model.detokenize(body["tokens"])},
+            "/detokenize": lambda body: {said: model.detokenize(body["tokens"])},
         }
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -249,18 +255,13 @@ class ToyServer(LoopbackServer):
     def _tokens(self, text: str, count: int) -> list[dict[str, Any]]:
         found = list(self.model.next(text).items())[:count]
         return [
-            {
-                "id": VOCABULARY.index(token),
-                "token": token,
-                "bytes": [] if token == SPECIAL else list(token.encode()),
-                "logprob": math.log(probability),
-            }
+            {"bytes": [] if token == SPECIAL else list(token.encode()), "logprob": math.log(probability)}
             for token, probability in found
         ]
 
 
 @pytest.fixture
-def toy_server() -> Iterator[Callable[..., ToyServer]]:
+def serve() -> Iterator[Callable[..., ToyServer]]:
     """Return a function that starts a server of the toy model, of a kind."""
     running: list[ToyServer] = []
 
@@ -280,26 +281,16 @@ async def no_wait(_seconds: float) -> None:
 
 
 @pytest.fixture
-def classifier_for() -> Iterator[Callable[..., Classifier]]:
+def classify() -> Iterator[Callable[..., Classifier]]:
     """Return a function that makes a classifier on a server, which visits every node."""
     made: list[Classifier] = []
 
     def build(server: Any, **options: Any) -> Classifier:
         named = {name: options.pop(name) for name in ("concurrency", "retry", "labels") if name in options}
-        made.append(
-            Classifier(
-                **{
-                    "model": "hosted_vllm/toy",
-                    "labels": TOY_LABELS,
-                    "retry": RetryPolicy(sleep=no_wait),
-                    **named,
-                },
-                prompt="Which one?",
-                scoring="exact",
-                tolerance=0,
-                options={"api_base": server.root, **options},
-            )
-        )
+        usual = {"model": "hosted_vllm/toy", "labels": TOY_LABELS, "retry": RetryPolicy(sleep=no_wait)}
+        options = {"api_base": server.root, **options}
+        fixed = {"prompt": "Which one?", "scoring": "exact", "tolerance": 0, "options": options}
+        made.append(Classifier(**{**usual, **named, **fixed}))
         return made[-1]
 
     yield build

@@ -26,7 +26,7 @@ REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 
 
 def ask(function: Any, **options: Any) -> Any:
-    """Return what a client around `function` answers."""
+    """Return the answer of a client around `function`."""
     client = CallableClient(function, **options)
     try:
         return asyncio.run(client.complete(REQUEST))
@@ -52,7 +52,7 @@ class ConnectError(Exception):
 
 
 def test_satisfies_the_client_protocol() -> None:
-    """It can stand wherever a Client is asked for, under the function's name."""
+    """CallableClient satisfies the Client protocol and takes the function's name."""
 
     def my_model(_messages: Any) -> Any:
         return {}
@@ -65,13 +65,13 @@ def test_satisfies_the_client_protocol() -> None:
 
 
 def test_returns_the_response_unread() -> None:
-    """Whatever the function returns comes back, the same object."""
+    """The client returns the same object that the function returned."""
     response = object()
     assert ask(lambda _messages: response) is response
 
 
 def test_the_function_cannot_change_the_request() -> None:
-    """It receives copies."""
+    """The function receives copies of the messages."""
 
     def vandal(messages: Any) -> None:
         messages[0]["content"] = "changed"
@@ -99,16 +99,10 @@ def returns_a_coroutine(messages: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        async_function,
-        AsyncObject(),
-        functools.partial(async_function),
-        returns_a_coroutine,
-    ],
+    "function", [async_function, AsyncObject(), functools.partial(async_function), returns_a_coroutine]
 )
 def test_coroutines_are_awaited(function: Any) -> None:
-    """Coroutine functions, async callables, partials, and functions that return a coroutine."""
+    """Coroutine functions, async callables, partials and returned coroutines are awaited."""
     assert ask(function) == "lunch"
 
 
@@ -146,7 +140,7 @@ def test_max_workers_bounds_the_calls() -> None:
 
 
 def test_context_variables_reach_the_thread() -> None:
-    """Tracing libraries keep their span."""
+    """Context variables of the caller are visible in the thread, so tracing libraries keep their span."""
     variable = contextvars.ContextVar("variable", default="lost")
 
     async def run() -> Any:
@@ -174,7 +168,7 @@ def test_context_variables_reach_the_thread() -> None:
 def test_exceptions_become_provider_errors(
     error: Any, kind: Any, status: Any, retryable: Any, kind_of_function: Any
 ) -> None:
-    """By status and kind; only what may pass is retryable; the original is the cause."""
+    """Only transient exceptions are retryable, and the original one is the cause."""
     if kind_of_function == "async" and isinstance(error, StopIteration):
         pytest.skip("a coroutine cannot raise StopIteration")
 
@@ -208,7 +202,7 @@ def test_our_own_errors_pass_unchanged() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_keyboard_interrupt_passes() -> None:
-    """Ctrl-C is not a failed row."""
+    """KeyboardInterrupt is raised unchanged."""
 
     def interrupted(_messages: Any) -> None:
         raise KeyboardInterrupt
@@ -220,7 +214,7 @@ def test_keyboard_interrupt_passes() -> None:
 @pytest.mark.parametrize(
     ("function", "options"), [("text", {}), (len, {"max_workers": 0}), (len, {"space": "logits"})]
 )
-def test_refuses_parameters_out_of_range(function: Any, options: Any) -> None:
+def test_parameters_out_of_range_raise_an_error(function: Any, options: Any) -> None:
     """A wrong parameter is named before any call."""
     with pytest.raises(ConfigurationError):
         CallableClient(function, **options)

@@ -34,6 +34,16 @@ def enum_object(name: Any, values: Any) -> Any:
     return {"type": "object", "properties": {name: {"type": "string", "enum": values}}, "required": [name]}
 
 
+def obj(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object."""
+    return {"type": "object", "properties": properties}
+
+
+def arr(items: Any, **keywords: Any) -> dict[str, Any]:
+    """Return the schema of an array."""
+    return {"type": "array", "items": items, **keywords}
+
+
 def answers(constraint: Any) -> Any:
     """Parse every answer a constraint allows."""
     return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
@@ -48,7 +58,7 @@ def test_one_enum_field_leaves_one_choice() -> None:
 @pytest.mark.parametrize(
     "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
 )
-def test_labels_are_json_in_the_answer_and_in_the_grammar(label: Any) -> None:
+def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
     """Quotes, backslashes, control and non-ASCII characters survive both escapings."""
     found = constraint_for(as_format(enum_object("category", [label, "x"])))
     assert answers(found) == [{"category": label}, {"category": "x"}]
@@ -87,8 +97,8 @@ def test_constants_beside_the_choice_are_given() -> None:
     ]
 
 
-def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None:
-    """Two of them that differ in two places do not allow every combination."""
+def test_alternatives_with_one_difference_leave_one_choice() -> None:
+    """Alternatives that differ in two places allow not every combination, so they have no choices."""
     kind = {"const": "topic"}
 
     def either(*objects: Any) -> Any:
@@ -116,17 +126,17 @@ def test_alternative_objects_that_differ_in_one_place_leave_one_choice() -> None
         as_format({"properties": {"category": {"type": "string"}}}),
         as_format({"properties": {"category": {"enum": []}}}),
         as_format({"properties": {"why": {"type": "string"}, "category": {"enum": ["a"]}}}),
-        as_format({"properties": {"results": {"type": "array", "items": {"enum": ["a"]}}}}),
+        as_format({"properties": {"results": arr({"enum": ["a"]})}}),
         as_format({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"next": {"$ref": "#/$defs/a"}}}}}),
         as_format({"properties": {"category": {"$ref": "#/nowhere/at/all"}}}),
     ],
 )
 def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
-    """More than one choice, or none, is no constraint of ours; cycles end."""
+    """Schemas with no choice or several give no constraint, and cycles end."""
     assert constraint_for(response_format) is None
 
 
-def test_a_label_set_beyond_what_was_measured_is_refused() -> None:
+def test_too_large_label_sets_raise_an_error() -> None:
     """The message names the limit, what arrived and what to do."""
     big = "x" * 1_000_000
     labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
@@ -135,7 +145,7 @@ def test_a_label_set_beyond_what_was_measured_is_refused() -> None:
 
 
 def test_other_schemas_are_written_on_one_line() -> None:
-    """The engine is told to leave out white space; the caller's schema is not changed."""
+    """The grammar leaves out white space, and the caller's schema does not change."""
     given = as_format({"properties": {"a": {"type": "string"}}})
     before = json.dumps(given)
     header, schema = json_grammar(given).split("start: %json ")
@@ -147,10 +157,10 @@ def test_other_schemas_are_written_on_one_line() -> None:
     assert json_grammar({"type": "text"}) is None
 
 
-def test_several_enums_are_choices_with_the_json_between_them() -> None:
+def test_several_enums_are_several_choices() -> None:
     """Everything but the labels is fixed; no single choice is left."""
-    inner = {"type": "object", "properties": {"b": {"enum": ["x", 'y"']}, "c": {"enum": ["z", "w"]}}}
-    schema = as_format({"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "in": inner}})
+    inner = obj(b={"enum": ["x", 'y"']}, c={"enum": ["z", "w"]})
+    schema = as_format(obj(**{"a": {"enum": ["1", "2"]}, "in": inner}))
     found = choices_for(schema)
     assert found == SchemaChoices(
         choices=(
@@ -171,15 +181,15 @@ def test_several_enums_are_choices_with_the_json_between_them() -> None:
     "other",
     [
         {"type": "string"},
-        {"type": "array", "items": {"enum": ["a"]}},
+        arr({"enum": ["a"]}),
         {"enum": []},
         {"anyOf": [{"enum": ["a", "b"]}, {"type": "string"}]},
         True,
     ],
 )
-def test_a_schema_that_leaves_more_open_has_no_choices(other: Any) -> None:
-    """One property that is no enum of texts is enough."""
-    schema = {"type": "object", "properties": {"a": {"enum": ["1", "2"]}, "b": other}}
+def test_open_schemas_have_no_choices(other: Any) -> None:
+    """One property that is no enum of texts makes the schema open."""
+    schema = obj(a={"enum": ["1", "2"]}, b=other)
     assert choices_for(as_format(schema)) is None
 
 
@@ -189,28 +199,15 @@ LABEL = {"type": "string", "enum": ["A", 'b "c"']}
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ({"type": "array", "items": LABEL}, r'["A", "b \"c\""]'),
+        (arr(LABEL), r'["A", "b \"c\""]'),
+        (obj(a={"const": 1}, b=arr(LABEL)), r'{"a": 1, "b": ["A", "b \"c\""]}'),
         (
-            {"type": "object", "properties": {"a": {"const": 1}, "b": {"type": "array", "items": LABEL}}},
-            r'{"a": 1, "b": ["A", "b \"c\""]}',
-        ),
-        (
-            {
-                "type": "object",
-                "properties": {
-                    "b": {
-                        "type": "array",
-                        "uniqueItems": True,
-                        "items": {"type": "object", "properties": {"x": {"enum": ["y"]}, "z": LABEL}},
-                    },
-                    "c": {"enum": ["d"]},
-                },
-            },
+            obj(b=arr(obj(x={"enum": ["y"]}, z=LABEL), uniqueItems=True), c={"enum": ["d"]}),
             r'{"b": [{"x": "y", "z": "A"}, {"x": "y", "z": "b \"c\""}], "c": "d"}',
         ),
     ],
 )
-def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) -> None:
+def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
     """The pieces are on one line, as in the engine's grammar; it is no single choice."""
     found = array_for(as_format(schema))
     assert found is not None
@@ -221,8 +218,8 @@ def test_an_array_of_labels_is_written_piece_by_piece(schema: Any, text: str) ->
     assert choices_for(as_format(schema)) is None
 
 
-def test_a_model_class_with_a_list_leaves_an_array() -> None:
-    """Its titles and descriptions change nothing."""
+def test_model_classes_with_lists_leave_arrays() -> None:
+    """Titles and descriptions of a model class change nothing."""
 
     class Topics(pydantic.BaseModel):
         """Topics."""
@@ -239,19 +236,19 @@ def test_a_model_class_with_a_list_leaves_an_array() -> None:
     "schema",
     [
         LABEL,
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": LABEL, "minItems": 1},
-        {"type": "array", "prefixItems": [LABEL], "items": LABEL},
-        {"anyOf": [{"type": "array", "items": LABEL}, {"type": "null"}]},
-        {"type": "array", "items": {"type": "array", "items": LABEL}},
-        {"type": "array", "items": {"type": "object", "properties": {"a": LABEL, "b": LABEL}}},
-        {"type": "object", "properties": {name: {"type": "array", "items": LABEL} for name in "ab"}},
-        {"type": "object", "properties": {"a": {"type": "array", "items": LABEL}, "b": LABEL}},
-        {"type": "array", "items": {"$ref": "#"}},
+        arr({"type": "string"}),
+        arr(LABEL, minItems=1),
+        arr(LABEL, prefixItems=[LABEL]),
+        {"anyOf": [arr(LABEL), {"type": "null"}]},
+        arr(arr(LABEL)),
+        arr(obj(a=LABEL, b=LABEL)),
+        obj(a=arr(LABEL), b=arr(LABEL)),
+        obj(a=arr(LABEL), b=LABEL),
+        arr({"$ref": "#"}),
     ],
 )
-def test_what_is_more_or_less_than_one_array_of_any_length_is_none(schema: Any) -> None:
-    """Limits, other elements, a second array, another choice."""
+def test_other_schemas_have_no_open_array(schema: Any) -> None:
+    """Limits, other elements, a second array or another choice give no open array."""
     assert array_for(as_format(schema)) is None
 
 
@@ -262,33 +259,23 @@ def grammar_schema(schema: Any) -> Any:
     return json.loads(grammar.partition("%json ")[2])
 
 
-def test_an_array_of_labels_ends_when_every_label_may_have_been_given() -> None:
-    """A weak model repeats itself for ever otherwise; limits of one's own stay, and so do other arrays."""
+def test_label_arrays_have_a_maximum_length() -> None:
+    """Arrays of enums get a maximum of elements unless they have one; other arrays stay unbounded."""
     labels = {"type": "string", "enum": ["a", "b", "c"]}
-    topics = {"type": "array", "items": labels}
-    rows = {"type": "array", "items": {"type": "object", "properties": {"x": labels, "y": {"enum": ["a"]}}}}
-    schema = {
-        "type": "object",
-        "properties": {
-            "topics": topics,
-            "rows": rows,
-            "own": {**topics, "maxItems": 7},
-            "free": {"type": "array", "items": {"type": "string"}},
-            "enum": topics,
-            "value": {"enum": [{"type": "array", "items": labels}]},
-        },
-    }
-    schema["properties"]["referred"] = {"type": "array", "items": {"$ref": "#/$defs/label"}}
+    topics = arr(labels)
+    rows = arr(obj(x=labels, y={"enum": ["a"]}))
+    schema = obj(
+        topics=topics,
+        rows=rows,
+        own={**topics, "maxItems": 7},
+        free=arr({"type": "string"}),
+        enum=topics,
+        value={"enum": [arr(labels)]},
+    )
+    schema["properties"]["referred"] = arr({"$ref": "#/$defs/label"})
     schema["$defs"] = {"label": {"anyOf": [labels, {"const": "d"}]}}
     found = grammar_schema(schema)["properties"]
-    assert {name: node.get("maxItems") for name, node in found.items()} == {
-        "topics": 3,
-        "rows": 3,
-        "own": 7,
-        "free": None,
-        "enum": 3,
-        "value": None,
-        "referred": 4,
-    }
-    assert found["value"] == {"enum": [{"type": "array", "items": labels}]}
+    wanted = {"topics": 3, "rows": 3, "own": 7, "free": None, "enum": 3, "value": None, "referred": 4}
+    assert {name: node.get("maxItems") for name, node in found.items()} == wanted
+    assert found["value"] == {"enum": [arr(labels)]}
     assert "maxItems" not in topics

@@ -17,26 +17,26 @@ PIECES = (*(bytes([byte]) for byte in range(128)), b'"cat"', b'"dog"', b"")
 
 
 def drawn(count: int = 2000, **options: Any) -> dict[int, float]:
-    """Return how often each token is drawn."""
+    """Return the share of each token among the draws."""
     sampler = Sampler({"seed": 0, "temperature": 1.0, **options})
     found = Counter(sampler.draw(LOGITS, None) for _ in range(count))
     return {token: found[token] / count for token in sorted(found)}
 
 
-def test_without_a_temperature_the_most_probable_token_is_taken() -> None:
+def test_zero_temperature_takes_the_best_token() -> None:
     """The most probable of the allowed tokens is drawn."""
     sampler = Sampler({})
     assert sampler.draw(LOGITS, None) == 0
     assert sampler.draw(LOGITS, np.array([False, False, True, True])) == 2
 
 
-def test_at_temperature_1_tokens_are_drawn_as_the_model_says() -> None:
-    """Within the error of 2,000 draws."""
+def test_temperature_1_draws_the_model_distribution() -> None:
+    """The shares of 2,000 draws agree with the probabilities."""
     assert list(drawn().values()) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.035)
 
 
 def test_a_temperature_sharpens() -> None:
-    """Probabilities to the power of its inverse."""
+    """A temperature raises the probabilities to the power of its inverse."""
     sharp = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
     assert list(drawn(temperature=0.5).values()) == pytest.approx(sharp / sharp.sum(), abs=0.035)
 
@@ -53,7 +53,7 @@ def test_a_seed_repeats_the_draws() -> None:
 
 
 @pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"temperature": True}])
-def test_values_out_of_range_are_refused(option: dict[str, Any]) -> None:
+def test_values_out_of_range_raise_an_error(option: dict[str, Any]) -> None:
     """The message names the range."""
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(option))} between"):
         Sampler(option)
@@ -78,7 +78,7 @@ def test_a_grammar_allows_what_it_says(grammars: Grammars) -> None:
     assert grammar.is_over or set(np.flatnonzero(grammar.allowed())) == {130}
 
 
-def test_a_broken_grammar_is_refused(grammars: Grammars) -> None:
-    """It is refused before any token is generated."""
+def test_broken_grammars_raise_an_error(grammars: Grammars) -> None:
+    """A broken grammar raises ConfigurationError when it is compiled."""
     with pytest.raises(ConfigurationError, match="Expected a grammar"):
         grammars.compile("%llguidance {}\nstart: (")

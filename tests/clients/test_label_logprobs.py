@@ -52,12 +52,12 @@ Classify = Callable[..., Classifier]
 
 
 def settings_for(kind: str) -> dict[str, Any]:
-    """Return what a client of such a server needs."""
+    """Return the settings of a client of such a server."""
     return {"chat_template": TEMPLATE} if kind == "sglang" else {}
 
 
 def prompt_of(text: str) -> str:
-    """Return what stands before a label."""
+    """Return the prompt and the JSON before a label."""
     return f"<s>[system]{PROMPT}\n[user]{text}\n[assistant]{PREFIX}"
 
 
@@ -67,7 +67,7 @@ def spelled(labels: Any) -> list[str]:
 
 
 def scoring_bodies(server: Any) -> list[Any]:
-    """Return the requests behind the first one, which finds out what the server can do."""
+    """Return the requests after the first one, which detects the kind of server."""
     return list(server.bodies(ROUTE)[1:])
 
 
@@ -75,11 +75,11 @@ class TestDistribution:
     @pytest.mark.parametrize("labels", LABEL_SETS.values(), ids=LABEL_SETS)
     @pytest.mark.parametrize("kind", KINDS)
     def test_is_that_of_the_whole_texts(
-        self, toy_server: Start, classifier_for: Classify, kind: str, labels: tuple[str, ...]
+        self, serve: Start, classify: Classify, kind: str, labels: tuple[str, ...]
     ) -> None:
-        """In one request a row."""
-        server = toy_server(kind)
-        classifier = classifier_for(server, labels=labels, **settings_for(kind))
+        """The distribution is that of the whole texts, from one request per row."""
+        server = serve(kind)
+        classifier = classify(server, labels=labels, **settings_for(kind))
         texts = ["a swim", "power", "déjà 鮎 \N{GRINNING FACE}"]
         for text, prediction in zip(texts, classifier.classify_many(texts), strict=True):
             truth = server.echoing.model.distribution(prompt_of(text), spelled(labels))
@@ -99,13 +99,11 @@ class TestDistribution:
         assert len(scoring_bodies(server)) == len(texts)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_its_mass_is_that_of_the_labels(
-        self, toy_server: Start, classifier_for: Classify, kind: str
-    ) -> None:
+    def test_its_mass_is_that_of_the_labels(self, serve: Start, classify: Classify, kind: str) -> None:
         """The two agree unless a token spans the quote before the labels."""
         labels = LABEL_SETS["apart"]
-        server = toy_server(kind)
-        found = classifier_for(server, labels=labels, **settings_for(kind)).classify("x").distribution
+        server = serve(kind)
+        found = classify(server, labels=labels, **settings_for(kind)).classify("x").distribution
         model, prompt = server.echoing.model, prompt_of("x")
         masses = [model.mass(prompt, f'{label}"') - model.mass(prompt, "") for label in labels]
         assert found is not None
@@ -113,8 +111,8 @@ class TestDistribution:
         assert found.joint_logprob == pytest.approx(max(masses), rel=1e-9)
         assert found.is_label_mass_low
 
-    def test_its_mass_is_relative_to_the_ways_seen_where_a_token_reaches_over_the_quote(self) -> None:
-        """The quote alone has 0.2, the quote with a label's letter 0.3; nothing is known of the rest."""
+    def test_tokens_across_the_quote_scale_the_mass(self) -> None:
+        """The mass is relative to the tokenisations seen: 0.2 for the quote alone, 0.3 with a label's letter."""
 
         def echoed(*tokens: tuple[str, float]) -> Echoed:
             return Echoed(tuple(text for text, _ in tokens), tuple(math.log(value) for _, value in tokens))
@@ -127,30 +125,26 @@ class TestDistribution:
         assert np.exp(label_logprobs(begun, continued)) == pytest.approx([0.15 / 0.35, 0.18 / 0.35])
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_150_labels_are_exact_whatever_number_of_tokens_is_listed(
-        self, toy_server: Start, classifier_for: Classify, kind: str
-    ) -> None:
-        """In two requests at the same time."""
+    def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
+        """150 labels take two concurrent requests, whatever number of tokens the server lists."""
         labels = [f"Label {number} {'Bill' * (number % 3)}" for number in range(150)]
-        server = toy_server(kind)
+        server = serve(kind)
         assert server.echoing.max_logprobs == 20
-        found = classifier_for(server, labels=labels, **settings_for(kind)).classify("x").distribution
+        found = classify(server, labels=labels, **settings_for(kind)).classify("x").distribution
         truth = server.echoing.model.distribution(prompt_of("x"), labels)
         assert found is not None
         np.testing.assert_allclose(np.exp(found.logprobs), truth, atol=1e-9)
         assert sorted(len(body["prompt"]) for body in scoring_bodies(server)) == [23, 128]
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_is_that_of_each_field_behind_the_one_before(
-        self, toy_server: Start, classifier_for: Classify, kind: str
-    ) -> None:
-        """A request for each field."""
+    def test_fields_are_scored_in_sequence(self, serve: Start, classify: Classify, kind: str) -> None:
+        """Each field takes one request behind the label of the field before it."""
         team, urgent = ("Spa", "Bill"), ("yes", "no")
         fields = FieldLabels(
             [Field(name="team", labels=list(team)), Field(name="urgent", labels=list(urgent))]
         )
-        server = toy_server(kind)
-        prediction = classifier_for(server, labels=fields, **settings_for(kind)).classify("x")
+        server = serve(kind)
+        prediction = classify(server, labels=fields, **settings_for(kind)).classify("x")
         first, second = scoring_bodies(server)
         assert prediction.outcome is Outcome.OK
         assert prediction.attempts == 2
@@ -164,44 +158,40 @@ class TestDistribution:
 
 class TestRequests:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_hold_special_tokens_once(self, toy_server: Start, classifier_for: Classify, kind: str) -> None:
-        """In the server's own template, or added by the server to that of the user."""
-        server = toy_server(kind)
-        classifier_for(server, **settings_for(kind)).classify("x")
+    def test_hold_special_tokens_once(self, serve: Start, classify: Classify, kind: str) -> None:
+        """Special tokens come from the server's template, or are added by the server to the user's."""
+        server = serve(kind)
+        classify(server, **settings_for(kind)).classify("x")
         (body,) = scoring_bodies(server)
         own = kind == "vllm"
         assert ("add_special_tokens" in body) is own
         assert body.get("add_special_tokens", False) is False
         assert body["prompt"][0].startswith("<s>") is own
 
-    def test_no_token_less_is_asked_for_than_older_servers_write(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """They refuse to write none."""
-        server = toy_server("vllm")
+    def test_one_token_suits_older_servers(self, serve: Start, classify: Classify) -> None:
+        """Servers that refuse to generate no token are scored, too."""
+        server = serve("vllm")
         server.echoing.writes_none = False
-        assert classifier_for(server).classify("x").label
+        assert classify(server).classify("x").label
 
-    def test_a_server_that_lists_no_alternatives_is_asked_for_none(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """Found out by the first call, for all."""
-        server = toy_server("vllm")
+    def test_servers_without_alternatives_get_logprobs_0(self, serve: Start, classify: Classify) -> None:
+        """The first call detects that a server lists no alternatives, and later calls request none."""
+        server = serve("vllm")
         server.echoing.max_logprobs = 0
-        assert all(found.label for found in classifier_for(server).classify_many(["x", "y"]))
+        assert all(found.label for found in classify(server).classify_many(["x", "y"]))
         assert [body["logprobs"] for body in server.bodies(ROUTE)] == [1, 0, 0, 0]
 
-    def test_are_so_small_that_their_answers_are_read(self, make: Make) -> None:
-        """Long prompts go in several parts, and one that is longer still alone."""
+    def test_batches_stay_below_the_size_limit(self, make: Make) -> None:
+        """Long prompts are split into several requests, and a huge prompt is sent alone."""
         server = CompletionsServer(http=make(None, api_base="http://localhost:1")._http, model="m")
         short, long, huge = "x" * 100, "é" * 2_000, "x" * 10**6
         assert list(map(len, server.batches([short] * 300))) == [128, 128, 44]
         assert list(map(len, server.batches([long] * 100))) == [39, 39, 22]
         assert list(map(len, server.batches([short, huge]))) == [1, 1]
 
-    def test_a_server_that_tells_no_template_needs_one(self, toy_server: Start, make: Make) -> None:
-        """SGLang tokenises prompts only."""
-        message = str(failure(make(toy_server("sglang")), ConfigurationError))
+    def test_sglang_needs_a_chat_template(self, serve: Start, make: Make) -> None:
+        """SGLang tokenises prompts only, so a missing chat_template raises ConfigurationError."""
+        message = str(failure(make(serve("sglang")), ConfigurationError))
         assert "Set the model's option chat_template" in message
 
 
@@ -223,14 +213,14 @@ class TestAbility:
             ),
         ],
     )
-    def test_a_server_without_it_is_named_after_one_call(
-        self, toy_server: Start, classifier_for: Classify, fault: Any, came: str
+    def test_missing_echo_is_detected_by_one_call(
+        self, serve: Start, classify: Classify, fault: Any, came: str
     ) -> None:
-        """With what was expected, what came, and what can be done instead."""
-        server = toy_server("vllm")
+        """The error says what was expected, what came and what to do, after one call."""
+        server = serve("vllm")
         server.echoing.echo = fault is not None
         server.faults[ROUTE] = [fault] * 100
-        classifier = classifier_for(server, api_key=KEY, concurrency=16)
+        classifier = classify(server, api_key=KEY, concurrency=16)
         with pytest.raises(ConfigurationError) as caught:
             classifier.classify_many([f"text {number}" for number in range(16)])
         message = str(caught.value)
@@ -242,17 +232,15 @@ class TestAbility:
         assert KEY not in message
         assert len(server.bodies(ROUTE)) == 1
 
-    def test_a_passing_fault_of_the_first_call_is_retried(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """It says nothing about what the server can do."""
-        server = toy_server("vllm")
+    def test_transient_first_faults_are_retried(self, serve: Start, classify: Classify) -> None:
+        """A transient fault of the first call does not mark the server as unable."""
+        server = serve("vllm")
         server.faults[ROUTE] = [(503, {"error": "busy"}, {}), lambda answer: {**answer, "choices": []}]
-        assert classifier_for(server).classify("x").label
+        assert classify(server).classify("x").label
 
 
 def changed(place: int, value: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what changes a log-probability of the second choice."""
+    """Return a function that changes a log-probability of the second choice."""
 
     def change(answer: dict[str, Any]) -> dict[str, Any]:
         answer["choices"][1]["logprobs"]["token_logprobs"][place] = value
@@ -290,9 +278,9 @@ BROKEN = {
 
 class TestFaults:
     @pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
-    def test_a_broken_answer_can_be_asked_for_again(self, toy_server: Start, make: Make, fault: Any) -> None:
+    def test_broken_answers_are_retryable(self, serve: Start, make: Make, fault: Any) -> None:
         """The retryable error shows no secret."""
-        server = toy_server("vllm")
+        server = serve("vllm")
         client = make(server, api_key=KEY)
         asyncio.run(ask(client))
         server.faults[ROUTE] = [fault]
@@ -302,23 +290,21 @@ class TestFaults:
         assert len(str(error)) < 300
         asyncio.run(ask(client))
 
-    def test_calls_are_counted_over_the_fields_of_a_row(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
+    def test_attempts_are_summed_over_fields(self, serve: Start, classify: Classify) -> None:
         """Calls for the fields before the failed one count, too."""
         fields = FieldLabels(
             [Field(name="team", labels=["Spa", "Bill"]), Field(name="to", labels=["a", "b"])]
         )
-        server = toy_server("vllm")
+        server = serve("vllm")
         policy = RetryPolicy(attempts=2, sleep=lambda _: asyncio.sleep(0))
-        classifier = classifier_for(server, labels=fields, retry=policy)
+        classifier = classify(server, labels=fields, retry=policy)
         server.faults[ROUTE] = [None, None, *[(503, {"error": "busy"}, {})] * 9]
         prediction = classifier.classify("x")
         assert (prediction.outcome, prediction.attempts) == (Outcome.ERROR, 3)
 
-    def test_one_request_of_a_row_that_fails_fails_the_row(self, toy_server: Start, make: Make) -> None:
+    def test_one_failed_request_fails_the_row(self, serve: Start, make: Make) -> None:
         """The row gets the error of that request."""
-        server = toy_server("vllm")
+        server = serve("vllm")
         client = make(server)
 
         async def many() -> None:
@@ -336,11 +322,11 @@ class TestReading:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("written", [0, 1])
     @pytest.mark.parametrize("counted", [True, False])
-    def test_what_the_server_wrote_itself_is_cut_off(
-        self, toy_server: Start, kind: str, written: int, *, counted: bool
+    def test_generated_tokens_are_cut_off(
+        self, serve: Start, kind: str, written: int, *, counted: bool
     ) -> None:
-        """The number of the prompts' tokens tells, or their text."""
-        server = toy_server(kind)
+        """The reported count of prompt tokens, or their text, separates prompts from generated tokens."""
+        server = serve(kind)
         server.echoing.counted = counted
         prompts = ["Bill and Spa", "Bill and Sport"]
         answer = server.echoing.answer(
@@ -351,9 +337,9 @@ class TestReading:
             tokens = server.echoing.model.tokenize(f"<s>{prompt}")
             assert echoed.logprobs == (0.0, *server.echoing.model.logprobs(tokens)[:-1])
 
-    def test_tokens_that_are_not_counted_must_spell_the_prompt(self, toy_server: Start) -> None:
+    def test_uncounted_tokens_must_spell_the_prompt(self, serve: Start) -> None:
         """An answer without an echo is not taken for one."""
-        echoing = toy_server("vllm").echoing
+        echoing = serve("vllm").echoing
         echoing.counted = False
         body = {"model": "m", "prompt": ["Bill"], "echo": False, "logprobs": 1, "max_tokens": 1}
         with pytest.raises(NoEchoError, match="1 for 1 prompts"):
@@ -362,10 +348,8 @@ class TestReading:
     @pytest.mark.parametrize(
         ("begun", "continued"), [("ab", ["ab"]), ("ab", ["abc", "ab"]), ("ab", ["bc", "abc"])]
     )
-    def test_prompts_that_do_not_continue_the_beginning_are_refused(
-        self, begun: str, continued: list[str]
-    ) -> None:
-        """They cannot be compared."""
+    def test_unrelated_prompts_raise_an_error(self, begun: str, continued: list[str]) -> None:
+        """Prompts without a common beginning raise EchoError."""
         lists = [Echoed(tuple(text), (-1.0,) * len(text)) for text in (begun, *continued)]
         with pytest.raises(EchoError, match="do not go on from a common beginning"):
             label_logprobs(lists[0], lists[1:])
@@ -373,9 +357,9 @@ class TestReading:
 
 class TestDoctor:
     @pytest.mark.parametrize("kind", [*KINDS, "llama.cpp"])
-    def test_says_which_way_a_server_scores(self, toy_server: Start, kind: str) -> None:
-        """By next tokens, or by whole labels."""
-        server = toy_server(kind)
+    def test_the_doctor_names_the_scoring(self, serve: Start, kind: str) -> None:
+        """The doctor reports scoring by next tokens or by whole labels."""
+        server = serve(kind)
         options = {**settings_for(kind), "api_key": KEY}
         found = examine("openai/toy", api_base=server.root, options=options)
         way = "next-token probabilities" if kind == "llama.cpp" else "the probabilities of whole labels"
@@ -384,9 +368,9 @@ class TestDoctor:
             expected = "No label is among the tokens the model would write next."
         assert found.finding("exact").detail == expected
 
-    def test_a_server_that_cannot_is_no_problem(self, toy_server: Start) -> None:
-        """It is decoded by default."""
-        server = toy_server("vllm")
+    def test_the_doctor_warns_of_missing_echo(self, serve: Start) -> None:
+        """The doctor warns about a server without echo, and the default is decoding."""
+        server = serve("vllm")
         server.echoing.echo = False
         found = examine("openai/toy", api_base=server.root, options={"api_key": KEY})
         finding = found.finding("exact")

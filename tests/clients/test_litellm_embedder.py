@@ -42,8 +42,8 @@ def failure(server: Any, **options: Any) -> ProviderError:
 
 
 class TestAnswers:
-    def test_one_vector_per_text_in_the_order_of_the_texts(self, server: Any) -> None:
-        """Whatever order the server lists them in."""
+    def test_vectors_follow_the_order_of_texts(self, server: Any) -> None:
+        """Vectors are sorted by the reported index."""
         server.answer(200, body([3.0, 4.0], [1.0, 2.0], indices=[1, 0]))
         vectors = embed(server, "one", "two", encoding_format="float")
         assert vectors.dtype == np.float64
@@ -52,17 +52,17 @@ class TestAnswers:
         assert (sent["model"], sent["input"], sent["encoding_format"]) == ("vectors", ["one", "two"], "float")
 
     @pytest.mark.parametrize("model", ["vectors", "openai/vectors"])
-    def test_a_server_of_ones_own_needs_neither_prefix_nor_key(
+    def test_own_servers_need_no_prefix_or_key(
         self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str
     ) -> None:
-        """An api_base is enough."""
+        """An api_base suffices."""
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         server.answer(200, body([1.0]))
         np.testing.assert_array_equal(embed(server, "one", model=model, api_key=None), [[1.0]])
         assert server.bodies[0]["model"] == "vectors"
 
-    def test_base_url_is_another_word_for_api_base(self, server: Any) -> None:
-        """It is accepted as by clients."""
+    def test_base_url_means_api_base(self, server: Any) -> None:
+        """The option base_url is accepted for api_base."""
         server.answer(200, body([1.0]))
         embedder = LiteLLMEmbedder("vectors", base_url=server.url, api_key=KEY)
         assert asyncio.run(embedder.embed(["one"])).shape == (1, 1)
@@ -87,7 +87,7 @@ class TestAnswers:
 
 class TestFailures:
     def test_a_rate_limit_says_so(self, server: Any) -> None:
-        """The error has the seconds to wait."""
+        """A rate limit raises RateLimitError with the seconds to wait."""
         server.answer(429, retry_after="0.01")
         error = failure(server)
         assert isinstance(error, RateLimitError)
@@ -96,20 +96,20 @@ class TestFailures:
 
 class TestSettings:
     @pytest.mark.parametrize("model", ["", "hashing ", "my-model", "no-such-provider/model"])
-    def test_a_name_of_no_provider_needs_an_address(self, model: str) -> None:
-        """A misspelt name is found before the first call."""
+    def test_unknown_providers_need_an_address(self, model: str) -> None:
+        """A name of no provider raises ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match="api_base"):
             LiteLLMEmbedder(model)
 
     @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
     def test_timeouts_are_above_zero(self, timeout: float) -> None:
-        """The timeout is a positive number of seconds."""
+        """A timeout that is not positive raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="timeout"):
             LiteLLMEmbedder("text-embedding-3-small", timeout=timeout)
 
 
 @pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
-def test_a_matrix_of_embeddings_has_one_row_per_text(rows: Any) -> None:
-    """Everything else is the provider's failure."""
+def test_malformed_embeddings_raise_an_error(rows: Any) -> None:
+    """An answer of any other shape raises ProviderError."""
     with pytest.raises(ProviderError, match=r"who: .*vector"):
         embedding_matrix(rows, count=1, provider="who")

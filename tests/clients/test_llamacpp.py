@@ -39,7 +39,7 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_library")
 def test_satisfies_the_client_protocols(path: Path) -> None:
-    """Raw log-probabilities: llama.cpp reports the unconstrained model."""
+    """LlamaCppClient satisfies both protocols, with raw log-probabilities."""
     client = LlamaCppClient(path, name="mine")
     assert isinstance(client, Client)
     assert isinstance(client, ContinuingClient)
@@ -49,37 +49,37 @@ def test_satisfies_the_client_protocols(path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["n_ctx", "n_parallel", "n_threads"])
-def test_refuses_parameters_out_of_range(path: Path, setting: str) -> None:
+def test_parameters_out_of_range_raise_an_error(path: Path, setting: str) -> None:
     """A wrong parameter is named at once."""
     with pytest.raises(ConfigurationError, match=f"{setting} must be at least 1"):
         LlamaCppClient(path, **{setting: 0})  # type: ignore[arg-type]
 
 
-def test_refuses_more_rows_at_a_time_than_there_are_sequences(path: Path) -> None:
-    """llama.cpp would end the process."""
+def test_too_many_parallel_rows_raise_an_error(path: Path) -> None:
+    """More rows than llama.cpp has sequences for raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="n_parallel must be at most 64"):
         LlamaCppClient(path, n_parallel=65)
 
 
 @pytest.mark.usefixtures("_no_library")
 @pytest.mark.parametrize("options", [{"top_k": 1}, {"n": 2}])
-def test_unknown_options_are_refused(path: Path, options: dict[str, Any]) -> None:
-    """An option that nothing reads would be taken for one that works."""
+def test_unknown_options_raise_an_error(path: Path, options: dict[str, Any]) -> None:
+    """Options that the engine does not read raise ConfigurationError."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},), options=options)
     with pytest.raises(ConfigurationError, match=f"temperature.*got {next(iter(options))}"):
         asyncio.run(LlamaCppClient(path).complete(request))
 
 
 @pytest.mark.usefixtures("_no_library")
-def test_an_engine_of_an_unknown_version_is_refused(path: Path) -> None:
-    """Its structures may be laid out in another way: values would land in the wrong fields."""
+def test_unknown_engine_versions_raise_an_error(path: Path) -> None:
+    """A version with other structures raises ConfigurationError."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},))
     with pytest.raises(ConfigurationError, match="Expected a version of the embedded engine"):
         asyncio.run(LlamaCppClient(path).complete(request))
 
 
-def test_a_library_without_the_functions_is_refused(tmp_path: Path) -> None:
-    """Any other shared library, and a file that is none."""
+def test_other_libraries_raise_an_error(tmp_path: Path) -> None:
+    """Other shared libraries and other files raise ConfigurationError."""
     text = tmp_path / "text.so"
     text.write_text("no library")
     import math  # noqa: PLC0415 (a library that is always there)
@@ -102,7 +102,7 @@ def test_threads_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """A slim image lacks the GNU OpenMP library: reinstalling the engine would not help."""
+    """Without the GNU OpenMP library the error names its package."""
 
     class Broken:
         def find_spec(self, name: str, *_arguments: object) -> None:
@@ -115,10 +115,8 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
         LlamaCppClient(path)
 
 
-def test_a_forgotten_client_never_waits_for_one_that_loads(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Garbage is collected in the middle of loading, by the thread that loads."""
+def test_collected_clients_never_wait_for_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is garbage-collected while the same thread loads a model takes no lock."""
     woken = []
 
     class Loading:

@@ -46,7 +46,7 @@ def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
     ],
 )
 def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str) -> None:
-    """Only what is known to be harmless stays."""
+    """Only harmless parameters stay in an address."""
     assert redact(text) == shown
 
 
@@ -63,25 +63,15 @@ def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str
     ],
 )
 @pytest.mark.parametrize("name", ["openai/any", "anthropic/any"])
-def test_a_secret_over_plain_http_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    address: str,
-    key: str,
-    warns: bool,
+def test_secrets_over_http_warn_once(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch, name: str, address: str, key: str, warns: bool
 ) -> None:
-    """Off this machine, and without showing it."""
+    """A secret sent over http to another machine warns once, without showing it."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     address = address.replace("example", f"{name.partition('/')[0]}.example")
+    options = {"api_base": address, "api_key": key}
     for _ in range(2):
-        Classifier(
-            model=name,
-            labels=["cat", "dog"],
-            field="category",
-            scoring="decode",
-            options={"api_base": address, "api_key": key},
-        ).close()
+        Classifier(model=name, labels=["cat", "dog"], scoring="decode", options=options).close()
     said = [record.message for record in caplog.records if "plain http" in record.message]
     assert len(said) == warns
     assert not any(secret in line for line in said for secret in ("a-real-key", "password", "abcdefgh"))
@@ -107,7 +97,7 @@ def test_hides_known_values_whatever_they_look_like() -> None:
     assert redact("wrong: plainword123", secrets=["plainword123", None, ""]) == "wrong: [redacted]"
 
 
-def test_retry_after_is_read_as_seconds_milliseconds_or_date() -> None:
+def test_every_form_of_retry_after_is_read() -> None:
     """All three forms of the header give seconds, never below 0."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
@@ -148,7 +138,7 @@ def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> N
 
 
 def test_messages_are_short_and_on_one_line() -> None:
-    """A page of HTML or a traceback does not land in a table."""
+    """HTML pages and tracebacks are cut."""
     error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
     assert "\n" not in str(error)
     assert len(str(error)) < 600
@@ -173,8 +163,8 @@ def with_headers(headers: dict[str, str]) -> Exception:
 @pytest.mark.parametrize(
     "key", ["sk-1234567890abcdef1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuvw"]
 )
-def test_a_key_in_a_harmless_parameter_is_hidden(key: str) -> None:
-    """Whoever pastes it into the wrong place does not find it in files and messages."""
+def test_keys_in_harmless_parameters_are_hidden(key: str) -> None:
+    """A key in a harmless parameter is redacted."""
     shown = public_address(f"http://host/v1?model={key}&api-version=2")
     assert key not in shown
     assert shown.startswith("http://host/v1?model=")

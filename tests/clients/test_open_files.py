@@ -38,7 +38,7 @@ def room_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def classifier(server: FaultServer) -> Classifier:
-    """Return one that tries once."""
+    """Return a classifier with one attempt."""
     return Classifier(
         model="openai/any",
         labels=LABELS,
@@ -49,8 +49,8 @@ def classifier(server: FaultServer) -> Classifier:
     )
 
 
-def test_no_more_calls_are_made_than_sockets_may_be_open(room_for: Callable[[int], None]) -> None:
-    """The others wait; a server that takes seven at a time turns none away."""
+def test_concurrent_calls_fit_the_open_sockets(room_for: Callable[[int], None]) -> None:
+    """Calls wait when no socket is free, so a server that takes seven at a time rejects none."""
     texts = [f"{number} cat" for number in range(40)]
     with FaultServer(LABELS, latency=0.02, max_concurrency=7) as server:
         room_for(7)
@@ -69,10 +69,8 @@ def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None
     assert outcomes == {"ok"}
 
 
-def test_a_process_that_may_open_64_files_evaluates_with_256_at_a_time(
-    write_task: Callable[..., Path], tmp_path: Path
-) -> None:
-    """With faults that are tried again, for which nothing is loaded late."""
+def test_64_open_files_suffice_for_256_calls(write_task: Callable[..., Path], tmp_path: Path) -> None:
+    """Retries succeed within the limit, as nothing is imported late."""
     rows = [{"input": f"{number} cat", "answer": "cat"} for number in range(300)]
     with FaultServer(LABELS, latency=0.02, faults={"503": 0.1}) as server:
         model = f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n[model.options]\napi_key = "none"\n'

@@ -12,7 +12,7 @@ import pytest
 
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, ConfigurationError, Outcome, ProviderError
+from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
 from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, open_client
@@ -39,12 +39,10 @@ def no_route(server: Any) -> None:
 
 class TestExactness:
     @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
-    def test_agrees_with_a_sum_over_the_whole_model(
-        self, toy_server: Start, classifier_for: Classify, suffix: str
-    ) -> None:
+    def test_agrees_with_brute_force(self, serve: Start, classify: Classify, suffix: str) -> None:
         """At tolerance 0 with all tokens listed, nothing is left open: the bound is 0."""
-        server = toy_server("llama.cpp")
-        classifier = classifier_for(server, api_base=server.root + suffix)
+        server = serve("llama.cpp")
+        classifier = classify(server, api_base=server.root + suffix)
         for text, prediction in zip(
             ("a swim", "power"), classifier.classify_many(["a swim", "power"]), strict=True
         ):
@@ -59,13 +57,11 @@ class TestExactness:
             assert prediction.usage.prompt_tokens > prediction.attempts
             assert prediction.model == "toy.gguf"
 
-    def test_a_template_of_ones_own_replaces_the_servers(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """The server is not asked for its template, and adds the token that begins a text itself."""
-        server = toy_server("llama.cpp")
+    def test_own_templates_replace_the_servers(self, serve: Start, classify: Classify) -> None:
+        """The server's template is not requested, and the server adds the token that begins a text."""
+        server = serve("llama.cpp")
         server.absent.add("/apply-template")
-        classifier = classifier_for(server, chat_template=TEMPLATE)
+        classifier = classify(server, chat_template=TEMPLATE)
         distribution = classifier.classify("x").distribution
         assert distribution is not None
         np.testing.assert_allclose(
@@ -75,12 +71,10 @@ class TestExactness:
         assert not any("chat_template" in body for _, body, _ in server.calls)
 
     @pytest.mark.parametrize("count", [9, 15])
-    def test_fewer_alternatives_widen_the_bound(
-        self, toy_server: Start, classifier_for: Classify, count: int
-    ) -> None:
-        """The bound covers the unlisted mass."""
-        server = toy_server("llama.cpp")
-        classifier = classifier_for(server, next_tokens=count)
+    def test_fewer_alternatives_widen_the_bound(self, serve: Start, classify: Classify, count: int) -> None:
+        """The error bound covers the unlisted mass."""
+        server = serve("llama.cpp")
+        classifier = classify(server, next_tokens=count)
         texts = [f"text {number}" for number in range(12)]
         found = [prediction.distribution for prediction in classifier.classify_many(texts)]
         bounds = []
@@ -97,13 +91,11 @@ class TestExactness:
 
 
 class TestRows:
-    def test_a_row_keeps_its_slot_and_shares_it_with_no_other(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
+    def test_rows_keep_slots_of_their_own(self, serve: Start, classify: Classify) -> None:
         """Rows that run at the same time have slots of their own; the others wait."""
-        server = toy_server("llama.cpp", slots=3)
+        server = serve("llama.cpp", slots=3)
         texts = [f"text {number}" for number in range(9)]
-        classifier = classifier_for(server, concurrency=8)
+        classifier = classify(server, concurrency=8)
         assert all(prediction.label for prediction in classifier.classify_many(texts))
         rows: dict[str, set[int]] = {}
         turns: dict[int, list[str]] = {}
@@ -120,12 +112,10 @@ class TestRows:
             assert len(blocks) == len(set(blocks))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_template_is_asked_for_once_a_row(
-        self, toy_server: Start, classifier_for: Classify, kind: str
-    ) -> None:
-        """With the messages, without the answer's beginning, which is put behind what comes back."""
-        server = toy_server(kind)
-        classifier = classifier_for(server, chat_template_kwargs={"enable_thinking": False})
+    def test_templates_are_rendered_once_per_row(self, serve: Start, classify: Classify, kind: str) -> None:
+        """The server renders the messages once per row, without the beginning of the answer."""
+        server = serve(kind)
+        classifier = classify(server, chat_template_kwargs={"enable_thinking": False})
         classifier.classify_many(["one", "two"])
         asked = [body for body in server.bodies(TEMPLATES[kind]) if "messages" in body]
         assert sorted(body["messages"][1]["content"] for body in asked) == ["one", "two"]
@@ -137,9 +127,9 @@ class TestRows:
         assert all('[assistant]{"label": "' in prompt for prompt in np.ravel(prompts))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_one_greedy_token_is_asked_for(self, toy_server: Start, make: Make, kind: str) -> None:
-        """With the prompt cached, or with every label behind it; the beginning of the text is added once only."""
-        server = toy_server(kind)
+    def test_one_greedy_token_is_requested(self, serve: Start, make: Make, kind: str) -> None:
+        """A request takes the prompt once, cached, or with every label behind it."""
+        server = serve(kind)
         asyncio.run(ask(make(server)))
         prompt = server.model.render(REQUEST.messages) + '{"label": "'
         assert (
@@ -166,9 +156,9 @@ class TestRows:
             }[kind]
         )
 
-    def test_a_request_may_want_fewer_tokens(self, toy_server: Start, make: Make) -> None:
-        """Its number beats the client's."""
-        server = toy_server("llama.cpp")
+    def test_a_request_may_want_fewer_tokens(self, serve: Start, make: Make) -> None:
+        """The request's number of tokens overrides the client's."""
+        server = serve("llama.cpp")
 
         async def few() -> NextTokens:
             async with make(server).continuing(
@@ -182,9 +172,9 @@ class TestRows:
 
 class TestFinding:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_is_done_once_for_many_calls(self, toy_server: Start, make: Make, kind: str) -> None:
-        """Concurrent first calls wait for one of them, and later loops know."""
-        server = toy_server(kind, delay=0.01)
+    def test_is_done_once_for_many_calls(self, serve: Start, make: Make, kind: str) -> None:
+        """Concurrent first calls wait for one detection, and later loops reuse it."""
+        server = serve(kind, delay=0.01)
         client = make(server)
 
         async def many() -> None:
@@ -194,9 +184,9 @@ class TestFinding:
         asyncio.run(many())
         assert [route for route, *_ in server.calls].count("/props") == 1
 
-    def test_calls_that_wait_share_its_failure(self, toy_server: Start, make: Make) -> None:
-        """A dead server is not waited for by each in turn; later calls try again."""
-        server = toy_server("llama.cpp", delay=0.02)
+    def test_waiting_calls_share_the_failure(self, serve: Start, make: Make) -> None:
+        """Waiting calls share the failure of the detection, and later calls detect again."""
+        server = serve("llama.cpp", delay=0.02)
         server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})]
         client = make(server)
 
@@ -208,15 +198,6 @@ class TestFinding:
         assert "Loading model" in str(first[0])
         assert len(server.calls) == 1
         assert all(isinstance(found, NextTokens | LabelLogprobs) for found in asyncio.run(many()))
-
-    def test_a_server_that_is_not_ready_yet_is_asked_again(
-        self, toy_server: Start, classifier_for: Classify
-    ) -> None:
-        """By the classifier, as after any passing fault."""
-        server = toy_server("llama.cpp")
-        server.faults["/props"] = [(503, {"error": {"message": "Loading model"}}, {})] * 2
-        classifier = classifier_for(server)
-        assert classifier.classify("x").outcome is Outcome.OK
 
     @pytest.mark.parametrize(
         "missing",
@@ -236,9 +217,9 @@ class TestFinding:
             ),
         ],
     )
-    def test_a_server_without_the_ability_is_named(self, toy_server: Start, make: Make, missing: Any) -> None:
-        """With what can be done instead."""
-        server = toy_server("vllm" if missing is no_route else "llama.cpp")
+    def test_servers_without_probabilities_raise(self, serve: Start, make: Make, missing: Any) -> None:
+        """The error names the server and the alternatives."""
+        server = serve("vllm" if missing is no_route else "llama.cpp")
         missing(server)
         error = failure(make(server, api_key=KEY), ConfigurationError)
         assert str(error).startswith(
@@ -246,15 +227,15 @@ class TestFinding:
         )
         assert "use scoring='decode' or 'sampled'" in str(error)
 
-    def test_an_unknown_model_is_not_a_missing_ability(self, toy_server: Start, make: Make) -> None:
-        """The error is not retryable, either."""
-        error = failure(make(toy_server("vllm"), "hosted_vllm/other"))
+    def test_unknown_models_raise_a_systemic_error(self, serve: Start, make: Make) -> None:
+        """An unknown model raises a systemic error with the server's message."""
+        error = failure(make(serve("vllm"), "hosted_vllm/other"))
         assert error.systemic
         assert "The model `other` does not exist" in str(error)
 
-    def test_a_wrong_address_is_systemic(self, toy_server: Start, make: Make) -> None:
-        """A server that knows neither completions nor models."""
-        server = toy_server("vllm")
+    def test_a_wrong_address_is_systemic(self, serve: Start, make: Make) -> None:
+        """A server that knows neither completions nor models raises a systemic error."""
+        server = serve("vllm")
         server.absent = {"/v1/completions", "/v1/models"}
         error = failure(make(server))
         assert error.systemic
@@ -262,10 +243,10 @@ class TestFinding:
 
     @pytest.mark.parametrize(("kind", "routes"), [("llama.cpp", "/apply-template"), ("vllm", "/detokenize")])
     def test_a_server_without_a_template_needs_one(
-        self, toy_server: Start, make: Make, kind: str, routes: str
+        self, serve: Start, make: Make, kind: str, routes: str
     ) -> None:
         """The message names the endpoint, what was tried and the remedy."""
-        server = toy_server(kind)
+        server = serve(kind)
         server.absent.add(routes)
         message = str(failure(make(server), ConfigurationError))
         assert server.root in message
@@ -274,7 +255,7 @@ class TestFinding:
 
 
 async def checked(client: OpenAICompatibleClient, labels: list[str]) -> ConfigurationError | None:
-    """Return why the labels are refused, None where they are not."""
+    """Return the error of unsuitable labels, None without one."""
     try:
         await client.check_labels(labels)
     except ConfigurationError as refusal:
@@ -283,40 +264,38 @@ async def checked(client: OpenAICompatibleClient, labels: list[str]) -> Configur
 
 
 class TestLabels:
-    def test_a_special_token_is_refused(self, toy_server: Start, classifier_for: Classify) -> None:
-        """The model could never write it as text; the classifier says so before any row."""
-        classifier = classifier_for(toy_server("llama.cpp"), labels=["Spa", "Bill<|end|>"])
+    def test_special_tokens_in_labels_raise(self, serve: Start, classify: Classify) -> None:
+        """A label with a special token raises ConfigurationError before any row."""
+        classifier = classify(serve("llama.cpp"), labels=["Spa", "Bill<|end|>"])
         with pytest.raises(ConfigurationError, match=r"do not spell the label 'Bill<\|end\|>'"):
             classifier.classify("x")
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_what_the_model_cannot_spell_is_refused(self, toy_server: Start, make: Make, kind: str) -> None:
-        """Characters its tokens do not give back."""
+    def test_unspellable_labels_raise_an_error(self, serve: Start, make: Make, kind: str) -> None:
+        """Characters that the tokens do not spell raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="do not spell the label 'λ'"):
-            asyncio.run(make(toy_server(kind)).check_labels(["Spa", "λ"]))
+            asyncio.run(make(serve(kind)).check_labels(["Spa", "λ"]))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_label_longer_than_the_context_is_refused(
-        self, toy_server: Start, make: Make, kind: str
-    ) -> None:
+    def test_labels_longer_than_the_context_raise(self, serve: Start, make: Make, kind: str) -> None:
         """The message names both lengths."""
-        client = make(toy_server(kind, context=16))
+        client = make(serve(kind, context=16))
         with pytest.raises(ConfigurationError, match="has 20 tokens, the context 16"):
             asyncio.run(client.check_labels(["Spa", "x" * 20]))
 
-    def test_a_server_that_cannot_be_asked_is_trusted(self, toy_server: Start, make: Make) -> None:
-        """Without /tokenize there is nothing to check with."""
-        server = toy_server("vllm")
+    def test_servers_without_tokenisers_are_trusted(self, serve: Start, make: Make) -> None:
+        """Without /tokenize no label is checked."""
+        server = serve("vllm")
         server.absent = {"/tokenize", "/detokenize"}
         client = make(server, chat_template=TEMPLATE)
         assert asyncio.run(checked(client, ["Spa", "λ"])) is None
-        assert isinstance(asyncio.run(checked(make(toy_server("vllm")), ["Spa", "λ"])), ConfigurationError)
+        assert isinstance(asyncio.run(checked(make(serve("vllm")), ["Spa", "λ"])), ConfigurationError)
 
 
 class TestOpening:
     @pytest.mark.parametrize("prefix", OpenAICompatibleClient.PREFIXES)
-    def test_exact_scoring_of_a_server_opens_this_client(self, prefix: str) -> None:
-        """A name with its prefix and an address; nothing else is asked for next-token probabilities."""
+    def test_exact_scoring_opens_this_client(self, prefix: str) -> None:
+        """A name with its prefix and an address opens this client for exact scoring only."""
         name, options = f"{prefix}x", {"api_base": "http://localhost:1/v1", "timeout": 5}
         client = open_client(name, options=options, scoring="exact", space="raw")
         assert isinstance(client, OpenAICompatibleClient)
@@ -327,16 +306,14 @@ class TestOpening:
 
     @pytest.mark.parametrize("name", ["chat_template", "next_tokens"])
     def test_its_settings_mean_nothing_elsewhere(self, name: str) -> None:
-        """They are refused rather than dropped, and never sent."""
+        """The settings raise ConfigurationError with other clients, and are never sent."""
         options = {"api_base": "http://localhost:1", name: 5}
         for model in ("openai/x", "groq/x", "local/smollm2-135m", lambda _messages: {}):
             with pytest.raises(ConfigurationError, match=f"Expected no {name} among the options of"):
                 open_client(model, options=options)
         assert call_options(options) == {"api_base": "http://localhost:1"}
 
-    def test_exact_scoring_without_an_address_says_what_is_possible(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_exact_scoring_needs_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The message names the forms of names that work."""
         monkeypatch.setenv("OPENAI_API_KEY", "any")
         with pytest.raises(ConfigurationError, match="with the option api_base") as caught:
@@ -344,8 +321,8 @@ class TestOpening:
         assert all(f"{prefix}NAME" in str(caught.value) for prefix in OpenAICompatibleClient.PREFIXES)
         assert "scoring='decode'" in str(caught.value)
 
-    def test_its_settings_are_part_of_what_a_stored_prediction_depends_on(self) -> None:
-        """Another template is another question."""
+    def test_settings_are_part_of_cache_keys(self) -> None:
+        """Another chat template is another cache key."""
         address = {"api_base": "http://localhost:1"}
         methods = [
             Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})
@@ -358,9 +335,9 @@ class TestOpening:
         assert described[2]["settings"] == {"next_tokens": 9}
 
 
-def test_slots_are_given_out_in_the_order_of_asking(toy_server: Start) -> None:
-    """A worker that ends a row and begins the next one in the same turn does not pass those that wait."""
-    server = toy_server("llama.cpp")
+def test_slots_are_first_come_first_served(serve: Start) -> None:
+    """A worker that ends a row and begins the next one does not overtake waiting rows."""
+    server = serve("llama.cpp")
     server.slots = 1
     order: list[int] = []
     rows = iter(range(12))

@@ -22,7 +22,6 @@ from calibrant.core import (
     ContextLengthError,
     Outcome,
     ProviderError,
-    ProviderTimeoutError,
 )
 from calibrant.core._completion import ContinuingClient
 from calibrant.core._prediction import LogprobSpace
@@ -36,37 +35,15 @@ Make = Callable[..., OpenAICompatibleClient]
 @pytest.mark.parametrize("kind", KINDS)
 class TestFaults:
     @pytest.fixture
-    def found(self, toy_server: Start, make: Make, kind: str) -> tuple[Any, OpenAICompatibleClient]:
+    def found(self, serve: Start, make: Make, kind: str) -> tuple[Any, OpenAICompatibleClient]:
         """Return a server and a client that knows it."""
-        server = toy_server(kind)
+        server = serve(kind)
         client = make(server, api_key=KEY, timeout=20.0)
         asyncio.run(ask(client))
         return server, client
 
-    @pytest.mark.parametrize(
-        ("status", "retryable", "systemic"),
-        [
-            (400, False, False),
-            (401, False, True),
-            (408, True, False),
-            (500, True, False),
-            (503, True, False),
-        ],
-    )
-    def test_a_status_becomes_a_provider_error(
-        self, found: Any, kind: str, status: int, retryable: bool, systemic: bool
-    ) -> None:
-        """A server that echoes the key does not get it into the message."""
-        server, client = found
-        server.faults[ROUTES[kind]] = [(status, {"error": {"message": f"no, {KEY}"}}, {})]
-        error = failure(client)
-        assert (error.status, error.retryable, error.systemic) == (status, retryable, systemic)
-        assert "no, [redacted]" in str(error)
-        assert error.__cause__ is None
-        assert isinstance(error, ProviderTimeoutError) == (status == 408)
-
-    def test_a_prompt_too_long_is_the_prompts_fault(self, found: Any) -> None:
-        """Both wordings are understood; the classifier takes the row for unparsed."""
+    def test_long_prompts_raise_context_length_errors(self, found: Any) -> None:
+        """Both wordings raise ContextLengthError, and the classifier's row is unparsed."""
         server, client = found
         server.context = 15
         error = failure(client)
@@ -76,9 +53,9 @@ class TestFaults:
         classifier = Classifier(model=client, labels=["Spa", "Bill"], scoring="exact")
         assert classifier.classify("x" * 99).outcome is Outcome.UNPARSED
 
-    def test_cancelling_passes_the_seam(self, toy_server: Start, make: Make, kind: str) -> None:
+    def test_cancelling_passes_the_seam(self, serve: Start, make: Make, kind: str) -> None:
         """A call after the cancelled one works."""
-        server = toy_server(kind, delay=0.3)
+        server = serve(kind, delay=0.3)
         client = make(server)
 
         async def cancelled() -> object:
@@ -93,9 +70,9 @@ class TestFaults:
         assert asyncio.run(cancelled())
 
 
-def test_missing_logprobs_are_asked_for_again(toy_server: Start, make: Make) -> None:
-    """Twice; then the call has failed, and may be retried."""
-    server = toy_server("llama.cpp")
+def test_missing_logprobs_are_requested_again(serve: Start, make: Make) -> None:
+    """The request is repeated twice; then the call raises a retryable error."""
+    server = serve("llama.cpp")
     client = make(server)
     asyncio.run(ask(client))
 
@@ -127,49 +104,44 @@ DENIED = (401, {"error": {"message": "no such key"}}, {})
         ("vllm", "/tokenize", 0),
     ],
 )
-def test_a_fault_that_every_row_meets_costs_one_call(
-    toy_server: Start,
-    classifier_for: Any,
-    kind: str,
-    route: str,
-    answered: int,
-    monkeypatch: pytest.MonkeyPatch,
+def test_systemic_faults_cost_one_call(
+    serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever scoring comes to it: looking for the server, checking labels, building a prompt, or scoring."""
+    """A fault in detecting, checking labels, rendering or scoring costs one call."""
     monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
-    server = toy_server(kind, slots=64, delay=0.05)
+    server = serve(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000
-    classifier = classifier_for(server, concurrency=64)
+    classifier = classify(server, concurrency=64)
     with pytest.raises(ProviderError, match="no such key"):
         classifier.classify_many([f"text {number}" for number in range(64)])
     assert len(server.bodies(route)) == answered + 1
 
 
 @pytest.mark.parametrize(("kind", "calls"), [("llama.cpp", 3), ("vllm", 1)])
-def test_a_server_without_log_probabilities_is_found_out_once_for_all_rows(
-    toy_server: Start, classifier_for: Any, kind: str, calls: int
+def test_missing_log_probabilities_are_detected_once(
+    serve: Start, classify: Any, kind: str, calls: int
 ) -> None:
-    """With the calls of one row: a single answer of llama.cpp's may lack them by accident."""
-    server = toy_server(kind)
+    """One row's calls detect the fault, as a single answer of llama.cpp's may lack them by accident."""
+    server = serve(kind)
     server.faults[ROUTES[kind]] = [
         lambda answer: {**answer, "completion_probabilities": [], "choices": [{"text": "x"}]}
     ] * 1000
     with pytest.raises(ConfigurationError, match="reports no probabilities for exact scoring"):
-        classifier_for(server, concurrency=64).classify_many([f"text {number}" for number in range(64)])
+        classify(server, concurrency=64).classify_many([f"text {number}" for number in range(64)])
     assert len(server.bodies(ROUTES[kind])) == calls
 
 
-def test_labels_are_checked_once_for_all_rows(toy_server: Start, classifier_for: Any) -> None:
+def test_labels_are_checked_once_for_all_rows(serve: Start, classify: Any) -> None:
     """Rows that begin together wait for the first one's check."""
-    server = toy_server("llama.cpp", slots=16, delay=0.01)
-    classifier_for(server, concurrency=16).classify_many([f"text {number}" for number in range(32)])
+    server = serve("llama.cpp", slots=16, delay=0.01)
+    classify(server, concurrency=16).classify_many([f"text {number}" for number in range(32)])
     assert len(server.bodies("/detokenize")) == 1
 
 
 class TestNumberOfTokens:
-    def test_a_named_maximum_is_obeyed_and_remembered(self, toy_server: Start, make: Make) -> None:
-        """The number is refused once, whatever is asked later."""
-        server = toy_server("llama.cpp")
+    def test_a_named_maximum_is_obeyed_and_remembered(self, serve: Start, make: Make) -> None:
+        """The client obeys the named maximum from then on."""
+        server = serve("llama.cpp")
         client = make(server)
         server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 7"}}, {})]
         for _ in range(2):
@@ -185,26 +157,26 @@ class TestNumberOfTokens:
         ],
     )
     def test_the_maximum_is_read_from_the_message(
-        self, toy_server: Start, make: Make, message: str, asked: list[int]
+        self, serve: Start, make: Make, message: str, asked: list[int]
     ) -> None:
         """Without a number in the message the client requests half as many."""
-        server = toy_server("llama.cpp")
+        server = serve("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": message}}, {})]
         asyncio.run(ask(make(server, next_tokens=20)))
         assert [body["n_probs"] for body in server.bodies("/completion")][:2] == asked
 
-    def test_half_as_many_end_at_five(self, toy_server: Start, make: Make) -> None:
-        """A server that refuses even that reports none."""
-        server = toy_server("llama.cpp")
+    def test_half_as_many_end_at_five(self, serve: Start, make: Make) -> None:
+        """A server that refuses even five tokens raises ConfigurationError."""
+        server = serve("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": "n_probs: too many"}}, {})] * 3
         failure(make(server, next_tokens=20), ConfigurationError)
         assert [body["n_probs"] for body in server.bodies("/completion")] == [20, 10, 5]
 
 
 class TestKey:
-    def test_is_never_shown(self, toy_server: Start, make: Make) -> None:
+    def test_is_never_shown(self, serve: Start, make: Make) -> None:
         """Neither the client nor the address shows the key."""
-        server = toy_server("llama.cpp")
+        server = serve("llama.cpp")
         server.absent.add("/apply-template")
         client = make(server, api_key=KEY)
         assert KEY not in repr(client)
@@ -217,9 +189,9 @@ class TestKey:
 
 
 class TestConstruction:
-    def test_satisfies_the_protocols(self, toy_server: Start, make: Make) -> None:
-        """It stands wherever a client that continues is asked for."""
-        client = make(toy_server("vllm"), space="raw")
+    def test_satisfies_the_protocols(self, serve: Start, make: Make) -> None:
+        """The client satisfies both protocols."""
+        client = make(serve("vllm"), space="raw")
         assert isinstance(client, Client)
         assert isinstance(client, ContinuingClient)
         assert (client.name, client.space) == ("hosted_vllm/toy", LogprobSpace.RAW)
@@ -236,8 +208,8 @@ class TestConstruction:
             ({"api_base": "http://[::1"}, "api_base to be an address such as"),
         ],
     )
-    def test_refuses_what_cannot_be(self, settings: dict[str, Any], message: str) -> None:
-        """They are refused before any call."""
+    def test_wrong_settings_raise_an_error(self, settings: dict[str, Any], message: str) -> None:
+        """Wrong settings raise ConfigurationError before any call."""
         with pytest.raises(ConfigurationError, match=message):
             OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
@@ -251,16 +223,16 @@ class TestConstruction:
             ("{{ missing.name }}", "UndefinedError"),
         ],
     )
-    def test_a_template_that_refuses_the_messages_is_named(
-        self, toy_server: Start, make: Make, template: str, reason: str
+    def test_failing_templates_raise_with_the_reason(
+        self, serve: Start, make: Make, template: str, reason: str
     ) -> None:
-        """It runs in a sandbox."""
-        client = make(toy_server("vllm"), chat_template=template)
+        """A template runs in a sandbox, and its failure raises ConfigurationError."""
+        client = make(serve("vllm"), chat_template=template)
         assert reason in str(failure(client, ConfigurationError))
 
-    def test_a_template_may_write_json_and_take_variables(self, toy_server: Start, make: Make) -> None:
-        """JSON filter and variables of tokenizer_config.json work."""
-        server = toy_server("llama.cpp")
+    def test_templates_write_json_and_take_variables(self, serve: Start, make: Make) -> None:
+        """The JSON filter and the variables of tokenizer_config.json work."""
+        server = serve("llama.cpp")
         client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
 
         async def asked() -> None:
@@ -276,18 +248,18 @@ class TestConstruction:
 
 
 class TestClosing:
-    def test_a_loop_that_ends_takes_its_session_along(self, toy_server: Start, make: Make) -> None:
-        """No session is left open, whether the client is closed afterwards or not (a warning is an error)."""
-        client = make(toy_server("vllm"))
+    def test_ending_loops_close_their_sessions(self, serve: Start, make: Make) -> None:
+        """An ending loop leaves no session open, whether the client is closed afterwards or not."""
+        client = make(serve("vllm"))
         asyncio.run(ask(client))
         (line,) = client._http._connections.values()
         assert line.session.closed
         gc.collect()
         client.close()
 
-    def test_closes_sessions_of_a_loop_in_another_thread(self, toy_server: Start, make: Make) -> None:
-        """A classifier's calls run on a background loop."""
-        client = make(toy_server("vllm"))
+    def test_closes_sessions_of_other_threads(self, serve: Start, make: Make) -> None:
+        """The client closes sessions of a loop that runs in another thread."""
+        client = make(serve("vllm"))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
@@ -300,9 +272,9 @@ class TestClosing:
         thread.join()
         loop.close()
 
-    def test_closes_inside_the_loop_itself(self, toy_server: Start, make: Make) -> None:
-        """Without waiting for itself; the client can even be used again."""
-        client = make(toy_server("vllm"))
+    def test_closes_inside_the_loop_itself(self, serve: Start, make: Make) -> None:
+        """Closing inside the loop does not block, and the client can be used again."""
+        client = make(serve("vllm"))
 
         async def used() -> None:
             await ask(client)
@@ -313,9 +285,9 @@ class TestClosing:
 
         asyncio.run(used())
 
-    def test_closes_sessions_of_a_loop_at_rest(self, toy_server: Start, make: Make) -> None:
-        """A loop that is neither running nor closed."""
-        client = make(toy_server("vllm"))
+    def test_closes_sessions_of_a_loop_at_rest(self, serve: Start, make: Make) -> None:
+        """The client closes sessions of a loop that is neither running nor closed."""
+        client = make(serve("vllm"))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(client))
         (line,) = client._http._connections.values()
@@ -323,9 +295,9 @@ class TestClosing:
         assert line.session.closed
         loop.close()
 
-    def test_a_client_that_is_let_go_closes_too(self, toy_server: Start) -> None:
-        """Its sessions end in the loop they belong to."""
-        server = toy_server("vllm")
+    def test_garbage_collected_clients_close_sessions(self, serve: Start) -> None:
+        """The sessions of a garbage-collected client are closed in their loop."""
+        server = serve("vllm")
 
         async def used() -> Any:
             client = OpenAICompatibleClient("openai/toy", api_base=server.root)
@@ -342,8 +314,8 @@ class TestClosing:
 
         asyncio.run(dropped())
 
-    def test_a_classifier_that_is_never_closed_ends_in_silence(self, toy_server: Start) -> None:
-        """The background loop ends with the process, and takes the session along."""
+    def test_unclosed_classifiers_end_without_warnings(self, serve: Start) -> None:
+        """The background loop ends with the process and closes its session."""
         code = (
             "import sys; from calibrant.inference import Classifier\n"
             "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
@@ -351,7 +323,7 @@ class TestClosing:
             "print(found.outcome.value)"
         )
         done = subprocess.run(  # noqa: S603 (our own code)
-            [sys.executable, "-X", "dev", "-c", code, toy_server("vllm").root],
+            [sys.executable, "-X", "dev", "-c", code, serve("vllm").root],
             capture_output=True,
             text=True,
             check=True,
@@ -369,10 +341,10 @@ class TestClosing:
             ("https://10.0.0.1", False),
         ],
     )
-    def test_a_proxy_is_not_asked_for_this_machine(
+    def test_this_machine_needs_no_proxy(
         self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool
     ) -> None:
-        """Only for other addresses does the environment matter."""
+        """The environment's proxy applies to other addresses only."""
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
         monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
         assert _proxy(address) == (None if own else "http://proxy.example:3128")

@@ -52,7 +52,7 @@ class Memory:
 def ask(
     place: EnginePlace, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None
 ) -> list[Tokens]:
-    """Return what the logits behind each text were computed from."""
+    """Return the tokens that the logits behind each text were computed from."""
     job = Job(place, prompt or [], [tuple(text) for text in texts])
     job.begin(memory=memory)
     while not job.is_done:
@@ -67,10 +67,8 @@ texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1
     asked=st.lists(texts, min_size=1, max_size=4),
     rows=st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=5)),
 )
-def test_every_text_is_computed_behind_its_own_beginning(
-    asked: list[list[Tokens]], rows: list[Tokens]
-) -> None:
-    """Whatever was computed before, for this row or another."""
+def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: list[Tokens]) -> None:
+    """Logits follow their own text, whatever was computed before for this row or another."""
     place, memory = EnginePlace.of(0, 32, n_ctx=40), Memory()
     for prompt in rows:
         place.is_begun = False
@@ -89,7 +87,7 @@ def test_texts_that_begin_alike_share_their_beginning() -> None:
     assert memory.computed == 8
 
 
-def test_the_prompt_and_all_texts_share_a_batch() -> None:
+def test_prompt_and_texts_share_a_batch() -> None:
     """Branches begin with tokens that are computed beside them."""
     place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
     job = Job(place, [1, 2, 3], [(), (4,), (4, 5), (4, 5, 6), (4, 7), (8,)])
@@ -99,8 +97,8 @@ def test_the_prompt_and_all_texts_share_a_batch() -> None:
     assert memory.computed == 3 + 5
 
 
-def test_a_row_keeps_what_the_one_before_began_with() -> None:
-    """Up to the first token that differs."""
+def test_rows_reuse_common_prefixes() -> None:
+    """A row reuses the computed tokens of the row before up to the first difference."""
     place, memory = EnginePlace.of(0, 1, n_ctx=1000), Memory()
     rules = list(range(300))
     ask(place, memory, [[]], [*rules, 1, 2])
@@ -112,7 +110,7 @@ def test_a_row_keeps_what_the_one_before_began_with() -> None:
     assert memory.computed == 304 + 3
 
 
-def test_more_texts_than_sequences_are_computed_in_turns() -> None:
+def test_many_texts_are_computed_in_turns() -> None:
     """Ten branches share four sequences."""
     place, memory = EnginePlace.of(0, 64, n_ctx=100), Memory()
     wanted = [[number] for number in range(10)]
@@ -121,14 +119,14 @@ def test_more_texts_than_sequences_are_computed_in_turns() -> None:
 
 
 @pytest.mark.parametrize("prompt", [[0] * 100, [0] * 5000])
-def test_a_prompt_without_room_for_an_answer_is_refused(prompt: Tokens) -> None:
-    """The number of its tokens is told."""
+def test_prompts_without_room_raise_an_error(prompt: Tokens) -> None:
+    """A prompt without room raises TooLongError with its number of tokens."""
     with pytest.raises(TooLongError, match=str(len(prompt))):
         EnginePlace.of(0, 1, n_ctx=100).begin(prompt, [], memory=Memory())
 
 
-def test_a_text_without_room_is_refused() -> None:
-    """The row itself goes on."""
+def test_texts_without_room_raise_an_error() -> None:
+    """A text without room raises TooLongError, and the row goes on."""
     place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):

@@ -58,7 +58,7 @@ def test_a_passing_fault_is_tried_again() -> None:
 
 
 def test_waits_double_up_to_the_maximum() -> None:
-    """0.5, 1, 2, 4, then the maximum."""
+    """Waits double from 0.5 seconds up to the maximum."""
     _, waits, _ = run([SLOW], attempts=7, maximum_seconds=4.0)
     assert waits == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
 
@@ -69,7 +69,7 @@ def test_jitter_halves_the_wait_at_most() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
-def test_gives_up_after_the_last_attempt_and_says_how_many() -> None:
+def test_the_last_error_counts_the_attempts() -> None:
     """The final error itself is raised, with the number of calls."""
     error, _, calls = run([SLOW])
     assert error is SLOW
@@ -77,7 +77,7 @@ def test_gives_up_after_the_last_attempt_and_says_how_many() -> None:
 
 
 def test_a_lasting_fault_is_not_tried_again() -> None:
-    """A rejected request stays rejected."""
+    """A fault that is not retryable is raised after one attempt."""
     error, waits, calls = run([ProviderError("bad request", provider="fake", status=400), "Food"])
     assert (error.status, error.attempts, waits, calls) == (400, 1, [], 1)
 
@@ -90,7 +90,7 @@ def test_honours_retry_after() -> None:
 
 
 def test_does_not_wait_for_an_hour() -> None:
-    """A server that asks for more than the maximum has failed."""
+    """A Retry-After above the maximum ends the attempts."""
     limit = RateLimitError("tomorrow", provider="fake", retryable=True, retry_after=3600.0)
     error, waits, _ = run([limit, "Food"])
     assert error is limit
@@ -98,7 +98,7 @@ def test_does_not_wait_for_an_hour() -> None:
 
 
 def test_other_exceptions_pass_at_once() -> None:
-    """A wrong configuration is no transport fault."""
+    """A ConfigurationError is raised after one call."""
     client = FakeClient(["Food", "Rent"], {"lunch": [ConfigurationError("wrong")]})
     with pytest.raises(ConfigurationError, match="wrong"):
         asyncio.run(with_retries(partial(client.complete, REQUEST)))
@@ -115,7 +115,7 @@ def test_the_default_policy_sleeps_for_real() -> None:
 @pytest.mark.parametrize(
     "options", [{"attempts": 0}, {"initial_seconds": -1}, {"maximum_seconds": float("nan")}]
 )
-def test_refuses_parameters_out_of_range(options: Any) -> None:
+def test_parameters_out_of_range_raise_an_error(options: Any) -> None:
     """A wrong parameter is named at once."""
     with pytest.raises(ConfigurationError, match="must be"):
         RetryPolicy(**options)

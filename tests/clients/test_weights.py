@@ -56,26 +56,14 @@ def absent(_name: str) -> None:
 def test_lists_what_is_installed(site: Any, monkeypatch: Any) -> None:
     """With engine and weights there is nothing left to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
-    assert local_models() == [
-        LocalModel(
-            name=NAME,
-            installed=True,
-            path=site,
-            install_command="",
-            size_bytes=98_362_432,
-            licence="Apache-2.0",
-        )
-    ]
+    facts: Any = {"size_bytes": 98_362_432, "licence": "Apache-2.0"}
+    assert local_models() == [LocalModel(name=NAME, installed=True, path=site, install_command="", **facts)]
 
 
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("engine", "package", "command"),
-    [
-        (True, False, COMMAND),
-        (False, True, "{engine}"),
-        (False, False, f"{{engine}} && {COMMAND}"),
-    ],
+    [(True, False, COMMAND), (False, True, "{engine}"), (False, False, f"{{engine}} && {COMMAND}")],
 )
 def test_lists_what_is_missing(monkeypatch: Any, engine: Any, package: Any, command: Any) -> None:
     """The command installs exactly what is not there."""
@@ -89,20 +77,20 @@ def test_lists_what_is_missing(monkeypatch: Any, engine: Any, package: Any, comm
 
 
 def test_the_right_file_is_found(site: Any, monkeypatch: Any) -> None:
-    """A file with the pinned checksum is the answer."""
+    """A file with the pinned checksum is returned."""
     pin(monkeypatch, b"GGUF tiny")
     assert weights.locate_weights(NAME) == site
 
 
 @pytest.mark.usefixtures("site")
-def test_another_file_is_refused() -> None:
-    """Both checksums and the repair are named."""
+def test_other_files_raise_an_error() -> None:
+    """The error names both checksums and the repair."""
     digest = hashlib.sha256(b"GGUF tiny").hexdigest()
     with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {digest}.*--force-reinstall"):
         weights.locate_weights(NAME)
 
 
-def test_a_file_is_hashed_once_until_it_changes(site: Any, monkeypatch: Any) -> None:
+def test_files_are_hashed_once_per_change(site: Any, monkeypatch: Any) -> None:
     """A second client does not pay again; a changed file is noticed."""
     pin(monkeypatch, b"GGUF tiny")
     calls = []
@@ -117,14 +105,14 @@ def test_a_file_is_hashed_once_until_it_changes(site: Any, monkeypatch: Any) -> 
 
 
 def test_missing_weights_name_the_command(monkeypatch: Any) -> None:
-    """The message can be pasted into a shell."""
+    """The error holds the install command."""
     monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(ConfigurationError, match=COMMAND):
         weights.locate_weights(NAME)
 
 
-def test_a_package_without_its_file_counts_as_missing(site: Path, monkeypatch: Any) -> None:
-    """Somebody deleted the weights to save space."""
+def test_deleted_weights_count_as_missing(site: Path, monkeypatch: Any) -> None:
+    """A package without its weights file counts as missing."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
     site.unlink()
     assert local_models()[0].install_command == COMMAND
@@ -133,16 +121,14 @@ def test_a_package_without_its_file_counts_as_missing(site: Path, monkeypatch: A
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    """A typing error is easy to repair."""
+    """An unknown name raises ConfigurationError with the known names."""
     with pytest.raises(ConfigurationError, match=r"local/smollm2-9b.*local/smollm2-135m.*llamacpp:PATH"):
         weights.locate_weights("local/smollm2-9b")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04"])
-def test_a_path_that_is_no_model_is_refused_before_the_engine_sees_it(
-    tmp_path: Any, monkeypatch: Any, content: Any
-) -> None:
-    """Missing, empty and foreign files are named, with or without the engine."""
+def test_files_that_are_no_models_raise_errors(tmp_path: Any, monkeypatch: Any, content: Any) -> None:
+    """Missing, empty and foreign files raise ConfigurationError, with or without the engine."""
     monkeypatch.setitem(sys.modules, "xllamacpp", type(sys)("xllamacpp"))
     path = tmp_path / "model.gguf"
     if content is not None:

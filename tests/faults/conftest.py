@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ LABELS = ["Food", "Rent", "Sports"]
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Response of the server."""
 
     status: int
     headers: dict[str, str]
@@ -35,7 +36,7 @@ class Answer(NamedTuple):
 
     @property
     def content(self) -> Any:
-        """What the answer says."""
+        """Text of the answer."""
         return self.choice["message"]["content"]
 
     @property
@@ -99,3 +100,16 @@ def ask_fixture() -> Callable[..., Answer]:
 def raw_call_fixture() -> Callable[..., contextlib.AbstractContextManager[socket.socket]]:
     """Return a context that sends a request on a bare socket."""
     return raw_call
+
+
+@pytest.fixture
+def in_flight() -> Callable[[FaultServer, int], None]:
+    """Return a function that returns once a server is answering so many requests."""
+
+    def wait(server: FaultServer, count: int) -> None:
+        deadline = time.monotonic() + 10
+        while server.in_flight != count and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert server.in_flight == count
+
+    return wait

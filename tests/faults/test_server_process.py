@@ -55,7 +55,7 @@ def stats(api_base: str) -> Any:
         return json.load(found)
 
 
-def test_it_serves_faults_by_share_and_seed_and_counts_them(spawn: Spawn) -> None:
+def test_faults_follow_shares_and_seed(spawn: Spawn) -> None:
     """The same seed gives the same statuses in another process."""
     options = ["--fault", "500=0.3", "--fault", "rate_limit:0.1=0.2", "--seed", "5"]
     found = []
@@ -72,7 +72,7 @@ def test_it_serves_faults_by_share_and_seed_and_counts_them(spawn: Spawn) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(spawn: Spawn, number: signal.Signals) -> None:
-    """In good order, even while a request hangs; input that is no pipe must not end it before."""
+    """A signal ends the process with code 0 even while a request hangs."""
     process, line = spawn("--fault", "hang=1", stdin=subprocess.DEVNULL)
     data = b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}'
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -87,7 +87,7 @@ def test_a_signal_ends_it(spawn: Spawn, number: signal.Signals) -> None:
 
 
 def test_it_ends_when_its_input_closes(spawn: Spawn) -> None:
-    """So that nobody has to remember to stop it."""
+    """The process ends when its standard input closes."""
     process, line = spawn()
     assert ask(line["api_base"], "a") == 200
     assert process.stdin is not None
@@ -96,7 +96,7 @@ def test_it_ends_when_its_input_closes(spawn: Spawn) -> None:
 
 
 def test_it_ends_when_its_parent_is_killed() -> None:
-    """Even where the parent's end of the pipe lives on in another process, or there is no pipe."""
+    """The process ends with its parent, without a pipe to it."""
     starter = (
         "import subprocess, sys, time\n"
         f"server = subprocess.Popen({COMMAND!r}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)\n"
@@ -121,8 +121,8 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         pytest.fail("The server outlived its parent.")
 
 
-def test_it_ends_though_its_parent_ended_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts it and is gone as soon as the line is read leaves nothing behind."""
+def test_ends_after_an_early_parent_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends if its parent ended right after the first line."""
     line = io.StringIO()
     ends = threading.Timer(10, os.kill, (os.getpid(), signal.SIGTERM))
     monkeypatch.setattr(sys, "stdout", line)
@@ -149,7 +149,7 @@ def test_it_ends_though_its_parent_ended_with_its_line(monkeypatch: pytest.Monke
     ],
 )
 def test_wrong_options_are_a_usage_error(options: list[str], message: str) -> None:
-    """Exit code 2, and no traceback."""
+    """Wrong options exit with code 2 and without a traceback."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False
     )

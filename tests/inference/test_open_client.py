@@ -107,7 +107,7 @@ def test_as_many_calls_are_let_through_as_are_wanted() -> None:
     for wanted, allowed in ((None, 256), (8, 256), (1000, 1000)):
         client = open_client("openai/x", concurrency=wanted, options=options)
         assert isinstance(client, OpenAIChatClient)
-        assert client._http._calls == allowed
+        assert client._http._gate.calls == allowed
 
 
 @pytest.mark.usefixtures("engine")

@@ -12,6 +12,7 @@ from calibrant.core import Completion, ConfigurationError, LabelSet, LogprobsUna
 from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs import extract_distribution
 from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._fields import joint_logprob
 
 NEWS = ("World", "Sports", "Business", "Sci/Tech")
@@ -43,70 +44,64 @@ def category(value: list[Spec], text: str, labels: Any = NEWS, **options: Any) -
     return extract_distribution(answer(text, tokens), labels, "category", **options)
 
 
-def probabilities(distribution: Any) -> dict[str, float]:
-    """Return the distribution as a mapping."""
-    return dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True))
+def one_token(token: Token, labels: tuple[str, ...] = ("A", "B", "C"), space: str = "masked") -> Any:
+    """Return the distribution of `{"c": "A"}` whose value is spelled by one token."""
+    tokens = (Token(b'{"c": "', 0.0), token, Token(b'"}', 0.0))
+    return extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), labels, "c", space)
+
+
+def check(
+    found: Any,
+    *shares: float,
+    mass: float | None = None,
+    unresolved: float | None = None,
+    joint: float | None = None,
+    measured: list[bool] | None = None,
+) -> None:
+    """Assert the probabilities of a distribution, and its other numbers where they are given."""
+    assert found.probabilities == pytest.approx(list(shares), rel=1e-6, abs=0.0)
+    for name, value in (("label_mass", mass), ("unresolved_mass", unresolved)):
+        assert value is None or getattr(found, name) == pytest.approx(value), name
+    assert joint is None or found.joint_logprob == pytest.approx(math.log(joint))
+    assert measured is None or found.measured.tolist() == measured
 
 
 def test_distinct_first_tokens_give_their_own_probabilities() -> None:
     """With one token per label the reported probabilities are the distribution."""
     top = {"Sports": 0.6, "World": 0.25, "Business": 0.1, "Sci": 0.05}
     found = category([("Sports", 0.6, top), *sure('"}')], '{"category": "Sports"}')
-    assert probabilities(found) == pytest.approx(
-        {"World": 0.25, "Sports": 0.6, "Business": 0.1, "Sci/Tech": 0.05}
-    )
-    assert found.measured.all()
-    assert found.joint_logprob == pytest.approx(math.log(0.6))
-    assert found.label_mass == pytest.approx(1.0)
-    assert found.unresolved_mass == pytest.approx(0.0)
+    check(found, 0.25, 0.6, 0.1, 0.05, mass=1.0, unresolved=0.0, joint=0.6, measured=[True] * 4)
     assert found.space is LogprobSpace.MASKED
     assert found.labels == NEWS
 
 
-def test_s_between_sports_and_sci_tech_is_resolved_by_the_next_token() -> None:
+def test_shared_prefixes_are_resolved_by_later_tokens() -> None:
     """A shared first letter is told apart where the answer goes on."""
-    value = [
-        ("S", 0.8, {"S": 0.8, "World": 0.2}),
-        ("ports", 0.75, {"ports": 0.75, "ci": 0.25}),
-        *sure('"}'),
-    ]
+    value = [("S", 0.8, {"S": 0.8, "World": 0.2}), ("ports", 0.75, {"ports": 0.75, "ci": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Sports"}')
-    got = probabilities(found)
-    assert got["Sports"] == pytest.approx(0.6)
-    assert got["Sci/Tech"] == pytest.approx(0.2)
-    assert got["World"] == pytest.approx(0.2)
-    assert got["Business"] == pytest.approx(1e-12, rel=1e-6)
-    assert found.measured.tolist() == [True, True, False, True]
+    check(found, 0.2, 0.6, 1e-12, 0.2, measured=[True, True, False, True])
 
 
-def test_s_as_an_alternative_stays_unresolved_and_is_shared_evenly() -> None:
+def test_shared_prefix_alternatives_stay_unresolved() -> None:
     """An alternative that fits several labels is spread over them and counted as unresolved."""
     value = [("World", 0.7, {"World": 0.7, "S": 0.2, "Business": 0.1}), *sure('"}')]
     found = category(value, '{"category": "World"}')
-    got = probabilities(found)
-    assert got["Sports"] == pytest.approx(0.1)
-    assert got["Sci/Tech"] == pytest.approx(0.1)
-    assert found.unresolved_mass == pytest.approx(0.2)
-    assert found.label_mass == pytest.approx(0.8)
-    assert found.measured.tolist() == [True, False, True, False]
+    check(found, 0.7, 0.1, 0.1, 0.1, mass=0.8, unresolved=0.2, measured=[True, False, True, False])
 
 
-def test_the_closing_quote_tells_a_label_from_its_extension() -> None:
+def test_closing_quotes_tell_extensions_apart() -> None:
     """`Bills` ends with a quote; `Bills/Gas` goes on."""
     value = [*sure("Bills"), ('"}', 0.6, {'"}': 0.6, "/": 0.4})]
-    got = probabilities(category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")))
-    assert got == pytest.approx({"Bills": 0.6, "Bills/Gas": 0.4})
+    check(category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")), 0.6, 0.4)
     value = [*sure("Bills"), ("/", 0.4, {'"}': 0.6, "/": 0.4}), *sure("Gas", '"}')]
-    got = probabilities(category(value, '{"category": "Bills/Gas"}', ("Bills", "Bills/Gas")))
-    assert got == pytest.approx({"Bills": 0.6, "Bills/Gas": 0.4})
+    check(category(value, '{"category": "Bills/Gas"}', ("Bills", "Bills/Gas")), 0.6, 0.4)
 
 
-def test_a_quote_followed_by_text_is_no_end_of_a_label() -> None:
+def test_a_quote_before_text_ends_no_label() -> None:
     """`"s` cannot close a JSON string."""
     value = [*sure("Bills"), ('"}', 0.5, {'"}': 0.5, '"s': 0.3, "/": 0.2})]
     found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space="raw")
-    assert probabilities(found) == pytest.approx({"Bills": 5 / 7, "Bills/Gas": 2 / 7})
-    assert found.label_mass == pytest.approx(0.7)
+    check(found, 5 / 7, 2 / 7, mass=0.7)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +111,10 @@ def test_escapes_are_one_label_however_spelled(spelled: str) -> None:
     """Alternatives and answers are compared by what their JSON means."""
     labels = ("Food & Drinks/", "Food & Drinks\\")
     value = [(spelled + "}", 0.7, {spelled + "}": 0.7, 'Food & Drinks\\\\"': 0.3})]
-    got = probabilities(category(value, '{"category": "' + spelled + "}", labels))
-    assert got == pytest.approx({"Food & Drinks/": 0.7, "Food & Drinks\\": 0.3})
+    check(category(value, '{"category": "' + spelled + "}", labels), 0.7, 0.3)
 
 
-def test_a_surrogate_pair_cut_between_tokens_is_followed() -> None:
+def test_cut_surrogate_pairs_are_followed() -> None:
     """Half a surrogate pair fits every character that begins with it."""
     labels = ("\U0001f600", "\U0001f601", "\U0001f900")
     value = [
@@ -129,11 +123,10 @@ def test_a_surrogate_pair_cut_between_tokens_is_followed() -> None:
         ("0", 0.6, {"0": 0.6, "1": 0.4}),
         *sure('"}'),
     ]
-    got = probabilities(category(value, '{"category": "\\ud83d\\ude00"}', labels))
-    assert list(got.values()) == pytest.approx([0.54, 0.36, 0.1])
+    check(category(value, '{"category": "\\ud83d\\ude00"}', labels), 0.54, 0.36, 0.1)
 
 
-def test_tokens_that_cut_a_character_are_aligned_by_bytes() -> None:
+def test_cut_characters_are_aligned_by_bytes() -> None:
     """`é` in two tokens neither shifts the field nor hides the label."""
     cut = "é".encode()
     tokens = [
@@ -144,11 +137,10 @@ def test_tokens_that_cut_a_character_are_aligned_by_bytes() -> None:
     ]
     completion = answer('{"note": "é日本", "category": "ét"}', tokens)
     found = extract_distribution(completion, ("ét", "èt", "xy"), "category")
-    assert list(probabilities(found).values()) == pytest.approx([0.63, 0.07, 0.3])
-    assert found.joint_logprob == pytest.approx(math.log(0.63))
+    check(found, 0.63, 0.07, 0.3, joint=0.63)
 
 
-def test_a_quote_inside_the_first_token_is_stripped_from_every_alternative() -> None:
+def test_first_token_structure_is_stripped_from_alternatives() -> None:
     """`":"Wor` is read from its first byte on, and so are its alternatives."""
     tokens = [
         *sure('{"category'),
@@ -157,13 +149,10 @@ def test_a_quote_inside_the_first_token_is_stripped_from_every_alternative() -> 
     ]
     completion = answer('{"category":"World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category", space="raw")
-    assert found.label_mass == pytest.approx(0.8)
-    assert found.unresolved_mass == pytest.approx(0.1)
-    assert probabilities(found) == pytest.approx({"World": 0.65 / 0.9, "Sports": 0.25 / 0.9})
-    assert found.joint_logprob == pytest.approx(math.log(0.6))
+    check(found, 0.65 / 0.9, 0.25 / 0.9, mass=0.8, unresolved=0.1, joint=0.6)
 
 
-def test_alternatives_beside_the_opening_quote_count_without_double_counting() -> None:
+def test_alternatives_beside_the_quote_count_once() -> None:
     """`"Bus` listed beside `"` is Business; white space beside it stays out of the label mass."""
     tokens = [
         *sure('{"category":'),
@@ -173,12 +162,10 @@ def test_alternatives_beside_the_opening_quote_count_without_double_counting() -
     ]
     completion = answer('{"category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports", "Business"), "category", "raw")
-    assert list(probabilities(found).values()) == pytest.approx([0.375, 0.225, 0.15 + 0.25])
-    assert found.label_mass == pytest.approx(1.0)
-    assert found.joint_logprob == pytest.approx(math.log(0.5))
+    check(found, 0.375, 0.225, 0.15 + 0.25, mass=1.0, joint=0.5)
 
 
-def test_alternatives_beside_the_opening_quote_on_no_label_change_nothing() -> None:
+def test_illegal_alternatives_beside_the_quote_change_nothing() -> None:
     """Without a label beside it, the token of the opening quote is left alone."""
     value = [("World", 0.5, {"World": 0.5, "Sports": 0.5}), *sure('"}')]
     tokens = [*sure('{"category":'), (' "', 0.1, {' "': 0.1, ' "Xy': 0.6, " [": 0.3}), *value]
@@ -186,7 +173,7 @@ def test_alternatives_beside_the_opening_quote_on_no_label_change_nothing() -> N
     assert found.label_mass == pytest.approx(1.0)
 
 
-def test_raw_space_counts_emitted_and_alternative_labels_at_the_same_grain() -> None:
+def test_raw_space_ignores_forced_tokens() -> None:
     """Forced tokens behind the deciding one do not shrink the emitted label."""
     value = [
         ("Wor", 1e-5, {"Sure": 0.9, "The": 0.05, "Sports": 2e-5, "Business": 1e-5, "Wor": 1e-5}),
@@ -194,14 +181,12 @@ def test_raw_space_counts_emitted_and_alternative_labels_at_the_same_grain() -> 
         ('"}', 1e-3, {" War": 0.9, '"}': 1e-3}),
     ]
     found = category(value, '{"category": "World"}', ("World", "Sports", "Business"), space="raw")
-    assert list(probabilities(found).values()) == pytest.approx([0.25, 0.5, 0.25])
-    assert found.label_mass == pytest.approx(4e-5)
-    assert found.joint_logprob == pytest.approx(math.log(1e-9))
+    check(found, 0.25, 0.5, 0.25, mass=4e-5, joint=1e-9)
     assert found.confidence("World") == pytest.approx(0.25)
 
 
 def test_raw_space_survives_probabilities_that_underflow() -> None:
-    """Masses are compared in log space: 1e-400 against 1e-400 is one half."""
+    """Masses are compared as logarithms: 1e-400 against 1e-400 is one half."""
     tokens = (
         *(Token(t, 0.0) for t in (b'{"c": "', b"x")),
         Token(b"y", -920.0, ((b"!", 0.0),)),
@@ -213,19 +198,17 @@ def test_raw_space_survives_probabilities_that_underflow() -> None:
     assert found.label_mass == 0.0
 
 
-def test_unseen_labels_hold_at_most_the_least_listed_probability() -> None:
-    """Truncation: each unseen label gets the least listed probability where the rest allows it."""
+def test_unseen_labels_have_the_least_bound() -> None:
+    """Each unseen label gets the least listed probability where the rest allows it."""
     value = [("World", 0.5, {"World": 0.5, "Xy": 0.2, "Sports": 0.01}), *sure('"}')]
     found = category(value, '{"category": "World"}', space="raw")
     total = 0.5 + 0.01 + 2 * 0.01
-    expected = [0.5 / total, 0.01 / total, 0.01 / total, 0.01 / total]
-    assert found.probabilities == pytest.approx(expected)
-    assert found.unresolved_mass == pytest.approx(0.02)
-    assert found.measured.tolist() == [True, True, False, False]
+    shares = (0.5 / total, 0.01 / total, 0.01 / total, 0.01 / total)
+    check(found, *shares, unresolved=0.02, measured=[True, True, False, False])
     assert found.probability("World") == pytest.approx(0.5 / (found.label_mass + found.unresolved_mass))
 
 
-def test_an_emitted_token_outside_the_top_list_does_not_lower_the_bound() -> None:
+def test_unlisted_emitted_tokens_keep_the_bound() -> None:
     """A forced token appended to the list says nothing about the rank of unlisted ones."""
     top = {"Sure": 0.5, "The": 0.1, "Wor": 1e-6}
     found = category([("Wor", 1e-6, top), *sure("ld", '"}')], '{"category": "World"}', space="raw")
@@ -233,59 +216,47 @@ def test_an_emitted_token_outside_the_top_list_does_not_lower_the_bound() -> Non
     assert found.probability("World") < 1e-4
 
 
-def test_without_alternatives_the_rest_is_shared_by_the_other_labels() -> None:
+def test_missing_alternatives_leave_a_shared_rest() -> None:
     """The emitted token alone bounds everything else by one minus its probability."""
     found = category([("World", 0.7, {}), *sure('"}')], '{"category": "World"}')
-    assert found.probabilities == pytest.approx([0.7, 0.1, 0.1, 0.1])
-    assert found.measured.tolist() == [True, False, False, False]
+    check(found, 0.7, 0.1, 0.1, 0.1, measured=[True, False, False, False])
 
 
 def test_duplicated_alternatives_count_once() -> None:
     """Two tokens with the same bytes are one alternative, with the larger probability."""
     log = math.log
     top = ((b"A", log(0.5)), (b"B", log(0.25)), (b"B", log(0.125)), (b"C", log(0.25)))
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", log(0.5), top), Token(b'"}', 0.0))
-    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c")
-    assert found.probabilities == pytest.approx([0.5, 0.25, 0.25])
+    check(one_token(Token(b"A", log(0.5), top)), 0.5, 0.25, 0.25)
 
 
-def test_a_repetition_with_less_does_not_lower_the_bound() -> None:
+def test_repetitions_do_not_lower_the_bound() -> None:
     """The least listed probability is that of an alternative, not of one of its repetitions."""
     log = math.log
     top = ((b"A", log(0.5)), (b"B", log(0.2)), (b"B", log(0.001)))
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", log(0.5), top), Token(b'"}', 0.0))
-    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c", "raw")
+    found = one_token(Token(b"A", log(0.5), top), space="raw")
     assert found.unresolved_mass == pytest.approx(0.2)
 
 
 def test_less_evidence_than_doubt_is_not_measured() -> None:
     """A trace of a label beside the opening quote does not vouch for a bound ten times as large."""
-    tokens = [
-        *sure('{"c":'),
-        (' "', 0.99, {' "': 0.99, ' "B': 0.01}),
-        ("A", 0.8, {"A": 0.8}),
-        *sure('"}'),
-    ]
+    tokens = [*sure('{"c":'), (' "', 0.99, {' "': 0.99, ' "B': 0.01}), ("A", 0.8, {"A": 0.8}), *sure('"}')]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
-    assert found.probabilities == pytest.approx([0.792, 0.208])
-    assert found.measured.tolist() == [True, False]
+    check(found, 0.792, 0.208, measured=[True, False])
 
 
 @pytest.mark.parametrize("impossible", [-math.inf, -9999.0, -1e9])
 def test_impossible_alternatives_stay_finite(impossible: float) -> None:
     """-inf and -9999 mean zero; the logarithm reported is that of the floor."""
     top = ((b"A", math.log(0.75)), (b"B", math.log(0.25)), (b"C", impossible))
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", math.log(0.75), top), Token(b'"}', 0.0))
-    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B", "C"), "c")
+    found = one_token(Token(b"A", math.log(0.75), top))
     assert found.probabilities == pytest.approx([0.75, 0.25, 1e-12])
     assert np.isfinite(found.logprobs).all()
     assert found.probabilities.sum() == pytest.approx(1.0, rel=0, abs=1e-14)
 
 
-def test_an_emitted_token_called_very_unlikely_keeps_a_finite_joint() -> None:
+def test_unlikely_emitted_tokens_keep_a_finite_joint() -> None:
     """A token outside the top 20 is reported as -9999 by OpenAI; its joint is that, never -inf."""
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -9999.0), Token(b'"}', 0.0))
-    found = extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", "raw")
+    found = one_token(Token(b"A", -9999.0), ("A", "B"), "raw")
     assert found.joint_logprob == -9999.0
     assert np.isfinite(found.logprobs).all()
 
@@ -293,36 +264,29 @@ def test_an_emitted_token_called_very_unlikely_keeps_a_finite_joint() -> None:
 @pytest.mark.parametrize(
     "top", [{"A": 0.6, "B": 0.44}, {"A": 0.6, "B": 0.4}, {"B": 0.4}, {"A": 0.55, "B": 0.45}]
 )
-def test_probabilities_that_rounding_takes_past_1_are_evidence(top: dict[str | bytes, float]) -> None:
+def test_rounding_above_1_is_evidence(top: dict[str | bytes, float]) -> None:
     """Servers round; a spelling that is listed with two values counts once."""
     found = category([("A", 0.6, top), *sure('"}')], '{"category": "A"}', ("A", "B"))
     assert found.probability("A") > found.probability("B")
 
 
-def test_special_tokens_without_bytes_are_on_no_label() -> None:
+def test_tokens_without_bytes_lead_to_no_label() -> None:
     """An end-of-turn alternative, reported without bytes, leads nowhere."""
     value = [("World", 0.5, {"World": 0.5, b"": 0.3, "Sports": 0.2}), *sure('"}')]
     found = category(value, '{"category": "World"}', ("World", "Sports"), space="raw")
-    assert found.probabilities == pytest.approx([5 / 7, 2 / 7])
-    assert found.label_mass == pytest.approx(0.7)
+    check(found, 5 / 7, 2 / 7, mass=0.7)
 
 
-def test_an_empty_token_inside_the_value_counts_towards_the_joint() -> None:
+def test_empty_tokens_count_in_the_joint() -> None:
     """Some servers report a cut character as an empty token first; its probability is real."""
     value = [(b"", 0.5, {}), ("é", 0.5, {"é": 0.5, "è": 0.5}), *sure('"}')]
     found = category(value, '{"category": "é"}', ("é", "è"))
     assert found.joint_logprob == pytest.approx(math.log(0.25))
 
 
-def test_the_joint_takes_every_token_that_holds_content() -> None:
+def test_the_joint_sums_all_content_tokens() -> None:
     """Tokens that share content and a quote count, the quote's own token does not."""
-    tokens = [
-        *sure('{"category":'),
-        (' "', 0.5, {}),
-        ("Wor", 0.5, {}),
-        ('ld"', 0.5, {}),
-        ("}", 0.5, {}),
-    ]
+    tokens = [*sure('{"category":'), (' "', 0.5, {}), ("Wor", 0.5, {}), ('ld"', 0.5, {}), ("}", 0.5, {})]
     found = extract_distribution(answer('{"category": "World"}', tokens), NEWS, "category")
     assert found.joint_logprob == pytest.approx(math.log(0.25))
     tokens = [('{"category": "World"}', 0.5, {})]
@@ -333,15 +297,14 @@ def test_the_joint_takes_every_token_that_holds_content() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, 0.1])
 @pytest.mark.parametrize("in_top", [False, True])
-def test_numbers_that_are_no_log_probability_are_refused(bad: float, in_top: bool) -> None:
+def test_invalid_log_probabilities_raise_an_error(bad: float, in_top: bool) -> None:
     """A completion built by hand is checked too."""
     token = Token(b"A", -0.5, ((b"B", bad),)) if in_top else Token(b"A", bad)
-    tokens = (Token(b'{"c": "', 0.0), token, Token(b'"}', 0.0))
     with pytest.raises(LogprobsUnavailableError, match=r"<= 0|add up to 1\.71"):
-        extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c")
+        one_token(token, ("A", "B"))
 
 
-def test_a_code_fence_the_server_stripped_is_found_in_the_tokens() -> None:
+def test_stripped_code_fences_are_aligned() -> None:
     """llama.cpp reports the fence, the answer and the end of turn; its text holds the JSON only."""
 
     def entry(text: str, logprob: float) -> dict[str, Any]:
@@ -378,15 +341,15 @@ def test_a_code_fence_the_server_stripped_is_found_in_the_tokens() -> None:
     assert found.unresolved_mass == pytest.approx(bound)
 
 
-def test_the_last_occurrence_of_the_answer_is_read() -> None:
-    """Reasoning may rehearse the answer; the tokens of the answer itself count."""
+def test_the_last_occurrence_is_read() -> None:
+    """Reasoning may repeat the answer; the tokens of the answer itself count."""
     rehearsal = [('{"c": "', 1.0, {}), ("A", 0.1, {}), ('"} so ', 1.0, {})]
     tokens = [*rehearsal, ('{"c": "', 1.0, {}), ("A", 0.9, {}), ('"}', 1.0, {})]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
     assert found.joint_logprob == pytest.approx(math.log(0.9))
 
 
-def test_a_document_the_server_rewrote_is_found_by_its_value() -> None:
+def test_rewritten_documents_are_found_by_value() -> None:
     """Other spacing in the text than in the tokens is no obstacle while the value agrees."""
     tokens = [*sure("so [1] {oops ", '{ "c" :\n "'), ("A", 0.9, {}), *sure('" } <|end|>')]
     found = extract_distribution(answer('{"c":"A"}', tokens), ("A", "B"), "c")
@@ -409,51 +372,42 @@ def test_a_repeated_key_is_no_evidence() -> None:
         extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
 
 
-def test_the_first_element_of_an_array_is_read() -> None:
+def test_empty_brackets_read_the_first_element() -> None:
     """`[]` means the first element, also at the root."""
     tokens = [*sure('[{"x": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}, {"x": "B"}]')]
     found = extract_distribution(answer('[{"x": "A"}, {"x": "B"}]', tokens), ("A", "B"), "[].x")
     assert found.probabilities == pytest.approx([0.6, 0.4])
 
 
-def test_an_answer_in_other_case_counts_for_its_label() -> None:
+def test_other_case_counts_for_its_label() -> None:
     """Labels compare without regard to case, and the emitted spelling is one of theirs."""
     value = [("world", 0.6, {"world": 0.6, "World": 0.3, "Sports": 0.1}), *sure('"}')]
     found = category(value, '{"category": "world"}', ("World", "Sports"))
     assert found.probabilities == pytest.approx([0.9, 0.1])
 
 
-def test_an_answer_outside_the_label_set_leaves_its_mass_on_no_label() -> None:
+def test_illegal_answers_leave_mass_on_no_label() -> None:
     """`Science` begins like `Sci/Tech`; what the model then wrote shows it was not."""
-    value = [
-        ("Sci", 0.6, {"Sci": 0.6, "World": 0.4}),
-        ("ence", 0.75, {"ence": 0.75, "/": 0.25}),
-        *sure('"}'),
-    ]
+    value = [("Sci", 0.6, {"Sci": 0.6, "World": 0.4}), ("ence", 0.75, {"ence": 0.75, "/": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Science"}', ("World", "Sci/Tech"), space="raw")
-    assert found.label_mass == pytest.approx(0.55)
-    assert found.probabilities == pytest.approx([0.4 / 0.55, 0.15 / 0.55])
-    assert found.joint_logprob == pytest.approx(math.log(0.45))
+    check(found, 0.4 / 0.55, 0.15 / 0.55, mass=0.55, joint=0.45)
 
 
-def test_an_empty_answer_takes_the_joint_of_its_closing_quote() -> None:
+def test_empty_answers_use_the_closing_quote() -> None:
     """An empty string has no content: its closing quote stands in."""
     tokens = [*sure('{"c": "'), ('"}', 0.3, {'"}': 0.3, "A": 0.5, "B": 0.2})]
     found = extract_distribution(answer('{"c": ""}', tokens), ("A", "B"), "c", "raw")
-    assert found.joint_logprob == pytest.approx(math.log(0.3))
-    assert found.probabilities == pytest.approx([5 / 7, 2 / 7])
+    check(found, 5 / 7, 2 / 7, joint=0.3)
 
 
-def test_evidence_that_says_nothing_gives_a_uniform_distribution() -> None:
+def test_empty_evidence_gives_a_uniform_distribution() -> None:
     """An illegal answer the model was certain of leaves every label equally unlikely."""
     value = [("Xyz", 1.0, {"Xyz": 1.0}), *sure('"}')]
     found = category(value, '{"category": "Xyz"}')
-    assert found.probabilities == pytest.approx([0.25] * 4)
-    assert not found.measured.any()
-    assert found.label_mass == 0.0
+    check(found, *[0.25] * 4, mass=0.0, measured=[False] * 4)
 
 
-def test_order_of_the_labels_is_the_order_of_the_arrays() -> None:
+def test_arrays_follow_the_order_of_labels() -> None:
     """A label set and a list give the same arrays."""
     value = [("B", 0.6, {"B": 0.6, "A": 0.4}), *sure('"}')]
     given = category(value, '{"category": "B"}', ["B", "A"])
@@ -480,8 +434,8 @@ def test_missing_evidence_is_a_typed_error() -> None:
         ('{"category": "é"}', ['{"category": "', "\ufffd", '"}']),
     ],
 )
-def test_a_field_that_cannot_be_aligned_is_a_typed_error(text: str, tokens: list[str]) -> None:
-    """An error is better than the number of another field."""
+def test_unaligned_fields_raise_an_error(text: str, tokens: list[str]) -> None:
+    """A field that cannot be aligned with the tokens raises LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError):
         extract_distribution(answer(text, sure(*tokens)), NEWS, "category")
 
@@ -497,8 +451,8 @@ def test_a_field_that_cannot_be_aligned_is_a_typed_error(text: str, tokens: list
     ],
     ids=["no text", "no JSON", "no tokens", "an error", "no response"],
 )
-def test_wrong_arguments_are_reported_before_a_wrong_response(response: object) -> None:
-    """They are the caller's to mend, and every response would meet them."""
+def test_arguments_are_checked_before_the_response(response: object) -> None:
+    """Wrong arguments raise ConfigurationError with any response."""
     for labels, path, space, named in (
         (("A", "B"), "c", "exact", "space"),
         (("A", "a"), "c", "masked", "distinct labels"),
@@ -535,12 +489,7 @@ NESTED = ("Bills", "Bills/Gas", "Food")
             0.98 * 0.55,
         ),
         # The closing quote shares a token with content, which the joint holds already.
-        (
-            [*sure("Bil"), ('ls"}', 0.55, {'ls"}': 0.55, "ls/": 0.45})],
-            "Bills",
-            0.55,
-            0.55,
-        ),
+        ([*sure("Bil"), ('ls"}', 0.55, {'ls"}': 0.55, "ls/": 0.45})], "Bills", 0.55, 0.55),
         (
             [("Food", 0.02, {"Bills": 0.98, "Food": 0.02}), ('"', 0.5, {'"': 0.5, " ": 0.5}), *sure("}")],
             "Food",
@@ -552,16 +501,16 @@ NESTED = ("Bills", "Bills/Gas", "Food")
     ],
     ids=["apart", "two closers", "one token", "not nested", "empty token"],
 )
-def test_confidence_in_masked_space_includes_the_end_of_a_label_that_others_begin_with(
+def test_masked_confidence_includes_the_label_end(
     value: list[Spec], emitted: str, joint: float, confidence: float
 ) -> None:
-    """`joint_logprob` stays the sum over the label's own tokens."""
+    """The confidence includes the end of a label, and `joint_logprob` stays the sum over its tokens."""
     found = category(value, f'{{"category": "{emitted}"}}', NESTED)
     assert found.joint_logprob == pytest.approx(math.log(joint))
     assert found.confidence(emitted) == pytest.approx(confidence)
 
 
-def test_confidence_in_a_nested_label_agrees_with_its_distribution() -> None:
+def test_nested_confidence_agrees_with_the_distribution() -> None:
     """The two are equal if all probability is listed."""
     value = [*sure("Bills"), ('"', 0.55, {'"': 0.55, "/": 0.45}), *sure("}")]
     for space in ("masked", "raw"):
@@ -589,7 +538,7 @@ def test_the_joint_of_any_scalar_is_read() -> None:
         joint_logprob(read_completion('{"n": 1}'), "..")
 
 
-def test_labels_with_a_shared_prefix_part_at_the_slash() -> None:
+def test_shared_prefixes_part_at_the_slash() -> None:
     """`Bills/...` labels are read where they differ, not at their first token."""
     labels = ("Bills/Electricity", "Bills/Gas & Oil", "Food & Drinks/Restaurants")
     value = [
@@ -598,9 +547,7 @@ def test_labels_with_a_shared_prefix_part_at_the_slash() -> None:
         ("Gas", 0.3, {"Gas": 0.3, "Elect": 0.7}),
         *sure(" & Oil", '"}'),
     ]
-    got = probabilities(category(value, '{"category": "Bills/Gas & Oil"}', labels))
-    expected = dict(zip(labels, (0.63, 0.27, 0.1), strict=True))
-    assert got == pytest.approx(expected)
+    check(category(value, '{"category": "Bills/Gas & Oil"}', labels), 0.63, 0.27, 0.1)
 
 
 def test_an_escape_cut_between_tokens_is_followed() -> None:
@@ -612,25 +559,22 @@ def test_an_escape_cut_between_tokens_is_followed() -> None:
         ("26", 0.8, {"26": 0.8, "27": 0.2}),
         *sure("B", '"}'),
     ]
-    got = probabilities(category(value, '{"category": "A\\u0026B"}', labels))
-    assert got == pytest.approx({"A&B": 0.72, "A'B": 0.18, "A\u00e9": 0.1})
+    check(category(value, '{"category": "A\\u0026B"}', labels), 0.72, 0.18, 0.1)
 
 
 def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
-    """`1e5` is JSON."""
+    """Numbers with exponents elsewhere in the answer are JSON."""
     tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
     completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category")
-    assert found.joint_logprob == pytest.approx(math.log(0.5))
-    assert probabilities(found)["World"] == pytest.approx(0.5)
+    check(found, 0.5, 0.5, joint=0.5)
 
 
 def test_unseen_labels_share_the_unlisted_rest() -> None:
     """All unseen labels together hold at most what was not listed."""
     value = [("World", 0.6, {"World": 0.6, "Sports": 0.3}), *sure('"}')]
     found = category(value, '{"category": "World"}')
-    assert found.probabilities == pytest.approx([0.6, 0.3, 0.05, 0.05])
-    assert found.unresolved_mass == pytest.approx(0.1)
+    check(found, 0.6, 0.3, 0.05, 0.05, unresolved=0.1)
 
 
 @pytest.mark.parametrize(
@@ -641,7 +585,7 @@ def test_unseen_labels_share_the_unlisted_rest() -> None:
         (0.6, {"A": 0.6, "B": 0.5}, 1.1),
     ],
 )
-def test_probabilities_that_add_up_to_more_than_1_are_no_evidence(
+def test_probabilities_above_1_are_no_evidence(
     emitted: float, top: dict[str | bytes, float], mass: float
 ) -> None:
     """The emitted token counts once, whether it is among the alternatives or not."""
@@ -650,15 +594,33 @@ def test_probabilities_that_add_up_to_more_than_1_are_no_evidence(
 
 
 @pytest.mark.parametrize("space", ["masked", "raw"])
-def test_an_emitted_token_of_probability_zero_is_no_evidence(space: str) -> None:
+def test_impossible_emitted_tokens_are_no_evidence(space: str) -> None:
     """An emitted token cannot have been impossible."""
-    tokens = (Token(b'{"c": "', 0.0), Token(b"A", -math.inf, ((b"B", -0.1),)), Token(b'"}', 0.0))
     with pytest.raises(LogprobsUnavailableError, match="-Infinity"):
-        extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), ("A", "B"), "c", space)
+        one_token(Token(b"A", -math.inf, ((b"B", -0.1),)), ("A", "B"), space)
 
 
-def test_impossible_evidence_elsewhere_is_none_for_the_value_either() -> None:
-    """A server whose numbers cannot be is not believed anywhere."""
+def test_impossible_evidence_anywhere_is_rejected() -> None:
+    """Contradictory log-probabilities anywhere in the answer raise LogprobsUnavailableError."""
     tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
         extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
+
+
+def test_probabilities_are_divided_by_their_sum() -> None:
+    """The sum is the label mass; the most probable label is the answer."""
+    found = whole_label_distribution(["a", "b", "c"], [math.log(0.1), math.log(0.3), math.log(0.2)])
+    np.testing.assert_allclose(found.probabilities, [1 / 6, 1 / 2, 1 / 3])
+    assert (found.emitted, found.space, found.error_bound) == ("b", LogprobSpace.EXACT, 0.0)
+    assert found.label_mass == pytest.approx(0.6)
+    assert found.joint_logprob == pytest.approx(math.log(0.3))
+    assert found.unresolved_mass == 0.0
+    assert all(found.measured)
+
+
+def test_underflowing_labels_are_told_apart() -> None:
+    """The ratio of two tiny probabilities is kept."""
+    found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
+    assert found.probability("b") == pytest.approx(math.e / (1 + math.e))
+    assert found.label_mass == 0.0
+    assert whole_label_distribution(["a", "b"], [-9999.0 * 9, -1.0]).probability("a") == pytest.approx(1e-12)

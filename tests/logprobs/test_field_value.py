@@ -40,8 +40,8 @@ def test_the_value_is_read_with_escapes_undone(text: str, path: str, value: Any)
 @pytest.mark.parametrize(
     "text", ["", "World", '{"c": "Wor', "{'c': 'A'}", '{"c": "A"} and more', "[" * 100_000, '{"c": "a\nb"}']
 )
-def test_what_is_no_json_is_said_to_be_none(text: str) -> None:
-    """Cut off, unquoted, followed by prose, absurdly nested: all the model's fault."""
+def test_invalid_json_raises_not_json(text: str) -> None:
+    """Cut off, unquoted, followed by prose or too deeply nested texts raise UnparsedError."""
     with pytest.raises(UnparsedError, match="JSON") as caught:
         field_value(text, "c")
     assert caught.value.kind == "not_json"
@@ -61,7 +61,7 @@ def test_what_is_no_json_is_said_to_be_none(text: str) -> None:
     ],
 )
 def test_a_missing_field_is_named(text: str, path: str) -> None:
-    """The error says which field was wanted."""
+    """The error names the missing field."""
     with pytest.raises(UnparsedError, match="Expected the field") as caught:
         field_value(text, path)
     assert caught.value.kind == "missing"
@@ -79,7 +79,7 @@ def test_a_missing_field_is_named(text: str, path: str) -> None:
     ],
 )
 def test_a_key_twice_is_ambiguous(text: str) -> None:
-    """Neither the first value nor the last: nobody knows which is meant."""
+    """A repeated key raises UnparsedError, as its value is undefined."""
     with pytest.raises(UnparsedError, match=r"every key of an object once, got '[ce]' 2 times") as caught:
         field_value(text, "[].c" if text[0] == "[" else "c")
     assert caught.value.kind == "ambiguous"
@@ -87,7 +87,7 @@ def test_a_key_twice_is_ambiguous(text: str) -> None:
         field_values(text, "[].c")
 
 
-def test_an_answer_cut_off_by_length_says_so() -> None:
+def test_cut_off_answers_name_max_tokens() -> None:
     """The finish reason explains broken JSON."""
     with pytest.raises(UnparsedError, match="max_tokens"):
         field_value(Completion(text='{"c": "Wor', finish_reason="length"), "c")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
+from calibrant.core import LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._walk import LabelWalk
 
@@ -70,7 +70,7 @@ def brute_force(labels: Sequence[str], model: Model) -> np.ndarray:
 
 @pytest.mark.parametrize("labels", [("cat", "dog"), NESTED, ("Sci/Tech", "Sports", "World", "Business")])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_full_walk_is_the_sum_over_all_tokenisations(labels: tuple[str, ...], seed: int) -> None:
+def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -> None:
     """With tolerance 0 the distribution is brute force's, and nothing is left open."""
     model = toy_model(labels, seed)
     found = walked(labels, model).distribution()
@@ -88,7 +88,7 @@ def test_a_full_walk_is_the_sum_over_all_tokenisations(labels: tuple[str, ...], 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), top=st.integers(1, 12))
 def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int) -> None:
-    """Whatever is not looked into or not listed: the total variation stays below what is said."""
+    """The total variation stays below the bound, whatever is not visited or not listed."""
     model = toy_model(NESTED, seed)
     found = walked(NESTED, model, tolerance=tolerance, top=top).distribution()
     truth = brute_force(NESTED, model)
@@ -100,8 +100,8 @@ def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int
 
 
 @given(seed=st.integers(0, 10**6))
-def test_a_smaller_tolerance_visits_no_fewer_nodes_and_bounds_no_worse(seed: int) -> None:
-    """Going further costs nodes and buys certainty."""
+def test_smaller_tolerances_visit_more_nodes(seed: int) -> None:
+    """A smaller tolerance visits at least as many nodes and has no larger bound."""
     walks = [walked(NESTED, toy_model(NESTED, seed), tolerance=t) for t in (0.5, 0.1, 0.0)]
     nodes = [walk.nodes for walk in walks]
     bounds = [walk.distribution().error_bound or 0.0 for walk in walks]
@@ -111,7 +111,7 @@ def test_a_smaller_tolerance_visits_no_fewer_nodes_and_bounds_no_worse(seed: int
 
 
 def test_only_branches_above_the_tolerance_are_visited() -> None:
-    """The root, then what holds more than the tolerance of the label mass."""
+    """The root is visited, then nodes above the tolerance of the label mass."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=0.45)
     assert walk.pending() == [""]
     walk.visit("", [(b"c", math.log(0.30)), (b"dog", math.log(0.12)), (b"?", math.log(0.5))])
@@ -126,7 +126,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
     assert walk.nodes == 3
 
 
-def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
+def test_leaving_mass_does_not_mislead_the_walk() -> None:
     """The node that ends as a label is light beside one that only begins like a label."""
     labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
     listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
@@ -143,8 +143,8 @@ def test_a_walk_is_not_misled_by_mass_that_will_leave() -> None:
     assert walk.distribution().probability("cat") == pytest.approx(2 / 3, abs=1e-4)
 
 
-def test_an_open_node_of_several_labels_is_shared_among_them() -> None:
-    """Half a branch each, and the branch counts as unresolved."""
+def test_open_nodes_are_shared_among_labels() -> None:
+    """Each label gets half of the branch, and the branch counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
     found = walk.distribution()
@@ -155,7 +155,7 @@ def test_an_open_node_of_several_labels_is_shared_among_them() -> None:
 
 
 def test_mass_that_arrives_late_runs_on() -> None:
-    """A node visited before all of its mass came passes the rest on afterwards."""
+    """A visited node passes mass that arrives later on to the nodes behind it."""
     walk = LabelWalk(["Bus", "Box"], tolerance=0.0)
     walk.visit("", [(b"Bus", math.log(0.2)), (b"B", math.log(0.8))])
     assert walk.pending() == ["B", "Bus"]
@@ -166,7 +166,7 @@ def test_mass_that_arrives_late_runs_on() -> None:
     assert found.label_mass == pytest.approx(0.8)
 
 
-def test_a_closing_quote_may_share_its_token_with_structure() -> None:
+def test_closing_quotes_may_include_structure() -> None:
     """``"}`` ends a label, ``"s`` does not, and several such tokens add up."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit(
@@ -177,7 +177,7 @@ def test_a_closing_quote_may_share_its_token_with_structure() -> None:
     np.testing.assert_allclose(walk.distribution().probabilities, np.array([0.5, 0.25]) / 0.75)
 
 
-def test_two_tokens_with_the_same_bytes_add_up() -> None:
+def test_tokens_with_equal_bytes_add_up() -> None:
     """Vocabularies hold some bytes twice; both are ways to write the label."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.2)), (b'a"', math.log(0.3)), (b'b"', math.log(0.5))])
@@ -185,7 +185,7 @@ def test_two_tokens_with_the_same_bytes_add_up() -> None:
 
 
 def test_escaped_and_plain_spellings_are_one_label() -> None:
-    r"""``Gas \u0026 Oil`` and ``Gas & Oil``, ``\/`` and ``/``."""
+    r"""``Gas \u0026 Oil`` equals ``Gas & Oil``, and ``\/`` equals ``/``."""
     walk = LabelWalk(["Gas & Oil", "Gas/Oil"], tolerance=0.0)
     walk.visit("", [(b"Gas ", math.log(0.5)), (b'Gas\\/Oil"', math.log(0.1)), (b'Gas/Oil"', math.log(0.4))])
     assert walk.pending() == ["Gas "]
@@ -195,8 +195,8 @@ def test_escaped_and_plain_spellings_are_one_label() -> None:
     np.testing.assert_allclose(walk.distribution().probabilities, [0.5, 0.5])
 
 
-def test_a_branch_that_ends_inside_a_character_stays_open() -> None:
-    """It cannot be asked about as text: its mass is shared, and bounded."""
+def test_cut_characters_stay_open() -> None:
+    """A node inside a character cannot be queried: its mass is shared and bounded."""
     walk = LabelWalk(["é", "è", "a"], tolerance=0.0)
     walk.visit("", [("é".encode()[:1], math.log(0.6)), (b'a"', math.log(0.4))])
     assert walk.pending() == []
@@ -205,8 +205,8 @@ def test_a_branch_that_ends_inside_a_character_stays_open() -> None:
     assert found.error_bound == pytest.approx(0.6)
 
 
-def test_a_label_no_listed_token_leads_to_gets_an_upper_bound() -> None:
-    """At most the least listed probability, and it is not measured."""
+def test_unreached_labels_get_an_upper_bound() -> None:
+    """An unreached label gets at most the least listed probability and is not measured."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b'cat"', math.log(0.6)), (b"?", math.log(0.05))])
     found = walk.distribution()
@@ -217,7 +217,7 @@ def test_a_label_no_listed_token_leads_to_gets_an_upper_bound() -> None:
     assert found.error_bound == pytest.approx(0.35 / 0.95)
 
 
-def test_unlisted_tokens_are_bounded_by_the_least_listed_one() -> None:
+def test_unlisted_tokens_have_the_least_bound() -> None:
     """Four tokens could begin a label here; three of them were not listed."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.9)), (b"?", math.log(0.01))])
@@ -226,8 +226,8 @@ def test_unlisted_tokens_are_bounded_by_the_least_listed_one() -> None:
     assert found.unresolved_mass == pytest.approx(0.03)
 
 
-def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
-    """Half of what began with ``c`` became a label: so it is taken to be with ``d``."""
+def test_open_nodes_count_by_survival() -> None:
+    """Half of the mass behind ``c`` became a label, so half of that behind ``d`` is counted."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.5)
     walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
     walk.visit("c", [(b'at"', math.log(0.5)), (b"!", math.log(0.5))])
@@ -238,7 +238,7 @@ def test_open_nodes_count_for_what_was_left_of_the_others() -> None:
     assert found.error_bound == pytest.approx(0.2 / 0.5), "all of the 0.2 may turn out to be a label, or none"
 
 
-def test_where_no_label_can_follow_nothing_is_claimed() -> None:
+def test_dead_ends_claim_nothing() -> None:
     """The result has no label, no evidence and an error bound of 1."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b"?", math.log(1.0)), (b"", -9999.0)])
@@ -250,22 +250,15 @@ def test_where_no_label_can_follow_nothing_is_claimed() -> None:
     assert not found.measured.any()
 
 
-@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
-def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
-    """A share of the label mass is between 0 and 1."""
-    with pytest.raises(ConfigurationError, match="tolerance in \\[0, 1\\]"):
-        LabelWalk(["a", "b"], tolerance=tolerance)
-
-
 @pytest.mark.parametrize("logprob", [0.5, math.nan])
-def test_log_probabilities_that_are_none_are_refused(logprob: float) -> None:
-    """Positive or NaN: there is no honest reading."""
+def test_invalid_log_probabilities_raise_an_error(logprob: float) -> None:
+    """Positive or NaN log-probabilities raise LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match="log-probability <= 0"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", logprob)])
 
 
-def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
-    """A listing that contradicts itself is no evidence; rounding is no contradiction."""
+def test_probabilities_above_1_raise_an_error() -> None:
+    """A listing above 1 raises LogprobsUnavailableError, beyond rounding."""
     half = math.log(0.55)
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", half), (b"b", half)])
@@ -273,7 +266,7 @@ def test_probabilities_that_add_up_to_more_than_1_are_refused() -> None:
 
 
 @given(seed=st.integers(0, 10**6), order=st.permutations(range(len(NESTED))))
-def test_the_order_of_the_labels_does_not_matter(seed: int, order: list[int]) -> None:
+def test_the_order_of_labels_is_irrelevant(seed: int, order: list[int]) -> None:
     """A permutation of the labels permutes the result."""
     model = toy_model(NESTED, seed)
     plain = walked(NESTED, model, tolerance=0.05).distribution()
@@ -283,7 +276,7 @@ def test_the_order_of_the_labels_does_not_matter(seed: int, order: list[int]) ->
 
 
 def test_a_thousand_labels_are_walked() -> None:
-    """Labels that share their beginnings, to the end of the one that counts."""
+    """A thousand labels with common beginnings are walked to the end of the probable one."""
     labels = [f"group{i // 100}/item{i:03d}" for i in range(1000)]
     model = toy_model(labels, seed=1)
 

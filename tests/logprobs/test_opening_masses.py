@@ -34,7 +34,7 @@ def answer(*tokens: tuple[str, dict[str, float]]) -> Completion:
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 @pytest.mark.parametrize("illegal", [0.0, 0.25])
 def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> None:
-    """At the first token of the label, whatever a token is."""
+    """The masses are those of the label's first token in any tokenisation."""
     response = fake_response(
         "Food", LABELS, [0.5, 0.3, 0.2], field="result.kind", tokens=tokens, illegal_mass=illegal
     )
@@ -44,14 +44,14 @@ def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> Non
     assert found.listed == (2 if tokens != "label" else 3) + bool(illegal)
 
 
-def test_an_answer_outside_the_labels_is_illegal_itself() -> None:
-    """Without a mask its mass is illegal."""
+def test_illegal_answers_have_illegal_mass() -> None:
+    """The mass of an answer outside the labels is illegal."""
     found = opening_masses(fake_response("Cars"), LABELS, "category")
     assert (found.legal, found.illegal, found.listed) == (0.0, 1.0, 1)
 
 
-def test_the_json_before_the_label_counts_neither_way() -> None:
-    """Its token holds the quote and the label's beginning; other spacing is no other answer."""
+def test_json_before_the_label_has_no_mass() -> None:
+    """A token of the JSON before the label counts neither as legal nor as illegal."""
     shares = {'": "Fo': 0.5, '":"R': 0.1, '":': 0.1, '": "Ca': 0.2, " ": 0.05}
     found = opening_masses(
         answer(('{"kind', {'{"kind': 1.0}), ('": "Fo', shares), ('od"}', {'od"}': 1.0})), LABELS, "kind"
@@ -61,8 +61,8 @@ def test_the_json_before_the_label_counts_neither_way() -> None:
     assert found.listed == 5
 
 
-def test_special_tokens_and_closing_quotes_are_no_labels() -> None:
-    """An end of turn, an empty text, a label in another case."""
+def test_special_tokens_and_quotes_are_no_labels() -> None:
+    """An end of turn and an empty text are no labels, and case is compared."""
     listed = {"Food": 0.5, "": 0.125, '"': 0.125, "food": 0.0625, "Re": 0.125}
     found = opening_masses(
         answer(('{"kind": "', {'{"kind": "': 1.0}), ("Food", listed), ('"}', {'"}': 1.0})), LABELS, "kind"
@@ -89,14 +89,14 @@ def test_impossible_alternatives_have_no_mass() -> None:
         Completion(text="Food", tokens=(Token(b"Food", 0.0),)),
     ],
 )
-def test_where_nothing_can_be_seen_an_error_says_so(response: object) -> None:
+def test_missing_evidence_raises_an_error(response: object) -> None:
     """Answers without log-probabilities, text or JSON are errors."""
     with pytest.raises(LogprobsUnavailableError):
         opening_masses(response, LABELS, "category")
 
 
 def test_reported_tokens_are_unchecked() -> None:
-    """Unusable values are returned, too."""
+    """Unusable values are returned unchanged."""
     body = {
         "choices": [
             {
@@ -146,7 +146,7 @@ def test_googles_tokens_are_read_too(snake: bool) -> None:
 
 
 def test_tokens_agree_with_the_checked_reading() -> None:
-    """On evidence that can be used they are the same."""
+    """Checked and unchecked reading agree on usable evidence."""
     response = fake_response("Food", LABELS, [0.5, 0.3, 0.2], tokens="bytes")
     completion = Completion(text="x", tokens=(Token(b"x", -1.0),))
     assert b"".join(token.data for token in reported_tokens(response)) == b'{"category": "Food"}'

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import enum
+import json
 import math
 import os
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +43,23 @@ def openai_body() -> dict[str, Any]:
         "choices": [{"message": message, "logprobs": {"content": content}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 12, "completion_tokens": 4},
     }
+
+
+def openai(**changes: Any) -> dict[str, Any]:
+    """Return the OpenAI answer with other tokens (`content`), `logprobs`, `message` or parts of its body."""
+    body = openai_body()
+    choice = body["choices"][0]
+    if "content" in changes:
+        choice["logprobs"] = {"content": changes.pop("content")}
+    choice |= {name: changes.pop(name) for name in ("logprobs", "finish_reason") if name in changes}
+    choice["message"] |= changes.pop("message", {})
+    return body | changes
+
+
+def tokens_of(body: Any) -> list[Any]:
+    """Return the reported tokens of an OpenAI answer."""
+    found: list[Any] = body["choices"][0]["logprobs"]["content"]
+    return found
 
 
 def namespace(node: Any) -> Any:
@@ -80,7 +99,7 @@ def test_every_openai_shape_reads_alike(wrap: Any) -> None:
 
 
 def test_a_completion_is_returned_as_it_is() -> None:
-    """Reading twice costs nothing."""
+    """A clean completion is returned as the same object."""
     assert read_completion(OPENAI) is OPENAI
 
 
@@ -94,7 +113,7 @@ def test_openai_sdk_objects_are_read() -> None:
     body = openai_body() | {"id": "1", "created": 1, "object": "chat.completion"}
     body["choices"][0]["index"] = 0
     body["usage"]["total_tokens"] = 16
-    for item in body["choices"][0]["logprobs"]["content"]:
+    for item in tokens_of(body):
         item["top_logprobs"] = item["top_logprobs"] or []
     assert read_completion(ChatCompletion.model_validate(body)) == OPENAI
 
@@ -105,7 +124,7 @@ def test_litellm_objects_are_read_with_their_cost(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm")
     body = openai_body()
-    for item in body["choices"][0]["logprobs"]["content"]:
+    for item in tokens_of(body):
         item["top_logprobs"] = item["top_logprobs"] or []
     response = litellm.ModelResponse(**body)
     response._hidden_params["response_cost"] = 0.25
@@ -119,34 +138,6 @@ class FinishReason(enum.Enum):
 
     STOP = "STOP"
     SAFETY = "SAFETY"
-
-
-def google_object(**changes: Any) -> SimpleNamespace:
-    """Return something shaped like google-genai's GenerateContentResponse."""
-    parts = [
-        SimpleNamespace(text="Let me think.", thought=True),
-        SimpleNamespace(text='{"c": ', thought=None),
-        SimpleNamespace(text='"A"}', thought=None),
-    ]
-    chosen = [namespace({"token": t, "log_probability": p}) for t, p in (('{"c": "', 0.0), ("A", -0.25))]
-    chosen.append(namespace({"token": '"}', "log_probability": -1e-9}))
-    tops = [
-        namespace({"candidates": []}),
-        namespace({"candidates": [{"token": "B", "log_probability": -1.5}]}),
-    ]
-    candidate = SimpleNamespace(
-        content=SimpleNamespace(parts=parts),
-        finish_reason=FinishReason.STOP,
-        logprobs_result=SimpleNamespace(chosen_candidates=chosen, top_candidates=tops),
-    )
-    usage = {"prompt_token_count": 5, "candidates_token_count": 3, "thoughts_token_count": 7}
-    made = {
-        "candidates": [candidate],
-        "model_version": "gemini-x",
-        "usage_metadata": namespace(usage),
-        "prompt_feedback": None,
-    }
-    return SimpleNamespace(**(made | changes))
 
 
 VERTEX = {
@@ -178,6 +169,15 @@ GOOGLE = Completion(
 )
 
 
+def google_object() -> Any:
+    """Return the answer as google-genai's object: attributes in snake case, the finish reason an enum member."""
+    snake = re.sub(r'"\w+":', lambda key: re.sub("[A-Z]", r"_\g<0>", key[0]).lower(), json.dumps(VERTEX))
+    found = namespace(json.loads(snake))
+    found.candidates[0].finish_reason = FinishReason.STOP
+    found.prompt_feedback = None
+    return found
+
+
 @pytest.mark.parametrize("response", [google_object(), VERTEX, {"response": VERTEX, "status": ""}])
 def test_every_google_shape_reads_alike(response: Any) -> None:
     """SDK objects and Vertex batch dicts agree; thoughts are no part of the text."""
@@ -198,49 +198,38 @@ def test_google_finish_reasons_get_openai_names() -> None:
 
 def test_a_refusal_is_kept() -> None:
     """OpenAI reports refusals beside the content."""
-    body = openai_body()
-    body["choices"][0]["message"] = {"content": None, "refusal": "I cannot do that."}
-    found = read_completion(body)
+    found = read_completion(openai(message={"content": None, "refusal": "I cannot do that."}))
     assert found.refusal == "I cannot do that."
     assert found.text == ""
 
 
 def test_content_in_parts_is_joined() -> None:
     """Some servers send a list of parts instead of text."""
-    body = openai_body()
-    body["choices"][0]["message"]["content"] = [{"type": "text", "text": TEXT[:5]}, {"text": TEXT[5:]}]
-    assert read_completion(body) == OPENAI
+    parts = [{"type": "text", "text": TEXT[:5]}, {"text": TEXT[5:]}]
+    assert read_completion(openai(message={"content": parts})) == OPENAI
 
 
 def test_without_bytes_the_text_is_encoded() -> None:
     """Servers that report no bytes are taken at their word."""
-    body = openai_body()
-    body["choices"][0]["logprobs"] = {
-        "content": [{"token": TEXT, "logprob": -1}, {"token": "\ud83d", "logprob": 0.0}]
-    }
-    assert read_completion(body).tokens == (Token(TEXT.encode(), -1.0), Token(b"\xed\xa0\xbd", 0.0))
+    content = [{"token": TEXT, "logprob": -1}, {"token": "\ud83d", "logprob": 0.0}]
+    assert read_completion(openai(content=content)).tokens == (
+        Token(TEXT.encode(), -1.0),
+        Token(b"\xed\xa0\xbd", 0.0),
+    )
 
 
 @pytest.mark.parametrize("raw", [[300], "text", [], ["a"], 7, {}])
-def test_bytes_that_are_none_give_way_to_the_text(raw: Any) -> None:
-    """Broken bytes are passed over."""
-    body = openai_body()
-    item = {
-        "token": "x",
-        "bytes": raw,
-        "logprob": -1.0,
-        "top_logprobs": [{"token": "y", "bytes": raw, "logprob": -2.0}],
-    }
-    body["choices"][0]["logprobs"]["content"] = [item]
-    assert read_completion(body).tokens == (Token(b"x", -1.0, ((b"y", -2.0),)),)
+def test_invalid_bytes_fall_back_to_text(raw: Any) -> None:
+    """Invalid bytes are replaced by the text's UTF-8."""
+    top = [{"token": "y", "bytes": raw, "logprob": -2.0}]
+    item = {"token": "x", "bytes": raw, "logprob": -1.0, "top_logprobs": top}
+    assert read_completion(openai(content=[item])).tokens == (Token(b"x", -1.0, ((b"y", -2.0),)),)
 
 
 @pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": 7}, 7])
 def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
     """The text is still an answer."""
-    body = openai_body()
-    body["choices"][0]["logprobs"] = logprobs
-    found = read_completion(body)
+    found = read_completion(openai(logprobs=logprobs))
     assert found.tokens is None
     assert found.text == TEXT
 
@@ -249,9 +238,9 @@ def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
 @pytest.mark.parametrize("where", ["token", 0, 1])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | int, wrap: Any) -> None:
-    """Null, NaN, positive or no number at all: never repaired, never a wrong number."""
+    """A null, NaN, positive or non-numeric log-probability drops all tokens."""
     body = openai_body()
-    item = body["choices"][0]["logprobs"]["content"][1]
+    item = tokens_of(body)[1]
     (item if isinstance(where, str) else item["top_logprobs"][where])["logprob"] = bad
     found = read_completion(wrap(body))
     assert found.tokens is None
@@ -261,11 +250,9 @@ def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | 
 @pytest.mark.parametrize("items", [[None], ["x"], [{"logprob": -1.0}], [{"token": "x"}]])
 def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
     """A token without text, bytes or number is no evidence."""
+    assert read_completion(openai(content=items)).tokens is None
     body = openai_body()
-    body["choices"][0]["logprobs"]["content"] = items
-    assert read_completion(body).tokens is None
-    body = openai_body()
-    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = items
+    tokens_of(body)[0]["top_logprobs"] = items
     assert read_completion(body).tokens is None
 
 
@@ -273,18 +260,18 @@ def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
     ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (-(10**400), -9999.0)]
 )
 def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None:
-    """-inf and -9999 both say impossible."""
+    """Both -inf and -9999 become -9999."""
     body = openai_body()
-    body["choices"][0]["logprobs"]["content"][1]["top_logprobs"][1]["logprob"] = given
+    tokens_of(body)[1]["top_logprobs"][1]["logprob"] = given
     tokens = read_completion(body).tokens
     assert tokens is not None
     assert tokens[1].top[1] == (b"e", read)
 
 
-def test_a_log_probability_above_zero_by_rounding_is_zero() -> None:
-    """The other alternatives are as improbable as they have to be."""
+def test_rounding_above_zero_becomes_zero() -> None:
+    """A log-probability of an alternative just above 0 becomes 0."""
     body = openai_body()
-    body["choices"][0]["logprobs"]["content"][2]["top_logprobs"][0]["logprob"] = 1e-7
+    tokens_of(body)[2]["top_logprobs"][0]["logprob"] = 1e-7
     tokens = read_completion(body).tokens
     assert tokens is not None
     assert tokens[2].top == ((CUT[1:], 0.0),)
@@ -292,36 +279,33 @@ def test_a_log_probability_above_zero_by_rounding_is_zero() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
-def test_an_emitted_token_reported_as_impossible_drops_the_evidence(place: int, wrap: Any) -> None:
-    """It was written, wherever it stands; -9999 only says that it was no likely one."""
+def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
+    """A log-probability of -inf drops the evidence wherever it stands; -9999 does not."""
     body = openai_body()
-    body["choices"][0]["logprobs"]["content"][place]["logprob"] = -math.inf
+    tokens_of(body)[place]["logprob"] = -math.inf
     found = read_completion(wrap(body))
     assert found.tokens is None
     assert "-Infinity" in found.evidence_problem
     assert found.text == TEXT
-    body["choices"][0]["logprobs"]["content"][place]["logprob"] = -9999.0
+    tokens_of(body)[place]["logprob"] = -9999.0
     assert read_completion(wrap(body)).tokens is not None
 
 
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
-    """Wherever they stand in the answer."""
+    """Probabilities that add up to more than 1 at any token drop the evidence."""
     body = openai_body()
-    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [
-        entry(text, text.encode(), -0.01) for text in ("a", "b", "c", "d")
-    ]
+    tokens_of(body)[0]["top_logprobs"] = [entry(text, text.encode(), -0.01) for text in ("a", "b", "c", "d")]
     found = read_completion(wrap(body))
     assert found.tokens is None
     assert "add up to 4.96" in found.evidence_problem  # the emitted token is not among them
 
 
 def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
-    """It is dropped as OpenAI's is."""
-    impossible = copy.deepcopy(VERTEX)
+    """Contradictory evidence of Google is dropped as OpenAI's is."""
+    impossible, beyond = copy.deepcopy(VERTEX), copy.deepcopy(VERTEX)
     impossible["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"] = -math.inf
     assert "-Infinity" in read_completion(impossible).evidence_problem
-    beyond = copy.deepcopy(VERTEX)
     beyond["candidates"][0]["logprobsResult"]["topCandidates"][1]["candidates"][0]["logProbability"] = -0.1
     found = read_completion(beyond)
     assert found.tokens is None
@@ -331,14 +315,15 @@ def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
 UNWRITABLE = "\x1b[2Jmodel\x1b]0;title\x07\ud800\x00\nname"
 
 
-def test_what_a_server_says_is_cleaned() -> None:
+def test_server_texts_are_cleaned() -> None:
     """Names and refusals are one line without escapes, counts are numbers that can be added."""
-    body = openai_body()
-    body["model"] = UNWRITABLE
-    body["choices"][0]["message"]["refusal"] = UNWRITABLE
-    body["choices"][0]["finish_reason"] = "stop\x1b[31m"
-    body["usage"] = {"prompt_tokens": 10**400, "completion_tokens": -3}
-    body["_hidden_params"] = {"response_cost": 10**400}
+    body = openai(
+        model=UNWRITABLE,
+        message={"refusal": UNWRITABLE},
+        finish_reason="stop\x1b[31m",
+        usage={"prompt_tokens": 10**400, "completion_tokens": -3},
+        _hidden_params={"response_cost": 10**400},
+    )
     found = read_completion(body)
     assert found.model == "model\ufffd name"
     assert found.refusal == "model\ufffd name"
@@ -347,31 +332,24 @@ def test_what_a_server_says_is_cleaned() -> None:
 
 
 def test_long_names_and_refusals_are_cut() -> None:
-    """A model's name is no place for a megabyte."""
-    body = openai_body()
-    body["model"] = "m" * 1_000_000
-    body["choices"][0]["message"]["refusal"] = "r" * 1_000_000
-    found = read_completion(body)
+    """Names are cut at 200 characters, refusals at 1,000."""
+    found = read_completion(openai(model="m" * 1_000_000, message={"refusal": "r" * 1_000_000}))
     assert found.model == "m" * 200 + "..."
     assert found.refusal == "r" * 1_000 + "..."
 
 
-def test_the_text_keeps_its_layout_and_loses_nothing() -> None:
+def test_the_text_keeps_its_layout() -> None:
     """An illegal answer does not become a legal one by cleaning."""
-    body = openai_body()
-    body["choices"][0]["message"]["content"] = '{\n\t"category": "\x1b[31m\ud800é"}\r\n'
+    body = openai(message={"content": '{\n\t"category": "\x1b[31m\ud800é"}\r\n'})
     assert read_completion(body).text == '{\n\t"category": "\ufffd[31m\ufffdé"}\r\n'
     assert read_completion("\x00\ud800").text == "\ufffd\ufffd"
 
 
-def test_a_completion_that_a_client_made_is_cleaned() -> None:
+def test_completions_of_clients_are_cleaned() -> None:
     """A client's own completion is cleaned like a response."""
     made = Completion(text="\ud800", model=UNWRITABLE, refusal=UNWRITABLE, usage=Usage(prompt_tokens=10**400))
     assert read_completion(made) == Completion(
-        text="\ufffd",
-        model="model\ufffd name",
-        refusal="model\ufffd name",
-        usage=Usage(prompt_tokens=2**53),
+        text="\ufffd", model="model\ufffd name", refusal="model\ufffd name", usage=Usage(prompt_tokens=2**53)
     )
 
 
@@ -379,7 +357,7 @@ def test_a_completion_that_a_client_made_is_cleaned() -> None:
     "response", [{"error": "\x1b[2J" + "x" * 10**6}, {"response": None, "error": "\x1b[2J" + "x" * 10**6}]
 )
 def test_a_long_error_is_cut(response: Any) -> None:
-    """Messages stay readable."""
+    """Error messages are cut and cleaned."""
     with pytest.raises(DataError) as caught:
         read_completion(response)
     assert len(str(caught.value)) < 1_200
@@ -413,25 +391,22 @@ def test_vertex_evidence_with_holes_is_dropped() -> None:
         (SimpleNamespace(choices=None), "SimpleNamespace"),
     ],
 )
-def test_an_answer_of_unknown_shape_is_a_data_error(response: Any, match: str) -> None:
-    """The server's fault is said plainly."""
+def test_unknown_answer_shapes_raise_data_errors(response: Any, match: str) -> None:
+    """The error names the unknown shape or the server's own error."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
 
 
 def test_the_reason_for_unusable_evidence_is_kept() -> None:
-    """Empty where there is evidence, or none was reported."""
+    """The problem is empty where there is evidence, or none was reported."""
     body = openai_body()
     assert read_completion(body).evidence_problem == ""
-    body["choices"][0]["logprobs"]["content"][0]["logprob"] = None
+    tokens_of(body)[0]["logprob"] = None
     assert "missing" in read_completion(body).evidence_problem
-    body["choices"][0]["logprobs"] = None
-    assert read_completion(body).evidence_problem == ""
+    assert read_completion(openai(logprobs=None)).evidence_problem == ""
 
 
-def test_usage_that_is_no_number_counts_as_zero() -> None:
+def test_invalid_usage_counts_as_zero() -> None:
     """Servers may leave usage out or break it."""
-    body = openai_body()
-    body["usage"] = {"prompt_tokens": None, "completion_tokens": "4"}
-    body["_hidden_params"] = {"response_cost": True}
-    assert read_completion(body).usage == Usage()
+    usage = {"prompt_tokens": None, "completion_tokens": "4"}
+    assert read_completion(openai(usage=usage, _hidden_params={"response_cost": True})).usage == Usage()

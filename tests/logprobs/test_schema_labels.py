@@ -75,8 +75,8 @@ def test_labels_are_found_through_references_and_arrays(
         ({"enum": ["A"], "anyOf": [{"type": "string"}]}, ("A",)),
     ],
 )
-def test_every_way_to_write_an_enum_is_read(field: dict[str, Any], labels: tuple[str, ...]) -> None:
-    """Combinations intersect, choices add up, null is passed over."""
+def test_every_form_of_enum_is_read(field: dict[str, Any], labels: tuple[str, ...]) -> None:
+    """Combinations intersect, choices add up, and null is skipped."""
     schema = {"type": "object", "properties": {"c": field}, "$defs": {"a/b": {"enum": ["A", "B"]}}}
     before = copy.deepcopy(schema)
     assert sorted(labels_from_schema(schema, "c")) == sorted(labels)
@@ -108,22 +108,19 @@ def test_properties_of_combined_objects_are_merged() -> None:
         (Answer, "a..b", "field path"),
     ],
 )
-def test_a_schema_without_labels_is_a_configuration_error(schema: Any, path: str, match: str) -> None:
+def test_schemas_without_labels_raise_an_error(schema: Any, path: str, match: str) -> None:
     """The message says what is missing."""
     with pytest.raises(ConfigurationError, match=match):
         labels_from_schema(schema, path)
 
 
-def test_a_strict_response_format_is_built_from_a_class() -> None:
+def test_classes_become_strict_response_formats() -> None:
     """Objects are closed, everything is required, references stand alone."""
     made = as_response_format(Answer)
-    assert made["type"] == "json_schema"
-    assert made["json_schema"]["name"] == "Answer"
-    assert made["json_schema"]["strict"] is True
-    schema = made["json_schema"]["schema"]
+    schema = made["json_schema"].pop("schema")
+    assert made == {"type": "json_schema", "json_schema": {"name": "Answer", "strict": True}}
     item = schema["$defs"]["Item"]
-    assert schema["additionalProperties"] is False
-    assert item["additionalProperties"] is False
+    assert schema["additionalProperties"] is item["additionalProperties"] is False
     assert schema["required"] == ["results", "tone", "maybe", "single"]
     assert item["required"] == ["category", "score"]
     category = item["properties"]["category"]
@@ -134,30 +131,22 @@ def test_a_strict_response_format_is_built_from_a_class() -> None:
 
 def test_a_plain_schema_is_copied_not_changed() -> None:
     """Fields named like keywords, and values that look like schemas, are left alone."""
-    schema = {
-        "type": "object",
-        "properties": {
-            "properties": {"type": "string", "enum": ["A", "B"]},
-            "open": {
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-                "default": {"type": "object"},
-            },
-        },
-    }
+    text = {"type": "string"}
+    opened = {"type": "object", "additionalProperties": text, "default": {"type": "object"}}
+    properties = {"properties": {**text, "enum": ["A", "B"]}, "open": opened}
+    schema = {"type": "object", "properties": properties}
     before = copy.deepcopy(schema)
     made = as_response_format(schema)["json_schema"]
     assert made["name"] == "answer"
     found = made["schema"]
     assert list(found["properties"]) == ["properties", "open"]
     assert found["properties"]["properties"] == {"type": "string", "enum": ["A", "B"]}
-    assert found["properties"]["open"]["additionalProperties"] == {"type": "string"}
-    assert found["properties"]["open"]["default"] == {"type": "object"}
+    assert found["properties"]["open"] == {**opened, "required": []}
     found["properties"]["open"]["default"]["x"] = 1
     assert schema == before
 
 
-def test_a_described_reference_to_itself_stays_a_reference() -> None:
+def test_recursive_references_stay_references() -> None:
     """Replacing a recursive reference by its target would never end."""
     schema = {"properties": {"c": {"enum": ["A", "B"]}, "below": {"$ref": "#", "description": "again"}}}
     below = as_response_format(schema)["json_schema"]["schema"]["properties"]["below"]
@@ -176,27 +165,18 @@ def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "path", ["category", "result.category", "results[].category", "a[1].b[].c", "[].x", "m[][]"]
 )
-def test_the_schema_of_a_label_set_allows_exactly_its_labels(path: str) -> None:
+def test_schemas_allow_exactly_the_labels(path: str) -> None:
     """Labels survive a round trip in order."""
     labels = LabelSet(["Sci/Tech", 'a "b"', "é"])
     assert labels_from_schema(enum_schema(labels, path), path) == labels.labels
 
 
-def test_the_schema_of_one_field_is_the_smallest_there_is() -> None:
-    """One object, one required field, nothing else."""
-    assert enum_schema(["A", "B"], "c") == {
-        "type": "json_schema",
-        "json_schema": {
-            "name": "answer",
-            "strict": True,
-            "schema": {
-                "type": "object",
-                "properties": {"c": {"type": "string", "enum": ["A", "B"]}},
-                "required": ["c"],
-                "additionalProperties": False,
-            },
-        },
-    }
+def test_one_field_has_a_minimal_schema() -> None:
+    """The schema is one object with one required field."""
+    properties = {"c": {"type": "string", "enum": ["A", "B"]}}
+    schema = {"type": "object", "properties": properties, "required": ["c"], "additionalProperties": False}
+    answer = {"name": "answer", "strict": True, "schema": schema}
+    assert enum_schema(["A", "B"], "c") == {"type": "json_schema", "json_schema": answer}
     with pytest.raises(ConfigurationError):
         enum_schema(["A"], "c")
 
@@ -235,7 +215,7 @@ def shape(node: Any) -> Any:
     ],
 )
 def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], wanted: Any) -> None:
-    """One object, every field required, in the order of the fields as far as it goes."""
+    """Fields share one object, and every field is required."""
     labels = fields(*paths)
     assert shape(schema_of(labels)) == wanted
     for one in labels.fields:
@@ -245,8 +225,8 @@ def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], want
 @pytest.mark.parametrize(
     "paths", [("a", "a.b"), ("a.b", "a"), ("a[]", "a.b"), ("x[].a", "x.b"), ("a[0]", "a[1]"), ("x.a", "x")]
 )
-def test_fields_whose_paths_contradict_each_other_are_refused(paths: tuple[str, ...]) -> None:
-    """A label cannot be an object as well; the message names a path."""
+def test_contradicting_field_paths_raise_an_error(paths: tuple[str, ...]) -> None:
+    """A path that is a label and an object raises ConfigurationError with the path."""
     with pytest.raises(ConfigurationError, match=f"{paths[1]!r}".replace("[", r"\[").replace("]", r"\]")):
         enum_schema(fields(*paths), "label")
 
@@ -262,6 +242,6 @@ def test_fields_whose_paths_contradict_each_other_are_refused(paths: tuple[str, 
         ("[]", ("array", ["A", "B"])),
     ],
 )
-def test_any_number_of_labels_is_an_array_of_enums(path: str, wanted: Any) -> None:
-    """Neither unique items nor a number of them: strict modes differ in what they take."""
+def test_label_sets_are_arrays_of_enums(path: str, wanted: Any) -> None:
+    """The schema has neither unique items nor a number of them, as strict modes differ."""
     assert shape(schema_of(MultiLabels(["A", "B"]), path)) == wanted

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from calibrant.core import Completion, LabelDistribution, LogprobsUnavailableError, Token
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs import extract_set
-from calibrant.logprobs._sets import ArrayPlace, set_of_places
+from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 LABELS = ("Bills", "Gas", "Food")
 Given = tuple[str, ...]
@@ -64,11 +65,7 @@ def with_labels(labels: Given) -> list[str]:
     """A token reaches from one label's end into the next."""
     if not labels:
         return ['{"topics": []}']
-    return [
-        f'{{"topics": ["{labels[0]}',
-        *(f'", "{label}' for label in labels[1:]),
-        '"]}',
-    ]
+    return [f'{{"topics": ["{labels[0]}', *(f'", "{label}' for label in labels[1:]), '"]}']
 
 
 def characters(labels: Given) -> list[str]:
@@ -110,7 +107,7 @@ STYLES = [(style, "topics") for style in ARRAYS] + [(style, "results[].topic") f
 
 
 def written(model: Model, labels: Given, style: Any, *, top: int | None = None) -> Completion:
-    """Return what the model's answer looks like, with all alternatives or the most probable ones."""
+    """Return the model's answer with all alternatives or the most probable ones."""
     rivals = [([piece for piece in style(other) if piece], p) for other, p in answers(model)]
     tokens: list[Token] = []
     own = [piece for piece in style(labels) if piece]
@@ -153,7 +150,7 @@ ORDERS = [order for n in range(len(LABELS) + 1) for order in itertools.permutati
 @pytest.mark.parametrize(("style", "field"), STYLES)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), labels=st.sampled_from(ORDERS))
-def test_every_spelling_gives_the_probabilities_of_the_model(
+def test_every_spelling_gives_the_model_probabilities(
     style: Any, field: str, seed: int, labels: Given
 ) -> None:
     """Any tokenisation of the array gives the labels their defined probability."""
@@ -166,15 +163,9 @@ def test_every_spelling_gives_the_probabilities_of_the_model(
 
 
 @settings(max_examples=25)
-@given(
-    seed=st.integers(0, 10_000),
-    labels=st.sets(st.sampled_from(LABELS)),
-    how=st.sampled_from(STYLES),
-)
-def test_the_confidence_of_the_orders_of_a_set_is_its_probability_on_average(
-    seed: int, labels: set[str], how: Any
-) -> None:
-    """Weighted by how a model that stays inside the set would write it, the mean is exact, by enumeration."""
+@given(seed=st.integers(0, 10_000), labels=st.sets(st.sampled_from(LABELS)), how=st.sampled_from(STYLES))
+def test_mean_confidence_is_the_set_probability(seed: int, labels: set[str], how: Any) -> None:
+    """The mean confidence over the orders of a set, weighted by their probability, is exact."""
     style, field = how
     model = any_model(seed)
     true = sum(p for answer, p in answers(model) if set(answer) == labels)
@@ -208,17 +199,17 @@ def in_order(inside: dict[str, float]) -> Model:
     shares=st.tuples(*[st.floats(0.02, 0.98)] * 3),
     labels=st.sampled_from([(), ("Bills",), ("Gas",), ("Food",)]),
 )
-def test_where_one_order_is_possible_the_confidence_is_the_probability_of_the_set(
+def test_one_possible_order_gives_exact_confidence(
     style: Any, shares: tuple[float, float, float], labels: Given
 ) -> None:
-    """Sets of at most one label have one order: what is estimated is exact."""
+    """Sets of at most one label have one order, so their confidence is exact."""
     model = in_order(dict(zip(LABELS, shares, strict=True)))
     true = dict(answers(model))[labels]
     found = extract_set(written(model, labels, style), LABELS, "topics")
     assert found.confidence == pytest.approx(true, rel=1e-6)
 
 
-def test_labels_that_may_come_in_any_order_are_sure_at_once() -> None:
+def test_order_does_not_lower_certain_labels() -> None:
     """The order of two certain labels does not lower their probability."""
 
     def model(before: Given) -> dict[str, float]:
@@ -239,17 +230,27 @@ def spelled(*tokens: tuple[str, float, dict[str, float]]) -> Completion:
     return Completion(text="".join(text for text, _, _ in tokens), tokens=made)
 
 
-def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() -> None:
-    """The bound of the unlisted end counts against the label, and is no measurement."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {'{"topics": [': 1.0}),
+OPENING = ('{"topics": ["', 1.0, {})
+ARRAY = ('{"topics": [', 1.0, {})
+FOOD = ("Food", 1.0, {"Food": 1.0})
+CLOSING = ('"]}', 1.0, {})
+
+
+def read(*tokens: tuple[str, float, dict[str, float]], space: str = "masked") -> Any:
+    """Return the evidence of an answer over two labels."""
+    return extract_set(spelled(*tokens), ("Bills", "Food"), "topics", space)
+
+
+def test_unlisted_ends_get_the_least_probability() -> None:
+    """The bound of an unlisted end counts against the label and is not measured."""
+    found = read(
+        ARRAY,
         ('"', 0.7, {'"': 0.7, ' "': 0.2}),
-        ("Food", 1.0, {"Food": 1.0}),
+        FOOD,
         ('"', 1.0, {'"': 1.0}),
         ("]", 0.8, {"]": 0.8, ",": 0.2}),
-        ("}", 1.0, {"}": 1.0}),
+        ("}", 1.0, {}),
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     # "[]" may hold 0.1, which was not reported, beside 0.9 for the two quotes.
     assert found.probabilities[1] == pytest.approx(0.9)
     assert found.unresolved[1] == pytest.approx(0.1)
@@ -257,13 +258,9 @@ def test_an_end_that_is_not_listed_holds_at_most_the_least_listed_probability() 
     assert found.confidence == pytest.approx(0.9 * 0.8)
 
 
-def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_measurement() -> None:
+def test_unread_continuations_are_shared_and_unmeasured() -> None:
     """The labels behind the last one were never read."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
-        ("]", 0.6, {"]": 0.6, '"': 0.4}),
-        ("}", 1.0, {}),
-    )
+    answer = spelled(ARRAY, ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
     found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
     assert found.probabilities.tolist() == pytest.approx([0.1] * 4)
     assert not found.measured.any()
@@ -271,86 +268,62 @@ def test_what_goes_on_behind_the_last_label_is_shared_among_the_others_and_no_me
     assert found.confidence == pytest.approx(0.6)
 
 
-def test_a_bound_behind_an_unsure_token_is_no_more_than_what_got_there() -> None:
-    """The closing quote was written with 0.5; what was not listed behind it can hold no more than its share of that."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"', 0.5, {'"': 0.5, '"]': 0.3}),
-        ("]", 0.6, {"]": 0.6, "!": 0.2}),
-        ("}", 1.0, {}),
+def test_bounds_are_limited_by_path_mass() -> None:
+    """What is unlisted behind a quote of 0.5 has at most its share of that."""
+    found = read(
+        OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     # The end: 0.3 and 0.5 * 0.6; another label: at most 0.5 * 0.2.
     assert found.confidence == pytest.approx(0.6 / 0.7)
     assert found.probabilities[0] == pytest.approx(0.1 / 0.7)
 
 
-def test_alternatives_to_a_closing_quote_may_decide_as_well() -> None:
-    """A model that writes the quote alone might have written it with the comma."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"', 0.6, {'"': 0.6, '",': 0.4}),
-        ("]}", 1.0, {"]}": 1.0}),
-    )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
+def test_alternatives_to_closing_quotes_may_decide() -> None:
+    """An alternative that joins the quote and a comma counts as going on."""
+    found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
     assert found.confidence == pytest.approx(0.6)
     assert found.probabilities[0] == pytest.approx(0.4)
     assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_label_that_might_have_been_repeated_does_not_stay_inside_the_answer() -> None:
-    """Only labels that were not given before do, and the one that was really given."""
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('", "', 1.0, {}),
-        ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}),
-        ('"]}', 1.0, {}),
-    )
-    assert extract_set(answer, ("Bills", "Food"), "topics").confidence == pytest.approx(0.7)
+def test_repeated_labels_leave_the_answer() -> None:
+    """Only new labels, and the label really given, keep the answer possible."""
+    found = read(OPENING, FOOD, ('", "', 1.0, {}), ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}), CLOSING)
+    assert found.confidence == pytest.approx(0.7)
 
 
-def test_the_label_mass_is_the_least_of_all_steps() -> None:
-    """Mass on texts that are no labels lowers it, whatever the mass of the end."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
+def test_label_mass_is_the_least_step() -> None:
+    """Mass on other texts lowers the label mass, whatever the mass of the end."""
+    found = read(
+        ARRAY,
         ('"', 0.5, {'"': 0.5, "]": 0.5}),
         ("Food", 0.6, {"Food": 0.6, "Taxi": 0.4}),
-        ('"]}', 1.0, {}),
+        CLOSING,
+        space="raw",
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
     assert found.label_mass == pytest.approx(0.6, abs=1e-6)
     assert found.distribution(1, ("no", "yes")).label_mass == found.label_mass
 
 
-def test_a_label_against_an_end_that_may_be_more_probable_is_not_measured() -> None:
-    """The unreported end may outweigh the reported label."""
-    answer = spelled(
-        ('{"topics": [', 1.0, {}),
-        ('"', 0.1, {'"': 0.1, "x": 0.3}),
-        ("Food", 1.0, {"Food": 1.0}),
-        ('"]}', 1.0, {}),
-    )
-    found = extract_set(answer, ("Bills", "Food"), "topics", "raw")
+def test_labels_below_an_assumed_end_are_unmeasured() -> None:
+    """A label is unmeasured if the unreported end may outweigh it."""
+    found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
     assert found.probabilities[1] == pytest.approx(0.25)
     assert found.unresolved[1] == pytest.approx(0.75)
     assert not found.measured[1]
 
 
-def test_a_label_that_is_given_again_counts_once() -> None:
-    """It leaves the answer what it is; the others had their turn there as well."""
+def test_a_repeated_label_counts_once() -> None:
+    """A repeated label leaves the set as it is."""
     step = {"Food": 0.5, "Bills": 0.5}
-    answer = spelled(
-        ('{"topics": ["', 1.0, {}),
+    found = read(
+        OPENING,
         ("Food", 0.5, step),
         ('", "', 0.9, {'", "': 0.9, '"]': 0.1}),
         ("Food", 0.5, step),
         ('"]', 1.0, {}),
         ("}", 1.0, {}),
     )
-    found = extract_set(answer, ("Bills", "Food"), "topics")
     assert found.held.tolist() == [False, True]
     assert found.probabilities.tolist() == pytest.approx([1.0 - 0.5 * 0.55, 0.5])
     assert found.confidence == pytest.approx(0.5 * 0.45)
@@ -367,7 +340,7 @@ def test_a_label_that_is_given_again_counts_once() -> None:
         ('{"a": [{"b": {"c": "Food"}}]}', "a[].b.c"),
     ],
 )
-def test_the_last_brackets_of_a_path_stand_for_all_elements(text: str, field: str) -> None:
+def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
     """The array may be the root, deep inside, or hold objects or arrays."""
     answer = Completion(text=text, tokens=tuple(Token(c.encode(), 0.0, ((c.encode(), 0.0),)) for c in text))
     found = extract_set(answer, ("Bills", "Food"), field)
@@ -375,8 +348,8 @@ def test_the_last_brackets_of_a_path_stand_for_all_elements(text: str, field: st
     assert found.probabilities.tolist() == pytest.approx([0.0, 1.0], abs=1e-9)
 
 
-def test_the_distribution_of_a_label_is_over_no_and_yes() -> None:
-    """It says how sure it is that the label belongs to the answer."""
+def test_a_label_has_a_binary_distribution() -> None:
+    """The distribution is over "not in the answer" and "in the answer"."""
     model = any_model(3)
     found = extract_set(written(model, ("Food",), joined), LABELS, "topics", LogprobSpace.RAW)
     one = found.distribution(2, ("no", "yes"))
@@ -396,15 +369,15 @@ def test_the_distribution_of_a_label_is_over_no_and_yes() -> None:
         ('{"topics": ["Food"', "topics", "cannot be found"),
     ],
 )
-def test_what_is_no_array_of_labels_has_no_evidence(text: str, field: str, message: str) -> None:
-    """The reason says what came."""
+def test_other_fields_are_no_evidence(text: str, field: str, message: str) -> None:
+    """The error names what came instead of an array of labels."""
     answer = spelled((text, 1.0, {text: 1.0}))
     with pytest.raises(LogprobsUnavailableError, match=message):
         extract_set(answer, ("Bills", "Food"), field)
 
 
-def test_impossible_tokens_leave_it_open_whether_an_array_goes_on() -> None:
-    """A server that calls its own token impossible says nothing."""
+def test_impossible_tokens_decide_nothing() -> None:
+    """Impossible tokens on both sides give even odds, unmeasured."""
     tokens: Sequence[Token] = (
         Token(b'{"topics": [', 0.0),
         Token(b"]", -9999.0, ((b"]", -9999.0), (b'"', -9999.0))),
@@ -433,8 +406,8 @@ def scored(given: Given, ends: float, shares: Sequence[float], *, error: float =
 
 
 @pytest.mark.parametrize("error", [0.05, 0.15])
-def test_scored_places_are_known_up_to_a_bound(error: float) -> None:
-    """Wherever the error of the labels is; the worst case comes near it."""
+def test_scored_places_stay_within_the_bound(error: float) -> None:
+    """Errors of the labels stay within the bound, and the worst case comes near it."""
     places = (((), 0.1, (0.7, 0.2, 0.1)), (("Bills",), 0.6, (0.3, 0.4, 0.3)))
     true = set_of_places(LABELS, [scored(*place) for place in places])
     assert true.held.tolist() == [True, False, False]
@@ -455,8 +428,8 @@ def test_scored_places_are_known_up_to_a_bound(error: float) -> None:
     assert apart.min() > 0.6
 
 
-def test_the_mass_of_scored_places_is_that_of_labels_and_the_end() -> None:
-    """The least of all places."""
+def test_scored_places_report_the_least_mass() -> None:
+    """The label mass is the least mass of all places."""
     found = set_of_places(
         LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]
     )
@@ -465,8 +438,8 @@ def test_the_mass_of_scored_places_is_that_of_labels_and_the_end() -> None:
     assert found.distribution(0, ("no", "yes")).emitted == "yes"
 
 
-def test_what_scored_places_share_is_no_measurement() -> None:
-    """A label once more whose share is not its own is assumed where it counts for the end."""
+def test_repeated_shares_are_unmeasured() -> None:
+    """The unmeasured share of a repeated label is assumed to belong to the end."""
     second = scored(("Bills",), 0.1, (0.8, 0.15, 0.05))
     loose = LabelDistribution(**{**vars(second.labels), "measured": np.array([False, True, True])})
     places = [
@@ -478,3 +451,13 @@ def test_what_scored_places_share_is_no_measurement() -> None:
     assert places[1].next_label is None
     assert places[1].moves.tolist() == pytest.approx([0.0, 0.9 * 0.15, 0.9 * 0.05])
     assert set_of_places(LABELS, places).measured.all()
+
+
+@pytest.mark.parametrize(("given", "more", "ends"), [((), 0.4 + 0.06, 0.2), (("Bills",), 0.3, 0.2 + 0.06)])
+def test_next_tokens_decide_whether_an_array_goes_on(given: Given, more: float, ends: float) -> None:
+    """White space counts as an element at the first place, as the end at later ones."""
+    vocabulary = Vocabulary([b'"', b', "', b"]", b"\n", b"x"])
+    logprobs = TokenLogprobs(vocabulary, np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32)))
+    labels = scored(given, 0.5, (0.7, 0.2, 0.1)).labels
+    place = read_place((), [logprobs], labels, given=given, element='"')
+    assert (place.ends, place.mass) == (pytest.approx(ends / (more + ends)), pytest.approx(more + ends))

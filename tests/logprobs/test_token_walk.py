@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
+from calibrant.core import LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
@@ -48,7 +48,7 @@ class Model:
 
 
 def walked(model: Model, **options: object) -> tuple[TokenWalk, list[list[int]]]:
-    """Walk to the end; also returns what was pending each time."""
+    """Return a finished walk, and the pending nodes of every round."""
     trie = TokenTrie(PATHS, VOCABULARY)
     walk = TokenWalk(trie, **{"tolerance": 0.0, **options})  # type: ignore[arg-type]
     turns = []
@@ -71,8 +71,8 @@ def variation(walk: TokenWalk, model: Model) -> float:
 
 
 @given(seed=st.integers(0, 10**6))
-def test_a_full_walk_is_the_product_of_the_tokens(seed: int) -> None:
-    """Structure behind the closing quote included; nothing is left open."""
+def test_full_walks_multiply_token_probabilities(seed: int) -> None:
+    """Structure behind the closing quote counts, and nothing is left open."""
     model = Model(seed)
     found = walked(model)[0].distribution(LABELS)
     expected = truth(model)
@@ -86,10 +86,8 @@ def test_a_full_walk_is_the_product_of_the_tokens(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), other=st.none() | st.integers(0, 10**6))
-def test_the_error_stays_within_the_bound_and_the_bound_within_the_tolerance(
-    seed: int, tolerance: float, other: int | None
-) -> None:
-    """Whatever was expected of what is left out."""
+def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int | None) -> None:
+    """The error stays within the bound and the bound within the tolerance, with any expectations."""
     model = Model(seed)
     expected = None if other is None else walked(Model(other))[0].shares()
     walk, _ = walked(model, tolerance=tolerance, expected=expected)
@@ -101,8 +99,8 @@ def test_the_error_stays_within_the_bound_and_the_bound_within_the_tolerance(
 
 
 @given(seed=st.integers(0, 10**6))
-def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
-    """The root is asked about, and all behind it is known beforehand."""
+def test_right_expectations_make_short_walks_exact(seed: int) -> None:
+    """With right expectations the root suffices."""
     model = Model(seed)
     walk, turns = walked(model, tolerance=1.0, expected=walked(model)[0].shares())
     assert turns == [[0]]
@@ -110,8 +108,8 @@ def test_what_was_expected_rightly_makes_a_short_walk_exact(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
-def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, tolerance: float) -> None:
-    """One turn is enough if the model's shares are the expected ones, and the result is the same."""
+def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> None:
+    """One round suffices if the expectations are right, with the same result."""
     model = Model(seed)
     full, _ = walked(model)
     needed = full.needed(tolerance)
@@ -122,16 +120,16 @@ def test_nodes_that_are_needed_anyway_are_asked_about_at_once(seed: int, toleran
     assert once.distribution(LABELS).error_bound == several.distribution(LABELS).error_bound
 
 
-def test_nodes_that_follow_from_another_come_with_it() -> None:
-    """Up to where labels part or end."""
+def test_chains_of_nodes_are_pending_together() -> None:
+    """A chain of nodes is pending up to where labels part or end."""
     trie = TokenTrie([(A, B, C, END), (A, B, C, D, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=0.0)
     walk.visit(walk.pending()[0], Model(1).after(()))
     assert [trie.nodes[node].tokens for node in walk.pending()] == [(A,), (D,), (A, B), (A, B, C)]
 
 
-def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
-    """Two labels behind one token."""
+def test_unvisited_shared_mass_is_unresolved() -> None:
+    """The mass of two labels behind one token is unresolved."""
     trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=1.0)
     logits = np.full(len(PIECES), -np.inf, dtype=np.float32)
@@ -144,15 +142,8 @@ def test_shared_mass_that_was_not_looked_into_is_unresolved() -> None:
     assert found.error_bound == 1.0
 
 
-def test_log_probabilities_that_are_no_numbers_are_refused() -> None:
-    """Such values are no evidence."""
+def test_nan_log_probabilities_raise_an_error() -> None:
+    """Log-probabilities of NaN raise LogprobsUnavailableError."""
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):
         walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
-def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
-    """It is a total variation."""
-    with pytest.raises(ConfigurationError, match="tolerance in"):
-        TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=tolerance)

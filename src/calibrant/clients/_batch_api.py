@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -139,12 +138,9 @@ class BatchApi:
         ConfigurationError
             The request has options that belong to an HTTP call.
         """
-        refused = [name for name in _OF_A_CALL if request.options.get(name) is not None]
-        refused += [
-            name
-            for name, value in request.options.items()
-            if name not in {*_OF_A_CALL, *_OF_A_CLIENT} and any(secret_texts({name: value}))
-        ]
+        given = {name: value for name, value in request.options.items() if value is not None}
+        secret = [name for name in given.keys() - {*_OF_A_CLIENT} if any(secret_texts({name: given[name]}))]
+        refused = sorted({*(given.keys() & {*_OF_A_CALL}), *secret})
         if refused:
             raise ConfigurationError(
                 f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only, and no "
@@ -212,12 +208,9 @@ class BatchApi:
         ProviderError
             The call failed.
         """
-
-        async def ask() -> RemoteBatch:
-            reply = await self._http.exchange(f"/v1/batches/{quote(batch_id, safe='')}")
-            return self._batch(self._http.checked(reply))
-
-        return await self._insist(ask)
+        route = f"/v1/batches/{quote(batch_id, safe='')}"
+        reply = await self._insist(lambda: self._http.call(route))
+        return self._batch(reply)
 
     async def download(self, file_id: str, target: Path) -> None:
         """Download a file of the provider atomically, with the API key redacted.
@@ -233,11 +226,7 @@ class BatchApi:
         """Return the error of a live call with this status and body."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
-        try:
-            self._http.checked(Reply(status=status, headers={}, data=data, content=text.encode()))
-        except ProviderError as error:
-            return error
-        return ProviderError("the answer is no answer.", provider=self.name)
+        return self._http.refused(Reply(status=status, headers={}, data=data, content=text.encode()))
 
     def redacted(self, text: str) -> str:
         """Return a message without credentials."""
@@ -280,27 +269,18 @@ class BatchApi:
             after = last.id
 
     async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
-        async def send(session: aiohttp.ClientSession) -> Reply:
-            import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
+        import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
-            with path.open("rb") as file:
-                form = aiohttp.FormData()
-                form.add_field("purpose", "batch")
-                form.add_field("file", file, filename=path.name, content_type="application/jsonl")
-                payload = form()
-                async with (
-                    asyncio.timeout(seconds),
-                    session.post(
-                        f"{self._http.endpoint.root}/v1/files",
-                        data=payload,
-                        headers={"Content-Type": payload.content_type},
-                        timeout=aiohttp.ClientTimeout(total=None),
-                        allow_redirects=False,
-                    ) as response,
-                ):
-                    return Reply.of(response, await response.read())
-
-        return self._http.checked(await self._http.through(send))
+        with path.open("rb") as file:
+            form = aiohttp.FormData()
+            form.add_field("purpose", "batch")
+            form.add_field("file", file, filename=path.name, content_type="application/jsonl")
+            payload = form()
+            address = f"{self._http.endpoint.root}/v1/files"
+            headers = {"Content-Type": payload.content_type}
+            return self._http.checked(
+                await self._http.send(address, payload, headers=headers, timeout=seconds)
+            )
 
     async def _download(self, file_id: str, target: Path) -> None:
         partial = target.with_name(target.name + ".part")

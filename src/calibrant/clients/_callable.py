@@ -47,18 +47,16 @@ class CallableClient:
         max_workers: int = 10,
     ) -> None:
         if not callable(function):
-            msg = f"Expected a function from messages to a response, got {function!r}."  # type: ignore[unreachable]
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"Expected a function from messages to a response, got {function!r}.")
         if max_workers < 1:
             raise ConfigurationError(f"max_workers must be at least 1, got {max_workers}.")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.space = LogprobSpace(space)
         self._function = function
-        self._pool = (
-            None
-            if _is_async(function)
-            else ThreadPoolExecutor(max_workers, thread_name_prefix="calibrant-call")
-        )
+        self._pool: ThreadPoolExecutor | None = None
+        method = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
+        if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(method):
+            self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="calibrant-call")
 
     async def complete(self, request: CompletionRequest) -> object:
         """Call the function with the request's messages and return its response.
@@ -83,7 +81,9 @@ class CallableClient:
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 result = _Raised(error)
         if isinstance(result, _Raised):
-            _raise(result.error, self.name)
+            if isinstance(result.error, CalibrantError):
+                raise result.error
+            raise translate(result.error, provider=self.name) from result.error
         return result
 
     def close(self) -> None:
@@ -106,15 +106,3 @@ def _guarded_call(
         return function(messages)
     except Exception as error:  # noqa: BLE001 (the seam: anything may come)
         return _Raised(error)
-
-
-def _raise(error: Exception, name: str) -> None:
-    if isinstance(error, CalibrantError):
-        raise error
-    raise translate(error, provider=name) from error
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
-    )

@@ -113,11 +113,8 @@ def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | No
     ConfigurationError
         An enum is larger than `MAX_ENUM_BYTES`.
     """
-    schema = _schema(response_format)
-    choices = None if schema is None else _choices(_pieces(schema))
-    if choices is None:
-        return None
-    for choice in choices.choices:
+    choices = _choices(_pieces(response_format))
+    for choice in choices.choices if choices else ():
         size = sum(len(value.encode()) for value in choice.values)
         if size > MAX_ENUM_BYTES:
             raise ConfigurationError(
@@ -160,8 +157,7 @@ def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
 
     None as well for an array with a minimum or maximum number of elements.
     """
-    schema = _schema(response_format)
-    parts = (None if schema is None else _pieces(schema)) or []
+    parts = _pieces(response_format)
     arrays = [part for part in parts if isinstance(part, Constraint)]
     if len(arrays) != 1:
         return None
@@ -212,18 +208,17 @@ def _fixed_json(parts: _Parts) -> str | None:
     return text
 
 
-def _pieces(schema: Mapping[str, Any]) -> _Parts | None:
-    """Return the pieces of a schema's answers, or None for open values besides texts and arrays."""
+def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
+    """Return the pieces of a format's answers; empty for open values besides texts and arrays."""
+    schema = _schema(response_format)
     try:
-        return _parts(SchemaNode.of(schema), ())
+        return [] if schema is None else _parts(SchemaNode.of(schema), ()) or []
     except ConfigurationError:
-        return None  # a schema that cannot be followed is left to the engine
+        return []  # a schema that cannot be followed is left to the engine
 
 
-def _choices(parts: _Parts | None) -> SchemaChoices | None:
-    """Return the choices among the pieces of an answer; None if one of the pieces is an array."""
-    if parts is None:
-        return None
+def _choices(parts: _Parts) -> SchemaChoices | None:
+    """Return the choices among the pieces of an answer; None without any, or if one of the pieces is an array."""
     most = max((len(part.values) for part in parts if isinstance(part, SchemaChoice)), default=0)
     choices: list[SchemaChoice] = []
     text = ""
@@ -284,7 +279,7 @@ def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
     items = node.child(0)
     if items is None or only.get("type") != "array" or not only.keys() <= _FREE_ARRAY:
         return None
-    return _single_choice(_choices(_parts(items, (*path, "[]"))))
+    return _single_choice(_choices(_parts(items, (*path, "[]")) or []))
 
 
 # Under the first keys are values, which may look like schemas; under the second, schemas by name.

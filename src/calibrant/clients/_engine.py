@@ -122,11 +122,11 @@ class Engine:
         self._template = ChatTemplate(source.decode() if source else _CHATML)
         bos = self._llama.vocab_bos(self._tokens)
         self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
-        self._places = [
+        # The first place is taken first.
+        self._idle = [
             EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
-            for number in range(settings.n_parallel)
+            for number in reversed(range(settings.n_parallel))
         ]
-        self._idle = list(reversed(self._places))
         self._waiting: deque[Future[EnginePlace]] = deque()
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -175,6 +175,12 @@ class Engine:
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Return the tokens of `text`; with `special`, control tokens in it are recognised."""
         return self._llama.tokens_of(self._tokens, text, special=special)
+
+    def spells(self, text: str) -> bool:
+        """Return whether `text` tokenises as ordinary text, without loss."""
+        tokens = self.tokenize(text, special=True)
+        spelled = b"".join(self.vocabulary.pieces[token] for token in tokens)
+        return tokens == self.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()
 
     def is_end(self, token: int) -> bool:
         """Return whether a token ends an answer."""
@@ -375,10 +381,3 @@ def _retire(engine: Engine) -> bool:
 def _close_all() -> None:
     for engine in list(_open.values()):
         engine.close()
-
-
-def default_threads() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -15,6 +15,10 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 
 _T = TypeVar("_T")
 
+# Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
+# socket, of which a process may usually have 1,024.
+_CALLS: Final = 256
+
 # Time that other calls wait for the first one. A missing key or an unsupported parameter is noticed in milliseconds; 64
 # calls at once would all fail, and litellm leaves unawaited coroutines behind when they are cancelled.
 _HEAD_START_SECONDS: Final = 1.0
@@ -52,8 +56,10 @@ class FirstCall:
         if first is not None:
             await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
             failure = first.result() if first.done() else None
-            if failure is not None:
-                raise _like(failure)
+            if failure is not None:  # in a copy, as every caller sets `attempts` on its own
+                copy = type(failure).__new__(type(failure), *failure.args)
+                vars(copy).update(vars(failure), attempts=1)
+                raise copy
         return await call()
 
     async def _go_ahead(self, call: Callable[[], Awaitable[_T]], loop: asyncio.AbstractEventLoop) -> _T:
@@ -71,36 +77,53 @@ class FirstCall:
             first.set_result(failure)
 
 
-def _like(error: ProviderError) -> ProviderError:
-    """Return a copy of an error for another call: every caller sets `attempts` on its own."""
-    copy = type(error).__new__(type(error), *error.args)
-    vars(copy).update(vars(error), attempts=1)
-    return copy
-
-
-def calls_that_fit(wanted: int, *, clients: int = 1) -> int:
-    """Return the number of concurrent calls for one of several clients, each call with a socket of its own.
+class CallGate:
+    """Limit of concurrent calls for every event loop, lowered where the process may open fewer files.
 
     Parameters
     ----------
-    wanted : int
-        Upper limit of the result, at least 1.
-    clients : int, default 1
-        Clients that share the process's limit of open files.
+    calls : int, optional
+        Concurrent calls at most, per event loop; by default 256.
+    timeout : object
+        Time limit of a call, in seconds; checked only.
 
-    Returns
-    -------
-    int
-        At least 1: without room even for one socket, calls fail and are retried one at a time.
+    Attributes
+    ----------
+    calls : int
+        Concurrent calls at most, without the limit of open files.
+
+    Raises
+    ------
+    ConfigurationError
+        `calls` is below 1, or `timeout` no number above 0.
     """
-    limit = _open_file_limit()
-    if limit is None:
-        return wanted
-    return max(1, min(wanted, _free_sockets(limit) // max(1, clients)))
+
+    def __init__(self, calls: int | None, *, timeout: object) -> None:
+        check_seconds(timeout)
+        if calls is not None and calls < 1:
+            raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
+        self.calls = calls or _CALLS
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, int]] = (
+            WeakKeyDictionary()
+        )
+
+    def turn(self, *, clients: int = 1) -> asyncio.Semaphore:
+        """Return the gate of the running event loop; `clients` share the limit of open files."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._gates:
+            limit = _open_file_limit()
+            free = self.calls if limit is None else _free_sockets(limit) // clients
+            # At least 1: without room even for one socket, calls fail and are retried one at a time.
+            calls = max(1, min(self.calls, free))
+            self._gates[loop] = asyncio.Semaphore(calls), calls
+        gate, calls = self._gates[loop]
+        if calls < self.calls and gate.locked():
+            _warn_of_waiting(calls)
+        return gate
 
 
 @functools.cache
-def say_that_calls_wait(calls: int) -> None:
+def _warn_of_waiting(calls: int) -> None:
     """Warn once that calls wait because of the process's limit of open files."""
     _LOG.warning(
         "This process may open only %d files (ulimit -n), so at most %d calls are made at a time and the others wait: "
@@ -128,18 +151,6 @@ def _free_sockets(limit: int) -> int:
     except OSError:
         others = _RESERVED
     return limit - others - _RESERVED
-
-
-def check_concurrency(calls: int | None) -> None:
-    """Check that a number of concurrent calls is None or at least 1.
-
-    Raises
-    ------
-    ConfigurationError
-        The number is below 1.
-    """
-    if calls is not None and calls < 1:
-        raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
 
 
 def check_seconds(value: object) -> None:

@@ -115,10 +115,17 @@ class Grammars:
                 f"Run: {install_command('local')}"
             ) from error
         self._library = llguidance
-        self._size = len(vocabulary)
-        self._tokenizer = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Tokens(vocabulary, end, controls, tokenize)), n_vocab=len(vocabulary)
-        )
+        self._tokenize = tokenize
+        # The attributes that llguidance reads from a tokeniser. It needs bytes for every token: those without any get
+        # bytes that no text holds.
+        self.eos_token_id, self.bos_token_id = end, None
+        self.special_token_ids = sorted({end, *controls})
+        self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(vocabulary.pieces)]
+        wrapper = llguidance.TokenizerWrapper(self)
+        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=len(vocabulary))
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
     def compile(self, source: str) -> Grammar:
         """Return a grammar.
@@ -139,7 +146,7 @@ class Grammars:
             raise ConfigurationError(
                 f"Expected a grammar, got one that cannot be enforced: {matcher.get_error()}"
             )
-        return Grammar(matcher, self._size)
+        return Grammar(matcher, len(self.tokens))
 
 
 class Grammar:
@@ -183,38 +190,13 @@ class Grammar:
             )
 
 
-class _Tokens:
-    """Adapter of a tokeniser to llguidance's interface."""
-
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        end: int,
-        controls: Sequence[int],
-        tokenize: Callable[[str], list[int]],
-    ) -> None:
-        self.eos_token_id = end
-        self.bos_token_id = None
-        self.special_token_ids = sorted({end, *controls})
-        # llguidance needs bytes for every token: those without any get bytes that no text holds.
-        self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(vocabulary.pieces)]
-        self._tokenize = tokenize
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
-
-
 def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]] = ()) -> dict[str, Any]:
     """Return a token in the format of OpenAI's log-probabilities."""
-    return {
-        "token": piece.decode("utf-8", "replace"),
-        "bytes": list(piece),
-        "logprob": logprob,
-        "top_logprobs": [
-            {"token": other.decode("utf-8", "replace"), "bytes": list(other), "logprob": value}
-            for other, value in top
-        ],
-    }
+    listed, *others = (
+        {"token": data.decode("utf-8", "replace"), "bytes": list(data), "logprob": value}
+        for data, value in ((piece, logprob), *top)
+    )
+    return {**listed, "top_logprobs": others}
 
 
 async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:

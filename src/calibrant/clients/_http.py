@@ -10,12 +10,12 @@ import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
-from calibrant.clients._gates import calls_that_fit, say_that_calls_wait
+from calibrant.clients._gates import CallGate
 from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-# Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
-# socket, of which a process may usually have 1,024.
-_CALLS: Final = 256
 # Lifetime of DNS entries: addresses of servers change seldom.
 _SECONDS_OF_A_NAME: Final = 300
 # Size limit of an answer. A thousand tokens with 20 alternatives each take 2 MB.
@@ -151,17 +148,12 @@ class JsonHttp:
         self._secrets: frozenset[str] = frozenset()
         self.hide(endpoint.secrets)
         self._timeout = timeout
-        self._calls = calls or _CALLS
+        self._gate = CallGate(calls, timeout=timeout)
         self._most_bytes = most_bytes
-        self._connections: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._lock = threading.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         _open_clients.add(self)
-
-    @property
-    def shown(self) -> str:
-        """The server's address, without credentials."""
-        return self.endpoint.shown
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Add secrets that must never be shown."""
@@ -177,8 +169,8 @@ class JsonHttp:
         """Return a text without the known secrets."""
         return hide(text, self._secrets)
 
-    async def call(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST `body` and return the JSON object of the answer.
+    async def call(self, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """POST `body`, or GET without one, and return the JSON object of the answer.
 
         Raises
         ------
@@ -204,18 +196,18 @@ class JsonHttp:
     async def send(
         self,
         url: str,
-        data: bytes | None,
+        data: bytes | aiohttp.payload.Payload | None,
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
     ) -> Reply:
-        """POST bytes of JSON, or GET without any, and return the reply of any status.
+        """POST a body, JSON unless `headers` say otherwise, or GET without any, and return the reply of any status.
 
         Parameters
         ----------
         url : str
             The whole address.
-        data : bytes or None
+        data : bytes, payload or None
             The body.
         headers : mapping, optional
             Headers of this call alone.
@@ -234,7 +226,7 @@ class JsonHttp:
                 options["timeout"] = type(session.timeout)(total=timeout)
             method = "GET" if data is None else "POST"
             async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
-                return Reply.of(response, await _content(response, self._most_bytes))
+                return Reply.of(response, await _content(response, self._most_bytes, self.provider))
 
         return await self.through(exchange, seconds=timeout)
 
@@ -256,9 +248,7 @@ class JsonHttp:
             `work` failed.
         """
         connections = self._connections.get(asyncio.get_running_loop()) or await self._connect()
-        if connections.scarce and connections.gate.locked():
-            say_that_calls_wait(connections.calls)
-        async with connections.gate:
+        async with self._gate.turn(clients=max(1, len(_open_clients))):
             try:
                 return await work(connections.session)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
@@ -298,7 +288,7 @@ class JsonHttp:
         for loop, connections in by_loop.items():
             self._end(loop, connections)
 
-    def _end(self, loop: asyncio.AbstractEventLoop, connections: _LoopConnections) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop, connections: _Connections) -> None:
         if loop.is_closed():
             _forget(connections.session)
             return
@@ -316,11 +306,10 @@ class JsonHttp:
         elif here is None:
             loop.run_until_complete(connections.finish())
 
-    async def _connect(self) -> _LoopConnections:
+    async def _connect(self) -> _Connections:
         loop = asyncio.get_running_loop()
         session = self._session()
-        connections = _LoopConnections(session, calls_that_fit(self._calls, clients=len(_open_clients)))
-        connections.scarce = connections.calls < self._calls
+        connections = _Connections(session, _keep(session))
         with self._lock:
             for other in [other for other in self._connections if other.is_closed()]:
                 _forget(self._connections.pop(other).session)
@@ -348,12 +337,10 @@ class JsonHttp:
     def _failure(self, error: Exception, seconds: float) -> ProviderError:
         if isinstance(error, TimeoutError):
             return ProviderTimeoutError(
-                f"{self.shown} gave no complete answer within {seconds:g} seconds.",
+                f"{self.endpoint.shown} gave no complete answer within {seconds:g} seconds.",
                 provider=self.provider,
                 retryable=True,
             )
-        if isinstance(error, _TooLongError):
-            return ProviderError(str(error), provider=self.provider, retryable=True)
         failure = translate(error, provider=self.provider, secrets=self._secrets)
         kind = type(error).__name__
         begins = _BROKEN_ANSWERS.get(kind, "")
@@ -410,29 +397,11 @@ class HTTPStatusError(Exception):
         super().__init__(f"{self.status} {message}")
 
 
-class _LoopConnections:
-    """Session and concurrency limit of one event loop.
+class _Connections(NamedTuple):
+    """Session of one event loop, and the generator that closes it when it is finished."""
 
-    Attributes
-    ----------
-    session : aiohttp.ClientSession
-        The connections.
-    keeper : asynchronous generator
-        Closes the session when it is finished.
-    calls : int
-        Concurrent calls at most.
-    scarce : bool
-        True where the process's limit of open files lowered `calls`.
-    gate : asyncio.Semaphore
-        Bounds the concurrent calls.
-    """
-
-    def __init__(self, session: aiohttp.ClientSession, calls: int) -> None:
-        self.session = session
-        self.keeper = _keep(session)
-        self.calls = calls
-        self.scarce = False
-        self.gate = asyncio.Semaphore(calls)
+    session: aiohttp.ClientSession
+    keeper: AsyncGenerator[None]
 
     async def finish(self) -> None:
         """Close the session."""
@@ -447,11 +416,7 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
         await asyncio.sleep(0)  # the sockets are closed in the loop's next turn
 
 
-class _TooLongError(Exception):
-    """Answer above the size limit."""
-
-
-async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
+async def _content(response: aiohttp.ClientResponse, most: int, provider: str) -> bytes:
     """Return the body, up to the size limit; the length of a compressed body does not tell its size."""
     pieces, size = [], 0
     if (response.content_length or 0) <= most:
@@ -463,9 +428,11 @@ async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
         else:
             return b"".join(pieces)
     response.close()
-    raise _TooLongError(
+    raise ProviderError(
         f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "
-        "tokens or log-probabilities, or look at what answers at this address."
+        "tokens or log-probabilities, or look at what answers at this address.",
+        provider=provider,
+        retryable=True,
     )
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
-from calibrant.clients._gates import (
-    FirstCall,
-    calls_that_fit,
-    check_concurrency,
-    check_seconds,
-    say_that_calls_wait,
-)
+from calibrant.clients._gates import CallGate, FirstCall, check_seconds
 from calibrant.clients._redact import hide, secret_texts, spellings
 from calibrant.clients._translate import advised, declined, refusal, translate, without_access
 from calibrant.core._completion import CompletionRequest
@@ -32,8 +23,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-# Default for concurrent calls per event loop; each has a socket.
-_CALLS: Final = 256
 _OPENAI: Final = "openai/"
 
 
@@ -75,18 +64,14 @@ class LiteLLMClient:
         space: LogprobSpace | str = LogprobSpace.MASKED,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        check_seconds(timeout)
-        check_concurrency(max_concurrency)
+        self._gate = CallGate(max_concurrency, timeout=timeout)
         self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = LogprobSpace(space)
-        self._timeout = timeout
-        self._options = options
-        self._limit = max_concurrency
+        self._options = {"temperature": 0, "timeout": timeout, **options}
         self._first = FirstCall()
         self._secrets = _secrets(options)
         warn_of_plain_http(self.endpoint or "", self._secrets)
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return litellm's response; a content-policy block comes back as a refusal.
@@ -101,7 +86,7 @@ class LiteLLMClient:
     async def _call(self, request: CompletionRequest) -> object:
         litellm = _litellm()
         arguments = self._arguments(request)
-        async with self._gate():
+        async with self._gate.turn():
             try:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
@@ -120,8 +105,6 @@ class LiteLLMClient:
 
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
-            "temperature": 0,
-            "timeout": self._timeout,
             **self._options,
             **request.options,
             "model": self.name,
@@ -135,14 +118,6 @@ class LiteLLMClient:
         if request.top_logprobs > 0:
             arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
         return {name: value for name, value in arguments.items() if value is not None}
-
-    def _gate(self) -> AbstractAsyncContextManager[object]:
-        limit = self._limit or _CALLS
-        calls = calls_that_fit(limit)
-        gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(calls))
-        if calls < limit and gate.locked():
-            say_that_calls_wait(calls)
-        return gate
 
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
@@ -209,10 +184,10 @@ class LiteLLMEmbedder:
             options["api_base"] = options.pop("base_url")
         self.name = model
         self._model = _litellm_name(model, options)
-        self._timeout = timeout
-        self._options = options
-        if _keyless(self._model, options):
-            self._options = options | {"api_key": "none"}  # the library behind litellm insists on one
+        own_server = self._model.startswith(_OPENAI) and options.get("api_base")
+        if own_server and not options.get("api_key") and not os.environ.get("OPENAI_API_KEY"):
+            options["api_key"] = "none"  # the library behind litellm insists on one
+        self._options = {"timeout": timeout, **options}
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the vectors of some texts, shape (n, d).
@@ -222,7 +197,7 @@ class LiteLLMEmbedder:
         ProviderError
             The call failed, or its answer is not one vector per text.
         """
-        arguments = {"timeout": self._timeout, **self._options, "model": self._model, "input": list(texts)}
+        arguments = {**self._options, "model": self._model, "input": list(texts)}
         try:
             # Asked for no retries, litellm still tries OpenAI's interface three times.
             response = await _litellm().aembedding(**arguments, num_retries=0, max_retries=0)
@@ -273,11 +248,6 @@ def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
             "(openai/text-embedding-3-small), or give the api_base of the server."
         ) from None
     return model
-
-
-def _keyless(model: str, options: Mapping[str, Any]) -> bool:
-    own_server = model.startswith(_OPENAI) and bool(options.get("api_base"))
-    return own_server and not options.get("api_key") and not os.environ.get("OPENAI_API_KEY")
 
 
 def _vectors(response: object) -> list[Any] | None:

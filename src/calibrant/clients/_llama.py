@@ -73,55 +73,36 @@ class _Batch(ctypes.Structure):
     ]
 
 
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "llama_backend_init": (None,),
-    "llama_log_set": (None, _Pointer, _Pointer),
-    "llama_model_default_params": (_ModelParams,),
-    "llama_context_default_params": (_ContextParams,),
-    "llama_model_load_from_file": (_Pointer, ctypes.c_char_p, _ModelParams),
-    "llama_model_free": (None, _Pointer),
-    "llama_model_get_vocab": (_Pointer, _Pointer),
-    "llama_model_chat_template": (ctypes.c_char_p, _Pointer, ctypes.c_char_p),
-    "llama_model_has_encoder": (ctypes.c_bool, _Pointer),
-    "llama_model_has_decoder": (ctypes.c_bool, _Pointer),
-    "llama_model_is_recurrent": (ctypes.c_bool, _Pointer),
-    "llama_model_is_hybrid": (ctypes.c_bool, _Pointer),
-    "llama_init_from_model": (_Pointer, _Pointer, _ContextParams),
-    "llama_free": (None, _Pointer),
-    "llama_n_ctx": (ctypes.c_uint32, _Pointer),
-    "llama_n_ctx_seq": (ctypes.c_uint32, _Pointer),
-    "llama_n_batch": (ctypes.c_uint32, _Pointer),
-    "llama_n_ubatch": (ctypes.c_uint32, _Pointer),
-    "llama_n_seq_max": (ctypes.c_uint32, _Pointer),
-    "llama_n_threads": (_Int, _Pointer),
-    "llama_n_threads_batch": (_Int, _Pointer),
-    "llama_set_abort_callback": (None, _Pointer, _Pointer, _Pointer),
-    "llama_get_memory": (_Pointer, _Pointer),
-    "llama_memory_seq_cp": (None, _Pointer, _Int, _Int, _Int, _Int),
-    "llama_memory_seq_rm": (ctypes.c_bool, _Pointer, _Int, _Int, _Int),
-    "llama_memory_clear": (None, _Pointer, ctypes.c_bool),
-    "llama_batch_init": (_Batch, _Int, _Int, _Int),
-    "llama_batch_free": (None, _Batch),
-    "llama_decode": (_Int, _Pointer, _Batch),
-    "llama_get_logits_ith": (_Pointer, _Pointer, _Int),
-    "llama_vocab_n_tokens": (_Int, _Pointer),
-    "llama_vocab_is_control": (ctypes.c_bool, _Pointer, _Int),
-    "llama_vocab_is_eog": (ctypes.c_bool, _Pointer, _Int),
-    "llama_vocab_bos": (_Int, _Pointer),
-    "llama_vocab_eos": (_Int, _Pointer),
-    "llama_vocab_get_add_bos": (ctypes.c_bool, _Pointer),
-    "llama_tokenize": (
+# Result, arguments and names (without ``llama_``) of the functions in use.
+_FUNCTIONS: Final[tuple[tuple[Any, tuple[Any, ...], str], ...]] = (
+    (None, (), "backend_init"),
+    (None, (_Pointer,), "model_free free"),
+    (None, (_Pointer, _Pointer), "log_set"),
+    (None, (_Pointer, _Pointer, _Pointer), "set_abort_callback"),
+    (None, (_Batch,), "batch_free"),
+    (None, (_Pointer, _Int, _Int, _Int, _Int), "memory_seq_cp"),
+    (_ModelParams, (), "model_default_params"),
+    (_ContextParams, (), "context_default_params"),
+    (_Batch, (_Int, _Int, _Int), "batch_init"),
+    (_Pointer, (ctypes.c_char_p, _ModelParams), "model_load_from_file"),
+    (_Pointer, (_Pointer, _ContextParams), "init_from_model"),
+    (_Pointer, (_Pointer,), "model_get_vocab get_memory"),
+    (_Pointer, (_Pointer, _Int), "get_logits_ith"),
+    (ctypes.c_char_p, (_Pointer, ctypes.c_char_p), "model_chat_template"),
+    (ctypes.c_bool, (_Pointer,), "model_has_encoder model_has_decoder model_is_recurrent model_is_hybrid"),
+    (ctypes.c_bool, (_Pointer,), "vocab_get_add_bos"),
+    (ctypes.c_bool, (_Pointer, _Int), "vocab_is_control vocab_is_eog"),
+    (ctypes.c_bool, (_Pointer, _Int, _Int, _Int), "memory_seq_rm"),
+    (ctypes.c_uint32, (_Pointer,), "n_ctx n_ctx_seq n_batch n_ubatch n_seq_max"),
+    (_Int, (_Pointer,), "n_threads n_threads_batch vocab_n_tokens vocab_bos vocab_eos"),
+    (_Int, (_Pointer, _Batch), "decode"),
+    (
         _Int,
-        _Pointer,
-        ctypes.c_char_p,
-        _Int,
-        _Pointer,
-        _Int,
-        ctypes.c_bool,
-        ctypes.c_bool,
+        (_Pointer, ctypes.c_char_p, _Int, _Pointer, _Int, ctypes.c_bool, ctypes.c_bool),
+        "tokenize",
     ),
-    "llama_token_to_piece": (_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
-}
+    (_Int, (_Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool), "token_to_piece"),
+)
 
 # Values of `llama_context_default_params` in every version whose structure is laid out as above.
 _DEFAULTS: Final = {
@@ -160,9 +141,10 @@ class Llama:
     def __init__(self, path: Path) -> None:
         try:
             self._library = ctypes.CDLL(str(path))
-            for name, (result, *arguments) in _FUNCTIONS.items():
-                function = getattr(self._library, name)
-                function.restype, function.argtypes = result, arguments
+            for result, arguments, names in _FUNCTIONS:
+                for name in names.split():
+                    function = getattr(self._library, f"llama_{name}")
+                    function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise _unknown(str(error)) from error
         self._check_layout()
@@ -181,9 +163,8 @@ class Llama:
         if found != _DEFAULTS or types != _DEFAULT_TYPES:
             raise _unknown(f"its default settings are {found} and {types}")
         batch = self._library.llama_batch_init(4, 0, 1)
-        known = batch.n_tokens == 0 and batch.embd is None
         filled = all((batch.token, batch.pos, batch.n_seq_id, batch.seq_id, batch.logits))
-        if not (known and filled):
+        if batch.n_tokens or batch.embd is not None or not filled:
             raise _unknown("a batch of tokens is laid out in another way")
         self._library.llama_batch_free(batch)
 
@@ -210,14 +191,10 @@ class Llama:
         context: int | None = self.init_from_model(model, params)
         if context is None:
             return None
-        wanted = {
-            "n_batch": n_batch,
-            "n_ubatch": n_batch,
-            "n_seq_max": n_seq_max,
-            "n_threads": n_threads,
-            "n_threads_batch": n_threads,
-            "n_ctx_seq": self.n_ctx(context),  # a sequence may fill it all: the memory is shared
-        }
+        wanted = dict.fromkeys(("n_batch", "n_ubatch"), n_batch)
+        wanted |= dict.fromkeys(("n_threads", "n_threads_batch"), n_threads)
+        # A sequence may fill the whole context: the memory is shared.
+        wanted |= {"n_seq_max": n_seq_max, "n_ctx_seq": self.n_ctx(context)}
         found = {name: getattr(self, name)(context) for name in wanted}
         if found != wanted or self.n_ctx(context) < n_ctx:
             self.free(context)
@@ -231,8 +208,8 @@ class Llama:
         is one, and needs no lock of Python's.
         """
         text = ctypes.create_string_buffer(2)
-        ask = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
-        self.set_abort_callback(context, ask, ctypes.cast(text, _Pointer))
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
+        self.set_abort_callback(context, strlen, ctypes.cast(text, _Pointer))
         return text
 
     def decode_tokens(
@@ -278,23 +255,22 @@ class Llama:
                 return tokens
             size = -count
 
-    def pieces(self, vocabulary: int) -> tuple[bytes, ...]:
-        """Return the bytes of every token; empty for control tokens."""
+    def pieces(self, vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
+        """Return the bytes of every token; those of control tokens are empty unless `special`."""
         buffer = ctypes.create_string_buffer(1024)
         pieces = []
         for token in range(self.vocab_n_tokens(vocabulary)):
-            size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, False)  # noqa: FBT003
-            pieces.append(buffer.raw[:size] if size > 0 else b"")
+            size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, special)
+            pieces.append(buffer.raw[: max(size, 0)])
         return tuple(pieces)
 
-    def control_texts(self, vocabulary: int) -> Sequence[str]:
+    def control_texts(self, vocabulary: int) -> list[str]:
         """Return the texts of the control tokens in a prompt."""
-        buffer = ctypes.create_string_buffer(1024)
-        texts = []
-        for token in range(self.vocab_n_tokens(vocabulary)):
-            if self.vocab_is_control(vocabulary, token):
-                size = self.token_to_piece(vocabulary, token, buffer, len(buffer), 0, True)  # noqa: FBT003
-                texts.append(buffer.raw[: max(size, 0)].decode("utf-8", "replace"))
+        texts = [
+            piece.decode("utf-8", "replace")
+            for token, piece in enumerate(self.pieces(vocabulary, special=True))
+            if self.vocab_is_control(vocabulary, token)
+        ]
         return [text for text in texts if text]
 
 
@@ -348,11 +324,11 @@ def _patient_threads() -> Iterator[None]:
     five times slower (0.2 against 1.1 rows/s, measured) as soon as anything else wants a core. The
     OpenMP library reads the environment once, when it is loaded.
     """
-    if os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    is_set = bool(os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+    if not is_set:
+        os.environ["GOMP_SPINCOUNT"] = _SPINS
     try:
         yield
     finally:
-        del os.environ["GOMP_SPINCOUNT"]
+        if not is_set:
+            del os.environ["GOMP_SPINCOUNT"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,20 +14,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from calibrant.clients._constraint import (
-    Constraint,
-    constraint_for,
-    json_grammar,
-)
-from calibrant.clients._engine import (
-    Engine,
-    EngineError,
-    EngineSettings,
-    Prompt,
-    default_threads,
-    open_engine,
-    release_engine,
-)
+from calibrant.clients._constraint import Constraint, constraint_for, json_grammar
+from calibrant.clients._engine import Engine, EngineError, EngineSettings, Prompt, open_engine, release_engine
 from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, best_value, token_record
 from calibrant.clients._llama import engine_module
 from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
@@ -102,13 +91,16 @@ class LlamaCppClient:
         n_parallel: int = 1,
         n_threads: int | None = None,
     ) -> None:
-        threads = default_threads() if n_threads is None else n_threads
+        # The cores this process may use; the first function is not on macOS and Windows.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = cores if n_threads is None else n_threads
         for key, value in (("n_ctx", n_ctx), ("n_parallel", n_parallel), ("n_threads", threads)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, got {value}.")
         if n_parallel > MOST_PLACES:
-            msg = f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
+            )
         engine_module()
         file = Path(path).expanduser()
         check_weights(file)
@@ -179,8 +171,8 @@ class LlamaCppClient:
                     f"The label {longest[:40]!r}... has {size:,} tokens, the context {self._settings.n_ctx:,}: "
                     "shorten it, or raise n_ctx."
                 )
-        if not _is_spelled(engine, "\n".join(labels)):
-            wrong = next((label for label in labels if not _is_spelled(engine, label)), longest)
+        if not engine.spells("\n".join(labels)):
+            wrong = next((label for label in labels if not engine.spells(label)), longest)
             raise ConfigurationError(
                 f"The tokens of {self.name} do not spell the label {wrong!r:.80}: it holds a special token of the "
                 "model, or characters it does not know. Rename the label."
@@ -193,11 +185,13 @@ class LlamaCppClient:
         messages = [dict(message) for message in request.messages]
         begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""
         prompt = engine.prompt(messages)
-        place = await _take_place(engine)
+        future = engine.enter()
         try:
+            place = await asyncio.wrap_future(future)
             yield _EngineRow(self, engine, place, prompt, begun=begun, listed=request.top_logprobs)
         finally:
-            engine.leave(place)
+            if not future.cancel():  # also where a cancelled call got its place just before
+                engine.leave(future.result())
 
     def close(self) -> None:
         """Free the model unless another client uses it; computations under way are aborted."""
@@ -326,10 +320,6 @@ class _Decoding:
             options={name: options[name] for name in SAMPLING_OPTIONS & options.keys()},
         )
 
-    def stops_at(self, data: bytes) -> int | None:
-        """Return the offset of the first stop text; None if none occurs."""
-        return min((place for text in self.stop if (place := data.find(text)) >= 0), default=None)
-
 
 @dataclass(eq=False)
 class _EngineRow:
@@ -344,6 +334,8 @@ class _EngineRow:
     _scored_texts: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    serial: ClassVar[bool] = False  # texts are computed in one batch
+
     @property
     def usage(self) -> Usage:
         """Tokens of the prompt, and one completion token per scored text."""
@@ -353,11 +345,6 @@ class _EngineRow:
     def model(self) -> str:
         """File name of the weights."""
         return self.client._settings.path.name  # noqa: SLF001 (a part of the client)
-
-    @property
-    def serial(self) -> bool:
-        """False: texts are computed in one batch."""
-        return False
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -372,9 +359,8 @@ class _EngineRow:
         """Return the most probable tokens after `text`."""
         tokens = self.tokens(text)
         (logprobs,) = await self.next_logprobs([tokens])
-        top = logprobs.most_probable(self.listed or _NEXT_TOKENS)
         return NextTokens(
-            top=tuple((data, logprob) for data, logprob in top),
+            top=logprobs.most_probable(self.listed or _NEXT_TOKENS),
             usage=Usage(prompt_tokens=len(self.prompt.tokens) + len(tokens), completion_tokens=1),
             model=self.model,
         )
@@ -432,9 +418,9 @@ class _GeneratedAnswer:
             if decoding.alternatives:
                 top = logprobs.most_probable(decoding.alternatives)
                 self.records.append(token_record(piece, float(logprobs.at(np.array([token]))[0]), top))
-            cut = decoding.stops_at(self.data)
-            if cut is not None:
-                self.data, self.reason = self.data[:cut], "stop"
+            cuts = [place for text in decoding.stop if (place := self.data.find(text)) >= 0]
+            if cuts:
+                self.data, self.reason = self.data[: min(cuts)], "stop"
                 return
 
     def complete(self, choice: Constraint) -> None:
@@ -447,21 +433,3 @@ class _GeneratedAnswer:
                 *(token for token in self.records if token["bytes"]),
                 *([token_record(tail, 0.0)] if tail else []),
             ]
-
-
-async def _take_place(engine: Engine) -> EnginePlace:
-    """Wait for a place in the engine."""
-    future = engine.enter()
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        if not future.cancelled():  # it got a place just before the cancellation
-            engine.leave(future.result())
-        raise
-
-
-def _is_spelled(engine: Engine, text: str) -> bool:
-    """Return True if `text` tokenises as ordinary text, without loss."""
-    tokens = engine.tokenize(text, special=True)
-    spelled = b"".join(engine.vocabulary.pieces[token] for token in tokens)
-    return tokens == engine.tokenize(text) and spelled.strip() == text.encode("utf-8", "replace").strip()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
-from calibrant.clients._gates import FirstCall, check_concurrency, check_seconds
+from calibrant.clients._gates import FirstCall, check_seconds
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.clients._rates import rate_headers
@@ -92,8 +92,6 @@ class OpenAIChatClient:
         max_concurrency: int | None = None,
         **options: Any,  # noqa: ANN401 (the server's own parameters)
     ) -> None:
-        check_seconds(timeout)
-        check_concurrency(max_concurrency)
         self.name = model
         self.space = LogprobSpace(space)
         endpoint = resolve_endpoint(model, api_base=api_base, api_key=api_key)
@@ -127,12 +125,12 @@ class OpenAIChatClient:
             # In a thread, because the first look reads a file of 3 MB.
             self._listed = await asyncio.to_thread(listed_price, self._model)
             self._looked_up = True
-        hidden = _hidden(data, rate_headers(reply.headers), draft.price or self._listed)
-        if hidden is not None:
-            data[_HIDDEN] = hidden
-        elif _HIDDEN in data:
-            del data[_HIDDEN]  # a server must not set the cost
-        return data
+        data.pop(_HIDDEN, None)  # a server must not set the cost
+        price, headers = draft.price or self._listed, rate_headers(reply.headers)
+        hidden: dict[str, Any] = {} if headers is None else {"additional_headers": headers}
+        if price is not None:
+            hidden["response_cost"] = price.cost(data.get("usage"))
+        return {**data, _HIDDEN: hidden} if hidden else data
 
     def hidden(self, text: str) -> str:
         """Return a text of the server without the client's secrets."""
@@ -143,49 +141,31 @@ class OpenAIChatClient:
         self._http.close()
 
     async def _send(self, draft: Draft, body: bytes) -> Reply:
-        addresses = self._addresses
-        reply = await self._http.send(addresses[0], body, headers=draft.headers, timeout=draft.timeout)
-        if len(addresses) == 1 or not reply.absent:
-            return reply
-        other = await self._http.send(addresses[1], body, headers=draft.headers, timeout=draft.timeout)
-        if other.absent:
-            return reply
-        self._addresses = addresses[1:]
-        return other
+        first, *others = self._addresses
+        reply = await self._http.send(first, body, headers=draft.headers, timeout=draft.timeout)
+        for address in others if reply.absent else ():
+            other = await self._http.send(address, body, headers=draft.headers, timeout=draft.timeout)
+            if not other.absent:
+                self._addresses = (address,)
+                return other
+        return reply
 
     def _refused(self, reply: Reply) -> dict[str, Any]:
         """Return a content-policy block as a refusal, and raise every other failure."""
         status: int | None = reply.status
         if reply.fine:  # some gateways send the status in the body, with 200 around it
             status = as_status(reported_mapping((reply.data or {}).get("error")).get("code"))
+        if status is None and reply.data is None:
+            raise self._http.refused(reply)
         if status is None:
-            raise self._empty(reply)
+            is_error = "error" in (reply.data or {})
+            content = f"the error {self._http.redacted(reply.words)[:200]!r}" if is_error else "no choices"
+            raise ProviderError(f"Expected an answer, got {content}.", provider=self.name, retryable=True)
         error = HTTPStatusError(reply, status=status)
         failure = advised(error, self._http.refusal(error))
         if declined(error, failure):
             return refusal(failure, self.name)
         raise failure
-
-    def _empty(self, reply: Reply) -> ProviderError:
-        if reply.data is None:
-            return self._http.refused(reply)
-        content = "no choices"
-        if "error" in reply.data:
-            content = f"the error {self._http.redacted(reply.words)[:200]!r}"
-        return ProviderError(f"Expected an answer, got {content}.", provider=self.name, retryable=True)
-
-
-def _hidden(
-    data: Mapping[str, Any], headers: dict[str, str] | None, price: Price | None
-) -> dict[str, Any] | None:
-    if price is None and headers is None:
-        return None
-    hidden: dict[str, Any] = {}
-    if price is not None:
-        hidden["response_cost"] = price.cost(data.get("usage"))
-    if headers is not None:
-        hidden["additional_headers"] = headers
-    return hidden
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,12 +253,8 @@ class Drafts:
         timeout = next((options[name] for name in ("timeout", "request_timeout") if options.get(name)), None)
         if timeout is not None:
             check_seconds(timeout)
-        return Draft(
-            head=_dumps(body)[:-1],
-            headers=headers or None,
-            timeout=timeout,
-            price=price_of_options(options),
-        )
+        price = price_of_options(options)
+        return Draft(head=_dumps(body)[:-1], headers=headers or None, timeout=timeout, price=price)
 
     def _schema(self, schema: Mapping[str, Any]) -> str:
         kept = self._schemas.get(id(schema))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from calibrant.clients._chat_template import ChatTemplate
@@ -31,8 +31,9 @@ from calibrant.core._completion import (
     NextTokens,
 )
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import LogprobSpace
 from calibrant.core._reported import reported_mapping
+
+_T = TypeVar("_T")
 
 # Next tokens listed for exact scoring. A quote that closes a label was seen beyond the 200th place.
 _MANY_TOKENS: Final = 1000
@@ -62,19 +63,14 @@ class OpenAICompatibleClient(OpenAIChatClient):
         The model's name, with one of `PREFIXES`, which the server does not see.
     api_base : str
         Address of the server, with or without ``/v1``.
-    api_key : str, optional
-        Sent as a bearer token; by default the value of ``OPENAI_API_KEY`` for ``openai/...`` and of
-        ``HOSTED_VLLM_API_KEY`` for ``hosted_vllm/...``, where they are set.
-    space : LogprobSpace or str, default "masked"
-        Log-probability space of `complete`.
-    timeout : float, default 60
-        Time limit of one call, in seconds.
     chat_template : str, optional
         A Jinja template as in ``tokenizer_config.json``, used instead of the server's own; the token
         that begins a text is left to the server.
     next_tokens : int, optional
         Number of next tokens requested from llama.cpp's server; by default 1,000. After a refusal the client requests
         fewer from then on.
+    **options
+        The other parameters of `OpenAIChatClient`; `space` is that of `complete`.
 
     Raises
     ------
@@ -82,33 +78,20 @@ class OpenAICompatibleClient(OpenAIChatClient):
         A parameter is out of range.
     """
 
-    def __init__(  # noqa: PLR0913  (keyword-only options)
+    def __init__(
         self,
         model: str,
         *,
         api_base: str,
-        api_key: str | None = None,
-        space: LogprobSpace | str = LogprobSpace.MASKED,
-        timeout: float = 60.0,
-        max_concurrency: int | None = None,
         chat_template: str | None = None,
         next_tokens: int | None = None,
-        **options: Any,  # noqa: ANN401 (the server's own parameters)
+        **options: Any,  # noqa: ANN401 (those of `OpenAIChatClient` and the server's own parameters)
     ) -> None:
-        is_number = isinstance(next_tokens, int) and not isinstance(next_tokens, bool)
-        if next_tokens is not None and not (is_number and next_tokens >= 1):
+        if next_tokens is not None and not (type(next_tokens) is int and next_tokens >= 1):
             raise ConfigurationError(
                 f"Expected next_tokens to be a whole number of at least 1, got {next_tokens!r}."
             )
-        super().__init__(
-            model,
-            api_base="" if api_base is None else api_base,
-            api_key=api_key,
-            space=space,
-            timeout=timeout,
-            max_concurrency=max_concurrency,
-            **options,
-        )
+        super().__init__(model, api_base="" if api_base is None else api_base, **options)
         self._template_text = chat_template
         self._template = None if chat_template is None else ChatTemplate(chat_template)
         self._next_tokens = next_tokens
@@ -144,16 +127,19 @@ class OpenAICompatibleClient(OpenAIChatClient):
             return
         server = await self._detected_server()
         longest = max(labels, key=lambda label: len(label.encode()))
-        size = await server.size(longest)
-        if size is not None and size.limit is not None and size.tokens >= size.limit:
+        size, limit = await server.size(longest)
+        if limit is not None and size >= limit:
             raise ConfigurationError(
-                f"The label {longest[:40]!r}... has {size.tokens:,} tokens, the context {size.limit:,}: "
+                f"The label {longest[:40]!r}... has {size:,} tokens, the context {limit:,}: "
                 "shorten it, or serve the model with a longer context."
             )
         if not await server.spells("\n".join(labels)):
+            for label in labels:
+                if not await server.spells(label):
+                    break
             raise ConfigurationError(
-                f"The tokens of {self.name} do not spell the label {await _misspelt(server, labels)!r:.80}: it "
-                "holds a special token of the model, or characters it does not know. Rename the label."
+                f"The tokens of {self.name} do not spell the label {label!r:.80}: it holds a special token of "
+                "the model, or characters it does not know. Rename the label."
             )
         self._checked_labels.add(labels)
 
@@ -186,7 +172,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         prompt = await server.render(request.messages, options)
         if prompt is None:
             raise ConfigurationError(
-                f"The server at {self._http.shown} has no {server.template_routes}, so the messages cannot be "
+                f"The server at {self._http.endpoint.shown} has no {server.template_routes}, so the messages cannot be "
                 "turned into the model's prompt. Set the model's option chat_template to the Jinja text of "
                 "chat_template in its tokenizer_config.json."
             )
@@ -214,7 +200,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         for _ in range(REPEATS):
             reply = await server.ask(_PROBE, count=self._next_tokens or _MANY_TOKENS)
             await self._check_ability(server, reply)
-            if server.listing(self._http.checked(reply)) is not None:
+            if server.listing(self._http.checked(reply)):
                 return server
         raise self._unable(f"{server.route} answers without them")
 
@@ -250,8 +236,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     def _unable(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"This endpoint reports no probabilities for exact scoring: {self._http.shown} ({reason}). Serve the "
-            "model with vLLM, SGLang or llama.cpp's server, or use scoring='decode' or 'sampled'."
+            f"This endpoint reports no probabilities for exact scoring: {self._http.endpoint.shown} ({reason}). "
+            "Serve the model with vLLM, SGLang or llama.cpp's server, or use scoring='decode' or 'sampled'."
         )
 
 
@@ -292,12 +278,16 @@ class _ServerRow:
     _prompt: str | None = field(default=None, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def begun(self, text: str) -> str:
-        """Return the prompt and the beginning of the answer."""
-        async with self._lock:
-            if self._prompt is None:
-                self._prompt = await self.client.render(self.request)
-        return self._prompt + text
+    async def _scored(self, text: str, score: Callable[[str], Awaitable[_T]]) -> _T:
+        """Return the scores behind the prompt and the beginning of the answer."""
+
+        async def call() -> _T:
+            async with self._lock:
+                if self._prompt is None:
+                    self._prompt = await self.client.render(self.request)
+            return await score(self._prompt + text)
+
+        return await self.client.first_score.then(call)
 
 
 @dataclass
@@ -311,13 +301,9 @@ class _TokenRow(_ServerRow):
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the most probable next tokens after `text`; a number that the request names is never lowered."""
-
-        async def call() -> NextTokens:
-            is_short = few and not self.request.top_logprobs
-            prompt = await self.begun(text)
-            return await self.server.next_tokens(prompt, count=self.count, few=is_short, slot=self.slot)
-
-        return await self.client.first_score.then(call)
+        is_short = few and not self.request.top_logprobs
+        score = partial(self.server.next_tokens, count=self.count, few=is_short, slot=self.slot)
+        return await self._scored(text, score)
 
 
 @dataclass
@@ -329,15 +315,4 @@ class _LabelRow(_ServerRow):
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
         """Return the log-probability of each label after `text`."""
-
-        async def call() -> LabelLogprobs:
-            return await self.server.label_logprobs(await self.begun(text), values, whole=self.whole)
-
-        return await self.client.first_score.then(call)
-
-
-async def _misspelt(server: Server, labels: Sequence[str]) -> str:
-    for label in labels:
-        if not await server.spells(label):
-            return label
-    return labels[0]
+        return await self._scored(text, partial(self.server.label_logprobs, values=values, whole=self.whole))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Final, Protocol, Self
 
 import numpy as np
@@ -125,7 +126,7 @@ class EnginePlace:
         if len(tokens) >= self.n_ctx:
             raise TooLongError(len(tokens))
         self.drop_branches(memory)
-        kept = _common_prefix_length(tokens, self.tokens[: self.prompt.computed])
+        kept = len(commonprefix([tokens, self.tokens[: self.prompt.computed]]))  # noqa: RUF071 (no paths)
         memory.cut(self.prompt.sequence, kept)
         self.tokens, self.base = tokens, len(prompt)
         self.prompt.length = self.prompt.computed = kept
@@ -316,11 +317,3 @@ class Job:
                 segment.share(origin, path, shared)
         place.extend(path, tokens, end)
         return Segment(self, path, shared, new, text if end == length else None)
-
-
-def _common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix of two texts, in tokens."""
-    least = min(len(one), len(other))
-    if one[:least] == other[:least]:
-        return least
-    return next(place for place in range(least) if one[place] != other[place])

@@ -33,16 +33,8 @@ _LITELLM_OPTIONS: Final = frozenset(
     use_litellm_proxy
     """.split()  # noqa: SIM905
 )
-_LITELLM_BEGINNINGS: Final = (
-    "aws_",
-    "azure_",
-    "cache_creation_",
-    "cache_read_",
-    "input_cost_per_",
-    "litellm_",
-    "mock_",
-    "output_cost_per_",
-    "vertex_",
+_LITELLM_BEGINNINGS: Final = tuple(
+    "aws_ azure_ cache_creation_ cache_read_ input_cost_per_ litellm_ mock_ output_cost_per_ vertex_".split()  # noqa: SIM905
 )
 
 
@@ -140,9 +132,7 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     prompt, answer, cached = (entry.get(name) for name in PRICE_OPTIONS)
     if not isinstance(prompt, int | float) or not isinstance(answer, int | float):
         return None
-    return Price(
-        prompt=float(prompt), answer=float(answer), cached=float(cached) if cached is not None else None
-    )
+    return Price(prompt=float(prompt), answer=float(answer), cached=None if cached is None else float(cached))
 
 
 def _count(value: object) -> int | None:
@@ -164,7 +154,8 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
     options : mapping
         Its options; some are litellm's own.
     """
-    if any(_is_litellms(name) for name, value in options.items() if value is not None):
+    names = {name for name, value in options.items() if value is not None}.difference(PRICE_OPTIONS)
+    if any(name in _LITELLM_OPTIONS or name.startswith(_LITELLM_BEGINNINGS) for name in names):
         return True
     if model.startswith(KNOWN_PREFIXES):
         return model.startswith(_COMPLETIONS)
@@ -184,7 +175,3 @@ def _litellm_providers() -> frozenset[str]:
     members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
     listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")
     return frozenset([*_MEMBER.findall(members), *listed])
-
-
-def _is_litellms(name: str) -> bool:
-    return name in _LITELLM_OPTIONS or (name.startswith(_LITELLM_BEGINNINGS) and name not in PRICE_OPTIONS)

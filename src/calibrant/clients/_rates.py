@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from calibrant.core._reported import reported_mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,26 +46,22 @@ class RateState:
         return max((seconds for left, seconds in waits if left == 0 and seconds is not None), default=None)
 
 
-class _Names(NamedTuple):
-    remaining: str
-    reset: str
-
-
-# Headers of OpenAI and compatible providers; of Anthropic; of servers that count requests only (two spellings).
+# Names of the remaining number and of its reset, in headers of OpenAI and compatible providers; of Anthropic; of
+# servers that count requests only (two spellings).
 _REQUESTS: Final = (
-    _Names("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
-    _Names("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
-    _Names("x-ratelimit-remaining", "x-ratelimit-reset"),
-    _Names("ratelimit-remaining", "ratelimit-reset"),
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+    ("ratelimit-remaining", "ratelimit-reset"),
 )
 _TOKENS: Final = (
-    _Names("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
-    _Names("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
-    _Names("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
-    _Names("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 )
 _KNOWN: Final = tuple(name for names in (*_REQUESTS, *_TOKENS) for name in names)
-_REMAINING: Final = tuple(names.remaining for names in (*_REQUESTS, *_TOKENS))
+_REMAINING: Final = tuple(remaining for remaining, _ in (*_REQUESTS, *_TOKENS))
 
 _HIDDEN: Final = "_hidden_params"
 _LITELLM: Final = "llm_provider-"
@@ -83,10 +81,9 @@ def rate_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    for name in _REMAINING:
-        if name in headers:
-            return {known: headers[known] for known in _KNOWN if known in headers}
-    return None
+    if not any(name in headers for name in _REMAINING):
+        return None
+    return {known: headers[known] for known in _KNOWN if known in headers}
 
 
 def rate_state(response: object) -> RateState | None:
@@ -104,35 +101,23 @@ def rate_state(response: object) -> RateState | None:
         None without any readable header.
     """
     plain = response.get(_HIDDEN) if isinstance(response, dict) else None
-    hidden = plain or getattr(response, _HIDDEN, None)
-    if not hidden or not isinstance(hidden, Mapping):
-        return None
+    hidden = reported_mapping(plain or getattr(response, _HIDDEN, None))
     headers = hidden.get("additional_headers")
-    if not headers or not isinstance(headers, Mapping):
-        return None
-    return _state(headers)
+    return reported_state(headers) if isinstance(headers, Mapping) else None
 
 
-def exhausted_seconds(headers: Mapping[str, Any]) -> float | None:
-    """Return the seconds until an exhausted limit is reset, or None where no limit is exhausted.
+def reported_state(headers: Mapping[str, Any]) -> RateState | None:
+    """Return the remaining rate limits of response headers, or None without any readable one.
 
     Parameters
     ----------
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    state = _state(headers)
-    return None if state is None else state.spent_seconds
-
-
-def _state(headers: Mapping[str, Any]) -> RateState | None:
-    now = time.time()
-    requests = _least(headers, _REQUESTS, now)
-    tokens = _least(headers, _TOKENS, now)
-    if requests is None and tokens is None:
+    remaining_requests, reset_requests = _least(headers, _REQUESTS)
+    remaining_tokens, reset_tokens = _least(headers, _TOKENS)
+    if remaining_requests is None and remaining_tokens is None:
         return None
-    remaining_requests, reset_requests = requests or (None, None)
-    remaining_tokens, reset_tokens = tokens or (None, None)
     return RateState(
         remaining_requests=remaining_requests,
         reset_requests_seconds=reset_requests,
@@ -141,54 +126,43 @@ def _state(headers: Mapping[str, Any]) -> RateState | None:
     )
 
 
-def _least(
-    headers: Mapping[str, Any], known: tuple[_Names, ...], now: float
-) -> tuple[int, float | None] | None:
-    """Return the smallest remaining number, with the seconds until its reset."""
+def _least(headers: Mapping[str, Any], known: tuple[tuple[str, str], ...]) -> tuple[int | None, float | None]:
+    """Return the smallest remaining number, with the seconds until its reset; None where not reported."""
     limits = []
-    for names in known:
-        remaining = _count(_value(headers, names.remaining))
-        if remaining is not None:
-            limits.append((remaining, seconds_until(_value(headers, names.reset), now)))
-    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=None)
+    for remaining, reset in known:
+        with contextlib.suppress(ValueError, OverflowError):  # no number, or infinity
+            number = int(float(_value(headers, remaining)))
+            if number >= 0:
+                limits.append((number, seconds_until(_value(headers, reset))))
+    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=(None, None))
 
 
-def _value(headers: Mapping[str, Any], name: str) -> str | None:
-    value = headers.get(_LITELLM + name, headers.get(name))
-    return None if value is None else str(value).strip()
+def _value(headers: Mapping[str, Any], name: str) -> str:
+    return str(headers.get(_LITELLM + name, headers.get(name, ""))).strip()
 
 
-def _count(text: str | None) -> int | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return int(value) if 0 <= value < math.inf else None
-
-
-def seconds_until(text: str | None, now: float) -> float | None:
+def seconds_until(text: str) -> float | None:
     """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time.
 
     None where the text is neither. Points in time are written as in ISO 8601 or HTTP, or as Unix time.
     """
-    if not text:
-        return None
     if _DURATION.fullmatch(text):
         return math.fsum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     try:
         value = float(text)
     except ValueError:
-        return _until(text, now)
+        return _until(text)
     if not 0 <= value < math.inf:
         return None
     if value < _TIMES:
         return value
-    return max(0.0, (value / 1000 if value > _MILLISECONDS else value) - now)
+    return max(0.0, (value / 1000 if value > _MILLISECONDS else value) - time.time())
 
 
-def _until(text: str, now: float) -> float | None:
+def _until(text: str) -> float | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         with contextlib.suppress(ValueError):
             moment = read(text)
-            return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return max(0.0, moment.timestamp() - time.time())
     return None

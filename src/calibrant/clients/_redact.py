@@ -91,11 +91,8 @@ def spellings(secret: str) -> Iterator[str]:
     scheme = _SCHEME.fullmatch(secret)
     for text in (secret,) if scheme is None else (secret, scheme[1]):
         yield from (text, json.dumps(text)[1:-1])
-        for safe in (
-            "",
-            "/",
-            "/:@!$'()*,;",
-        ):  # what need not be escaped in a query differs from library to library
+        # What need not be escaped in a query differs from library to library.
+        for safe in ("", "/", "/:@!$'()*,;"):
             yield from (quote(text, safe=safe), quote_plus(text, safe=safe))
 
 
@@ -147,12 +144,9 @@ def identifying_address(address: str) -> str:
     split = _split(address)
     if split is None:
         return redact(address)
+    named = [(name, value) for name, value in split[1] if not _SECRET_PARAMETER.search(name)]
     query = urlencode(
-        [
-            (name, value if _is_harmless_parameter(name, value) else digest_of(value))
-            for name, value in split[1]
-            if not _SECRET_PARAMETER.search(name)
-        ]
+        [(name, value if _is_harmless_parameter(name, value) else digest_of(value)) for name, value in named]
     )
     return _place(split[0]) + (f"?{query}" if query else "")
 

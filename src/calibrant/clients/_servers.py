@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,13 +39,6 @@ _MAXIMUM = re.compile(
 _ROUNDING: Final = 1e-6
 # vLLM writes -9999 for impossible tokens.
 _LEAST: Final = -1e9
-
-
-class Size(NamedTuple):
-    """Length of a text and the server's limit, in tokens."""
-
-    tokens: int
-    limit: int | None
 
 
 @dataclass(kw_only=True)
@@ -115,8 +109,9 @@ class LlamaCppServer:
         for _ in range(REPEATS):
             answer = self.http.checked(await self.ask(prompt, count=asked, slot=slot))
             listing = self.listing(answer)
-            if listing is not None:
-                model, usage = _text(answer, "model"), self.usage(answer)
+            if listing:
+                usage = _usage(answer, prompt="tokens_evaluated", completion="tokens_predicted")
+                model = _text(answer, "model")
                 return NextTokens(top=listing, usage=usage, model=model, short=asked < most)
         raise ProviderError(
             f"the server answered {REPEATS} times without log-probabilities.",
@@ -125,35 +120,24 @@ class LlamaCppServer:
             hint=_HINT,
         )
 
-    def listing(self, answer: Mapping[str, Any]) -> Listing | None:
-        """Return the tokens listed in an answer, or None without any."""
+    def listing(self, answer: Mapping[str, Any]) -> Listing:
+        """Return the tokens listed in an answer; empty without any."""
         try:
             top = answer["completion_probabilities"][0]["top_logprobs"]
-            listing = tuple([(bytes(token["bytes"]), float(token["logprob"])) for token in top])
+            return tuple([(bytes(token["bytes"]), float(token["logprob"])) for token in top])
         except (LookupError, TypeError, ValueError):
-            return None
-        return listing or None
-
-    def usage(self, answer: Mapping[str, Any]) -> Usage:
-        """Return the tokens used by an answer."""
-        return Usage(
-            prompt_tokens=bounded_count(answer.get("tokens_evaluated")),
-            completion_tokens=bounded_count(answer.get("tokens_predicted")),
-        )
+            return ()
 
     async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
-        body: dict[str, Any] = {"messages": [dict(message) for message in messages]}
-        if options:
-            body["chat_template_kwargs"] = dict(options)
-        reply = await self.http.exchange("/apply-template", body)
+        reply = await self.http.exchange("/apply-template", _chat(messages, options))
         if reply.absent:
             return None
         return _text(self.http.checked(reply), "prompt")
 
-    async def size(self, text: str) -> Size | None:
-        """Return the size of `text` in tokens."""
-        return Size(len(await self._tokens(text, special=False)), self.context)
+    async def size(self, text: str) -> tuple[int, int | None]:
+        """Return the size of `text` and the longest context, in tokens; None where it is unknown."""
+        return len(await self._tokens(text, special=False)), self.context
 
     async def spells(self, text: str) -> bool:
         """Return whether the tokens of `text` contain no special token and spell it."""
@@ -229,15 +213,17 @@ class CompletionsServer:
             raise errors.exceptions[0] from None
         except EchoError as error:
             raise self.unusable(error) from None
-        usages = [self.usage(answer) for answer in answers]
-        return LabelLogprobs(
-            logprobs=logprobs,
-            usage=Usage(
-                prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-                completion_tokens=sum(usage.completion_tokens for usage in usages),
-            ),
-            model=_text(answers[0], "model"),
+        usages = [
+            _usage(
+                reported_mapping(answer.get("usage")), prompt="prompt_tokens", completion="completion_tokens"
+            )
+            for answer in answers
+        ]
+        usage = Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
         )
+        return LabelLogprobs(logprobs=logprobs, usage=usage, model=_text(answers[0], "model"))
 
     def unusable(self, error: EchoError) -> ProviderError:
         """Return the error for an answer without usable log-probabilities."""
@@ -254,34 +240,21 @@ class CompletionsServer:
         size = max(1, min(_MOST_PROMPTS, _MOST_ANSWERED // (_ANSWERED_PER_BYTE * longest)))
         return [prompts[begin : begin + size] for begin in range(0, len(prompts), size)]
 
-    def usage(self, answer: Mapping[str, Any]) -> Usage:
-        """Return the tokens used by an answer."""
-        usage = reported_mapping(answer.get("usage"))
-        return Usage(
-            prompt_tokens=bounded_count(usage.get("prompt_tokens")),
-            completion_tokens=bounded_count(usage.get("completion_tokens")),
-        )
-
     async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [dict(message) for message in messages],
-            "add_generation_prompt": True,
-        }
-        if options:
-            body["chat_template_kwargs"] = dict(options)
+        body = {"model": self.model, "add_generation_prompt": True, **_chat(messages, options)}
         reply = await self.http.exchange("/tokenize", body)
-        if reply.absent or _wants_prompt(reply):
+        words = reply.words.lower()
+        # SGLang refuses messages, as it tokenises prompts only.
+        wants_prompt = reply.status in {400, 422} and "prompt" in words and "required" in words
+        if reply.absent or wants_prompt:
             return None
         return await self._spelled(self.http.checked(reply).get("tokens") or [])
 
-    async def size(self, text: str) -> Size | None:
-        """Return the size of `text` in tokens, or None if the server has no tokeniser route."""
-        answer = await self._tokenized(text)
-        if answer is None:
-            return None
-        return Size(len(answer.get("tokens") or ()), _positive_int(answer.get("max_model_len")))
+    async def size(self, text: str) -> tuple[int, int | None]:
+        """Return the size of `text` and the longest context, in tokens; None where it is unknown."""
+        answer = await self._tokenized(text) or {}
+        return len(answer.get("tokens") or ()), _positive_int(answer.get("max_model_len"))
 
     async def spells(self, text: str) -> bool:
         """Return whether the tokens of `text` spell it; True if the server has no tokeniser route.
@@ -318,10 +291,17 @@ def _smaller_count(reply: Reply, count: int) -> int | None:
     return lower if lower < count else None
 
 
-def _wants_prompt(reply: Reply) -> bool:
-    """Return whether a server refused messages because it tokenises prompts only, as SGLang does."""
-    words = reply.words.lower()
-    return reply.status in {400, 422} and all(word in words for word in ("prompt", "required"))
+def _chat(messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a request that names messages and variables of the chat template."""
+    variables = {"chat_template_kwargs": dict(options)} if options else {}
+    return {"messages": [dict(message) for message in messages], **variables}
+
+
+def _usage(counts: Mapping[str, Any], *, prompt: str, completion: str) -> Usage:
+    return Usage(
+        prompt_tokens=bounded_count(counts.get(prompt)),
+        completion_tokens=bounded_count(counts.get(completion)),
+    )
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str | None:
@@ -341,8 +321,7 @@ class NoEchoError(EchoError):
     """Answer without the log-probabilities of its prompts' tokens; the message describes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Echoed:
+class Echoed(NamedTuple):
     """Tokens of one prompt with their log-probabilities.
 
     Attributes
@@ -407,10 +386,7 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
         A prompt has no tokens of its own, or shares no token with the beginning.
     """
     lists = [begun.tokens, *(one.tokens for one in continued)]
-    columns = zip(*lists, strict=False)
-    start = next(
-        (place for place, column in enumerate(columns) if len(set(column)) > 1), min(map(len, lists))
-    )
+    start = len(os.path.commonprefix(lists))  # noqa: RUF071 (no paths)
     if start == 0 or any(len(one.tokens) <= start for one in continued):
         raise EchoError("prompts whose tokens do not go on from a common beginning")
     sums = [math.fsum(one.logprobs[start:]) for one in continued]

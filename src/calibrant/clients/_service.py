@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from calibrant.clients._endpoint import Endpoint, is_http_address
-from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
+from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._redact import public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.clients._translate import retry_after_seconds
@@ -61,10 +61,7 @@ class JsonService:
         )
 
     async def post(
-        self,
-        body: Mapping[str, Any],
-        *,
-        on_object: Callable[[Mapping[str, Any]], None] | None = None,
+        self, body: Mapping[str, Any], *, on_object: Callable[[Mapping[str, Any]], None] | None = None
     ) -> tuple[dict[str, Any], int]:
         """POST `body` and return the JSON object of the answer.
 
@@ -104,19 +101,20 @@ class JsonService:
         self._http.close()
 
     def _failure(self, reply: Reply) -> ProviderError:
-        size = len(reply.content)
+        size = f"{len(reply.content):,} bytes"
+        message = (
+            f"answered with status {reply.status} and {size} that are not shown; its own log may say more."
+        )
         if reply.fine:
-            return ProviderError(
-                f"expected a JSON object, got {size:,} bytes of something else: look at what answers at {self.url}.",
-                provider=self._name,
-                retryable=True,
+            message = (
+                f"expected a JSON object, got {size} of something else: look at what answers at {self.url}."
             )
         return ProviderError(
-            f"answered with status {reply.status} and {size:,} bytes that are not shown; its own log may say more.",
+            message,
             provider=self._name,
-            status=reply.status,
-            retryable=reply.passing,
-            retry_after=retry_after_seconds(HTTPStatusError(reply)),
+            status=None if reply.fine else reply.status,
+            retryable=reply.fine or reply.passing,
+            retry_after=retry_after_seconds(reply),
         )
 
 

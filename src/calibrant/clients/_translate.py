@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from calibrant.clients._rates import exhausted_seconds, seconds_until
+from calibrant.clients._rates import reported_state, seconds_until
 from calibrant.clients._redact import redact
 from calibrant.core._errors import (
     ContextLengthError,
@@ -80,11 +79,14 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
     if any("contextwindow" in name for name in names) or "context_length_exceeded" in message_and_code(error):
         return ContextLengthError(message, provider=provider, status=status)
+    is_passing = any("connect" in name or name in {"transporterror", "clientoserror"} for name in names)
+    if status is not None:
+        is_passing = status in _RETRYABLE_STATUS or status >= 500
     return ProviderError(
         message,
         provider=provider,
         status=status,
-        retryable=_retryable(status, names),
+        retryable=is_passing,
         retry_after=retry_after_seconds(error),
         hint=_HINTS.get(status) if status else None,
         systemic=status == 400 and any(word in message_and_code(error) for word in _WRONG_SETUP),
@@ -102,15 +104,23 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def retry_after_seconds(error: BaseException) -> float | None:
+def retry_after_seconds(error: object) -> float | None:
     """Return the seconds of the server's ``Retry-After`` header, or None without one."""
+    for headers in _headers(error):
+        by_name = {str(name).lower(): str(value) for name, value in headers.items()}
+        milliseconds = by_name.get("retry-after-ms")
+        seconds = seconds_until(f"{milliseconds}ms" if milliseconds else by_name.get("retry-after", ""))
+        if seconds is not None:
+            return seconds
+    return None
+
+
+def _headers(error: object) -> Iterator[Mapping[str, object]]:
     for holder in (getattr(error, "response", None), error):
         for attribute in ("headers", "litellm_response_headers"):
             headers = getattr(holder, attribute, None)
-            seconds = _from_headers(headers) if isinstance(headers, Mapping) else None
-            if seconds is not None:
-                return seconds
-    return None
+            if isinstance(headers, Mapping):
+                yield headers
 
 
 def message_and_code(error: BaseException) -> str:
@@ -128,39 +138,20 @@ def as_status(value: object) -> int | None:
     return None
 
 
-def _from_headers(headers: Mapping[str, object]) -> float | None:
-    by_name = {str(name).lower(): str(value) for name, value in headers.items()}
-    if "retry-after-ms" in by_name:
-        return seconds_until(f"{by_name['retry-after-ms']}ms", time.time())
-    return seconds_until(by_name.get("retry-after"), time.time())
-
-
 def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitError:
     out_of_credit = any(word in message_and_code(error) for word in _OUT_OF_CREDIT)
+    retry_after = retry_after_seconds(error)
+    state = next(filter(None, map(reported_state, _headers(error))), None)
+    if retry_after is None and state is not None:
+        retry_after = state.spent_seconds  # until an exhausted rate limit is reset
     return RateLimitError(
         message,
         provider=provider,
         status=429,
         retryable=not out_of_credit,
-        retry_after=_wait_seconds(error),
+        retry_after=retry_after,
         hint="Check the account's credit." if out_of_credit else None,
     )
-
-
-def _wait_seconds(error: BaseException) -> float | None:
-    """Return the seconds of ``Retry-After``, else those until an exhausted rate limit is reset, else None."""
-    retry_after = retry_after_seconds(error)
-    for holder in (getattr(error, "response", None), error):
-        headers = getattr(holder, "headers", None)
-        if retry_after is None and isinstance(headers, Mapping):
-            return exhausted_seconds(headers)
-    return retry_after
-
-
-def _retryable(status: int | None, names: set[str]) -> bool:
-    if status is not None:
-        return status in _RETRYABLE_STATUS or status >= 500
-    return any("connect" in name or name in {"transporterror", "clientoserror"} for name in names)
 
 
 def _message(error: BaseException, secrets: Iterable[object]) -> str:

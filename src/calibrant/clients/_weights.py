@@ -44,7 +44,7 @@ _PACKAGES = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_bytes=98_362_432,
         licence="Apache-2.0",
-    ),
+    )
 }
 
 

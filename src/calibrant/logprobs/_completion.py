@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, zip_longest
 from math import exp
@@ -38,10 +39,7 @@ _FINISH_REASONS: Final = {
 
 
 class _UnusableEvidenceError(Exception):
-    """Missing, invalid or contradictory log-probabilities of a token; the message has the details."""
-
-    def __init__(self, problem: str = "a log-probability is missing or is no number of at most 0") -> None:
-        super().__init__(problem)
+    """Log-probability of a token that is missing or is no number of at most 0."""
 
 
 def contradiction(token: Token) -> str:
@@ -123,19 +121,15 @@ def _cleaned(completion: Completion) -> Completion:
         "tokens": None if problem else completion.tokens,
         "refusal": completion.refusal and _message(completion.refusal),
         "model": completion.model and _name(completion.model),
-        "usage": _bounded(completion.usage),
+        "usage": Usage(
+            prompt_tokens=bounded_count(completion.usage.prompt_tokens),
+            completion_tokens=bounded_count(completion.usage.completion_tokens),
+            cost=_cost(completion.usage.cost),
+        ),
     }
     if all(getattr(completion, name) == value for name, value in changes.items()):
         return completion
     return replace(completion, **changes, evidence_problem=problem)
-
-
-def _bounded(usage: Usage) -> Usage:
-    return Usage(
-        prompt_tokens=bounded_count(usage.prompt_tokens),
-        completion_tokens=bounded_count(usage.completion_tokens),
-        cost=_cost(usage.cost),
-    )
 
 
 def _unwrap(response: object) -> object:
@@ -144,33 +138,24 @@ def _unwrap(response: object) -> object:
         return response
     inner = response["response"]
     if not isinstance(inner, Mapping):
-        reason = response.get("error") or response.get("status") or "no reason given"
-        msg = f"Expected a batch line with an answer, got none ({_message(str(reason))}): send the row again."
-        raise DataError(msg)
-    if "body" not in inner:
-        return inner
+        reason = _message(str(response.get("error") or response.get("status") or "no reason given"))
+        raise DataError(f"Expected a batch line with an answer, got none ({reason}): send the row again.")
     status = inner.get("status_code", 200)
-    if status != 200:
+    if "body" in inner and status != 200:
         raise DataError(f"Expected a batch line with status 200, got {status}: {str(inner['body'])[:200]}")
-    return inner["body"]
+    return inner.get("body", inner)
 
 
 def _get(node: object, key: str) -> Any:  # noqa: ANN401 - foreign data
     # The exact type first: asking the abstract Mapping is slow, and this runs for every token.
-    if type(node) is dict:
-        return node.get(key)
-    if isinstance(node, Mapping):
+    if type(node) is dict or isinstance(node, Mapping):
         return node.get(key)
     return getattr(node, key, None)
 
 
 def _first(node: object, *keys: str) -> Any:  # noqa: ANN401 - foreign data
     """Return the value of the first of `keys` that is present: SDKs write snake_case, REST camelCase."""
-    for key in keys:
-        value = _get(node, key)
-        if value is not None:
-            return value
-    return None
+    return next((value for key in keys if (value := _get(node, key)) is not None), None)
 
 
 def _shape(node: object) -> str:
@@ -182,10 +167,11 @@ def _shape(node: object) -> str:
 def _head(node: object, key: str) -> object:
     """Return the first answer of a response."""
     answers = _get(node, key)
-    if not isinstance(answers, list | tuple) or not answers:
-        msg = f"Expected at least one answer under {key!r}, got {answers!r:.100}: the server sent none."
-        raise DataError(msg)
-    return answers[0]
+    if isinstance(answers, list | tuple) and answers:
+        return answers[0]
+    raise DataError(
+        f"Expected at least one answer under {key!r}, got {answers!r:.100}: the server sent none."
+    )
 
 
 def _text(value: object) -> str | None:
@@ -203,11 +189,8 @@ def _message(text: str) -> str:
 
 def _finish_reason(value: object) -> str | None:
     """Return OpenAI's lower-case name of a finish reason, whether it is text or an enum member."""
-    name = _name(getattr(value, "value", value))
-    if name is None:
-        return None
-    name = name.lower()
-    return _FINISH_REASONS.get(name, name)
+    name = (_name(getattr(value, "value", value)) or "").lower()
+    return _FINISH_REASONS.get(name, name) or None
 
 
 # --- OpenAI, litellm, llama.cpp, vLLM ---------------------------------------------------------
@@ -217,13 +200,16 @@ def _read_openai(body: object) -> Completion:
     choice = _head(body, "choices")
     message = _get(choice, "message")
     if message is None:
-        msg = f"Expected a chat answer with 'message', got {_shape(choice)}: use the chat endpoint."
-        raise DataError(msg)
+        raise DataError(
+            f"Expected a chat answer with 'message', got {_shape(choice)}: use the chat endpoint."
+        )
     usage = _get(body, "usage")
-    content = _get(_get(choice, "logprobs"), "content")
+    content = _get(message, "content")
+    if isinstance(content, list):  # some servers send the text in parts
+        content = "".join(_text(_get(part, "text")) or "" for part in content)
     return Completion(
-        text=_content_text(_get(message, "content")),
-        **_evidence(content, _openai_tokens),
+        text=clean_text(_text(content) or ""),
+        **_evidence(_get(_get(choice, "logprobs"), "content"), _openai_tokens),
         finish_reason=_finish_reason(_get(choice, "finish_reason")),
         refusal=_refusal(message),
         model=_name(_get(body, "model")),
@@ -248,13 +234,6 @@ def _cost(value: object) -> float | None:
     return cost if cost is not None and 0.0 <= cost < math.inf else None
 
 
-def _content_text(content: object) -> str:
-    """Return a message's text, which some servers send in parts."""
-    if isinstance(content, list):
-        return clean_text("".join(_text(_get(part, "text")) or "" for part in content))
-    return clean_text(_text(content) or "")
-
-
 def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a local reader
     """Return the tokens and the problem, if any, that makes the reported ones unusable, as fields of a `Completion`."""
     tokens, problem = None, ""
@@ -262,8 +241,8 @@ def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a
         try:
             tokens = tuple(read(content))
             problem = next(filter(None, map(contradiction, tokens)), "")
-        except _UnusableEvidenceError as error:
-            problem = str(error)
+        except _UnusableEvidenceError:
+            problem = "a log-probability is missing or is no number of at most 0"
         except TypeError:
             problem = "the reported tokens have an unknown shape"
     return {"tokens": None if problem else tokens, "evidence_problem": problem}
@@ -290,37 +269,33 @@ def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:
     """
     if not items:
         return ()
-    try:
+    with suppress(TypeError, ValueError, LookupError, AttributeError):
         if type(items[0]) is dict:
             data = [bytes([*item["bytes"]]) for item in items]
             values = [item["logprob"] for item in items]
         else:
             data = [bytes([*item.bytes]) for item in items]
             values = [item.logprob for item in items]
-    except (TypeError, ValueError, LookupError, AttributeError):
-        return tuple([_openai_pair(item) for item in items])
-    if (
-        {*map(type, values)} == {float}
-        and b"" not in data
-        and min(values) >= IMPOSSIBLE
-        and max(values) <= 0.0
-        and not math.isnan(sum(values))  # a NaN can hide from min and max
-    ):
-        return tuple(zip(data, values, strict=True))
-    return tuple([_openai_pair(item) for item in items])
+        usual = {*map(type, values)} == {float} and min(values) >= IMPOSSIBLE and max(values) <= 0.0
+        if usual and b"" not in data and not math.isnan(sum(values)):  # a NaN can hide from min and max
+            return tuple(zip(data, values, strict=True))
+    return tuple([_reported_pair(item) for item in items])
 
 
-def _openai_pair(item: object) -> tuple[bytes, float]:
-    return _data(_get(item, "token"), _get(item, "bytes")), _logprob(_get(item, "logprob"))
+def _reported_pair(item: object) -> tuple[bytes, float]:
+    """Return bytes and log-probability of an item of OpenAI's or of Google's."""
+    return _data(_get(item, "token"), _get(item, "bytes")), _logprob(_reported_logprob(item))
+
+
+def _reported_logprob(item: object) -> object:
+    return _first(item, "logprob", "log_probability", "logProbability")
 
 
 def _data(text: object, raw: object) -> bytes:
     """Return a token's bytes; its text is the fallback, as it cannot represent a part of a character."""
     if raw and isinstance(raw, list | tuple | bytes):
-        try:
+        with suppress(TypeError, ValueError):
             return bytes(raw)
-        except (TypeError, ValueError):
-            pass
     if not isinstance(text, str):
         raise _UnusableEvidenceError
     return text.encode("utf-8", "surrogatepass")
@@ -350,16 +325,14 @@ def _read_google(body: object) -> Completion:
     }
     blocked = _first(_first(body, "prompt_feedback", "promptFeedback"), "block_reason", "blockReason")
     if blocked is not None and not _get(body, "candidates"):
-        reason = str(getattr(blocked, "value", blocked))
+        refusal = _message(f"blocked: {getattr(blocked, 'value', blocked)}")
         return Completion(
-            text="",
-            finish_reason="content_filter",
-            refusal=_message(f"blocked: {reason}"),
-            evidence_problem="",
-            **common,
+            text="", finish_reason="content_filter", refusal=refusal, evidence_problem="", **common
         )
     candidate = _head(body, "candidates")
-    text = _google_text(_get(_get(candidate, "content"), "parts"))
+    # The model's thoughts are no part of the answer.
+    parts = [part for part in _items(_get(_get(candidate, "content"), "parts")) if not _get(part, "thought")]
+    text = "".join(_text(_get(part, "text")) or "" for part in parts)
     stop = _first(candidate, "finish_reason", "finishReason")
     finish_reason = _finish_reason(stop)
     filtered = finish_reason == "content_filter" and not text
@@ -372,34 +345,18 @@ def _read_google(body: object) -> Completion:
     )
 
 
-def _google_text(parts: object) -> str:
-    """Join the parts of the answer, leaving out the model's thoughts."""
-    if not isinstance(parts, list | tuple):
-        return ""
-    return "".join(_text(_get(part, "text")) or "" for part in parts if not _get(part, "thought"))
-
-
 def _google_evidence(result: object) -> dict[str, Any]:
     tops = _first(result, "top_candidates", "topCandidates") or ()
 
     def read(chosen: Iterable[object]) -> Iterable[Token]:
         for item, top in zip_longest(chosen, tops):
             # For a list longer than the answer `item` is None, which raises below: such evidence is unusable.
-            data, logprob = _google_pair(item)
-            others = _get(top, "candidates") or ()
-            if _google_logprob(item) == -math.inf:
+            data, logprob = _reported_pair(item)
+            if _reported_logprob(item) == -math.inf:
                 logprob = -math.inf
-            yield Token(data, logprob, tuple([_google_pair(other) for other in others]))
+            yield Token(data, logprob, tuple(map(_reported_pair, _get(top, "candidates") or ())))
 
     return _evidence(_first(result, "chosen_candidates", "chosenCandidates"), read)
-
-
-def _google_pair(item: object) -> tuple[bytes, float]:
-    return _data(_get(item, "token"), None), _logprob(_google_logprob(item))
-
-
-def _google_logprob(item: object) -> object:
-    return _first(item, "log_probability", "logProbability")
 
 
 # --- reported tokens, usable or not ------------------------------------------------------------
@@ -432,28 +389,27 @@ def reported_tokens(response: object) -> tuple[Token, ...]:
         return ()
     body = _unwrap(response)
     if _get(body, "choices") is not None:
-        chosen = _listed_items(_get(_get(_head(body, "choices"), "logprobs"), "content"))
-        return tuple([_unchecked(item, _get(item, "top_logprobs")) for item in chosen])
-    result = _first(_head(body, "candidates"), "logprobs_result", "logprobsResult")
-    chosen = _listed_items(_first(result, "chosen_candidates", "chosenCandidates"))
-    tops = _listed_items(_first(result, "top_candidates", "topCandidates"))
-    return tuple([_unchecked(item, _get(top, "candidates")) for item, top in zip_longest(chosen, tops)])
+        chosen = _items(_get(_get(_head(body, "choices"), "logprobs"), "content"))
+        listed = [(item, _get(item, "top_logprobs")) for item in chosen]
+    else:
+        result = _first(_head(body, "candidates"), "logprobs_result", "logprobsResult")
+        chosen = _items(_first(result, "chosen_candidates", "chosenCandidates"))
+        tops = _items(_first(result, "top_candidates", "topCandidates"))
+        listed = [(item, _get(top, "candidates")) for item, top in zip_longest(chosen, tops)]
+    return tuple(
+        [Token(*_unchecked_pair(item), tuple(map(_unchecked_pair, _items(top)))) for item, top in listed]
+    )
 
 
-def _listed_items(value: object) -> Sequence[object]:
+def _items(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _unchecked(item: object, others: object) -> Token:
-    return Token(*_unchecked_pair(item), tuple([_unchecked_pair(other) for other in _listed_items(others)]))
-
-
 def _unchecked_pair(item: object) -> tuple[bytes, float]:
-    try:
+    number = _number(_reported_logprob(item))
+    data = b""
+    with suppress(_UnusableEvidenceError):
         data = _data(_get(item, "token"), _get(item, "bytes"))
-    except _UnusableEvidenceError:
-        data = b""
-    number = _number(_first(item, "logprob", "log_probability", "logProbability"))
     return data, math.nan if number is None else number
 
 

@@ -109,16 +109,13 @@ def extract_distribution(
     >>> distribution.probabilities.round(2).tolist(), round(distribution.confidence("Food"), 2)
     ([0.7, 0.2, 0.1], 0.7)
     """
-    checked_space = _checked_space(space)
-    names = _label_tuple(labels)
-    parse_path(field_path)
-    aligned = align(read_completion(response), field_path)
-    value = aligned.value
-    if not isinstance(value, str):
-        msg = f"Expected text in the field {field_path!r}, got {value!r:.100}: labels are text."
-        raise LogprobsUnavailableError(msg)
-    trie = trie_for(names, value)
-    content = StringState(value.encode("utf-8", "surrogatepass"))
+    if space not in (LogprobSpace.MASKED, LogprobSpace.RAW):
+        raise ConfigurationError(
+            f"Expected space 'masked' or 'raw', got {space!r}: others are not read from an answer's tokens."
+        )
+    aligned, trie = _aligned_text(response, labels, field_path)
+    names = trie.labels
+    content = StringState(str(aligned.value).encode("utf-8", "surrogatepass"))
     spelled = trie.fitting(StringState(content.prefix, closed=True))
     masses = _walk(aligned, trie, is_label=bool(spelled))
     logprobs, measured = masses.normalised(len(names))
@@ -127,9 +124,9 @@ def extract_distribution(
         logprobs=logprobs,
         measured=measured,
         joint_logprob=aligned.joint_logprob(),
-        label_mass=min(1.0, math.fsum(math.exp(mass) for _, mass in masses.measured)),
+        label_mass=masses.label_mass(),
         unresolved_mass=masses.unresolved(),
-        space=checked_space,
+        space=LogprobSpace(space),
         emitted=names[spelled[0]] if spelled else "",
         closing_logprob=_closing_logprob(aligned, trie, content),
     )
@@ -189,13 +186,7 @@ def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_pat
     LogprobsUnavailableError, DataError, ConfigurationError
         As `extract_distribution`.
     """
-    names = _label_tuple(labels)
-    parse_path(field_path)
-    aligned = align(read_completion(response), field_path)
-    trie = trie_for(names, aligned.value if isinstance(aligned.value, str) else "")
-    if not isinstance(aligned.value, str):
-        msg = f"Expected text in the field {field_path!r}, got {aligned.value!r:.100}: labels are text."
-        raise LogprobsUnavailableError(msg)
+    aligned, trie = _aligned_text(response, labels, field_path)
     index = aligned.holder(aligned.begin)
     structured = aligned.start(index) < aligned.begin
     follow: _Follow = partial(trie.step, START)
@@ -213,11 +204,18 @@ def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_pat
     return OpeningMasses(legal=min(1.0, legal), illegal=min(1.0, illegal), listed=len(listed))
 
 
-def _checked_space(space: LogprobSpace | str) -> LogprobSpace:
-    if space in (LogprobSpace.MASKED, LogprobSpace.RAW):
-        return LogprobSpace(space)
-    msg = f"Expected space 'masked' or 'raw', got {space!r}: others are not read from an answer's tokens."
-    raise ConfigurationError(msg)
+def _aligned_text(
+    response: object, labels: Sequence[str] | LabelSet, field_path: str
+) -> tuple[AlignedField, LabelTrie]:
+    """Return the text in a field of an answer with its tokens, and the trie of the labels."""
+    names = _label_tuple(labels)
+    parse_path(field_path)
+    aligned = align(read_completion(response), field_path)
+    if isinstance(aligned.value, str):
+        return aligned, trie_for(names, aligned.value)
+    raise LogprobsUnavailableError(
+        f"Expected text in the field {field_path!r}, got {aligned.value!r:.100}: labels are text."
+    )
 
 
 def _label_tuple(labels: Sequence[str] | LabelSet) -> tuple[str, ...]:
@@ -236,44 +234,36 @@ class _BranchMasses:
 
     Attributes
     ----------
-    measured : list of (label, mass)
-        Branches that leave one label.
-    shared : list of (labels, mass)
-        Branches that leave several; the mass of all of them together.
+    branches : list of (labels, mass)
+        Branches that leave one label or several; the mass of all of them together.
     bounds : list of (labels, mass)
         Labels no reported token leads to; the largest possible mass of each of them.
     """
 
-    measured: list[tuple[int, float]] = field(default_factory=list)
-    shared: list[tuple[Sequence[int], float]] = field(default_factory=list)
+    branches: list[tuple[Sequence[int], float]] = field(default_factory=list)
     bounds: list[tuple[Sequence[int], float]] = field(default_factory=list)
 
-    def add(self, fit: Sequence[int], mass: float) -> None:
-        """Record a branch that leaves the labels `fit` possible."""
-        if len(fit) == 1:
-            self.measured.append((fit[0], mass))
-        elif fit:
-            self.shared.append((fit, mass))
+    def label_mass(self) -> float:
+        """Return the mass of branches that leave one label, in [0, 1]."""
+        return min(1.0, math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) == 1))
 
     def unresolved(self) -> float:
         """Return the mass that may belong to labels but could not be told apart, in [0, 1]."""
-        shared = math.fsum(math.exp(mass) for _, mass in self.shared)
+        shared = math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) > 1)
         bounded = math.fsum(len(fit) * math.exp(mass) for fit, mass in self.bounds)
         return min(1.0, shared + bounded)
 
     def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the log-probabilities, and a mask of the measured ones, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
-        peak = max((mass for _, mass in (*self.measured, *self.shared, *self.bounds)), default=0.0)
+        peak = max((mass for _, mass in (*self.branches, *self.bounds)), default=0.0)
         weights = [0.0] * n_labels
         measured = [False] * n_labels
-        for label, mass in self.measured:
-            weights[label] += math.exp(mass - peak)
-            measured[label] = True
-        for fit, mass in self.shared:
+        for fit, mass in sorted(self.branches, key=lambda branch: len(branch[0]) > 1):
             share = math.exp(mass - peak) / len(fit)
             for label in fit:
                 weights[label] += share
+                measured[label] = measured[label] or len(fit) == 1
         for fit, mass in self.bounds:
             bound = math.exp(mass - peak)
             for label in fit:
@@ -315,7 +305,7 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
         state, left, logprob = _read_node(token, follow, fit, path, masses)
         path += logprob
         if len(left) == 1 and is_label:
-            masses.add(left, path)
+            masses.branches.append((left, path))
             break
         if state is None or not left:
             break
@@ -334,8 +324,7 @@ def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float
     peak = max(emitted, *(logprob for _, logprob in reaching))
     opens = [math.exp(logprob - peak) for logprob in (emitted, *(logprob for _, logprob in reaching))]
     opened = peak + math.log(math.fsum(opens))
-    for fit, logprob in reaching:
-        masses.add(fit, logprob - opened)
+    masses.branches += [(fit, logprob - opened) for fit, logprob in reaching if fit]
     return emitted - opened
 
 
@@ -352,7 +341,7 @@ def _read_node(
             possible = follow(data)[1]
             if possible:
                 seen.update(possible)
-                masses.add(possible, path + logprob)
+                masses.branches.append((possible, path + logprob))
     if len(seen) < len(fit):
         unseen = [label for label in fit if label not in seen]
         masses.bounds.append((unseen, path + least_bound(token, listed, len(unseen))))

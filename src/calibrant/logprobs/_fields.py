@@ -96,11 +96,8 @@ def element_path(field_path: str, index: int) -> str:
 def json_body(text: str) -> str:
     """Return `text` without surrounding space and Markdown code fence."""
     body = text.strip().removeprefix("\ufeff")
-    if body.startswith("```"):
-        match = _FENCE.fullmatch(body)
-        if match is not None:
-            return match[1]
-    return body
+    match = _FENCE.fullmatch(body) if body.startswith("```") else None
+    return body if match is None else match[1]
 
 
 def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -127,11 +124,9 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     ConfigurationError
         `field_path` is malformed.
     """
-    path = parse_path(field_path)
-    if isinstance(answer, str):
-        return answer_value(json_body(answer), path, field_path)
-    cut_off = answer.finish_reason == "length"
-    return answer_value(json_body(answer.text), path, field_path, cut_off=cut_off)
+    text = answer.text if isinstance(answer, Completion) else answer
+    cut_off = isinstance(answer, Completion) and answer.finish_reason == "length"
+    return answer_value(json_body(text), parse_path(field_path), field_path, cut_off=cut_off)
 
 
 def field_values(answer: str, field_path: str) -> list[Any]:
@@ -155,12 +150,10 @@ def field_values(answer: str, field_path: str) -> list[Any]:
     """
     array, inside = array_path(field_path)
     elements = answer_value(json_body(answer), array, field_path)
-    if not isinstance(elements, list):
-        msg = f"Expected an array in the field {field_path!r}, got {_describe(elements)}."
-        raise UnparsedError(msg, kind="missing")
-    return [
-        _descend(element, inside, element_path(field_path, index)) for index, element in enumerate(elements)
-    ]
+    if isinstance(elements, list):
+        return [_descend(one, inside, element_path(field_path, index)) for index, one in enumerate(elements)]
+    message = f"Expected an array in the field {field_path!r}, got {_describe(elements)}."
+    raise UnparsedError(message, kind="missing")
 
 
 def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
@@ -203,21 +196,16 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
     for part in path:
-        try:
-            node = _child(node, part)
-        except LookupError:
+        if isinstance(part, str):
+            is_there = isinstance(node, dict) and part in node
+        else:
+            is_there = isinstance(node, list) and part < len(node)
+        if not is_there:
             missing = repr(part) if isinstance(part, str) else f"element {part}"
-            msg = f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}."
-            raise UnparsedError(msg, kind="missing") from None
+            message = f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}."
+            raise UnparsedError(message, kind="missing")
+        node = node[part]
     return node
-
-
-def _child(node: object, part: str | int) -> object:
-    if isinstance(part, str) and isinstance(node, dict):
-        return node[part]
-    if isinstance(part, int) and isinstance(node, list):
-        return node[part]
-    raise LookupError
 
 
 def _describe(node: object) -> str:
@@ -247,12 +235,9 @@ def value_span(data: bytes, start: int, path: FieldPath) -> tuple[int, int]:
     """
     text = data.decode("latin-1")  # one character a byte, so that offsets stay those of bytes
     begin = _behind(_SPACE, text, start)
-    end = begin
-    if not path:
-        return begin, _value_end(text, begin)
     for part in path:
-        begin, end = _in_object(text, begin, part) if isinstance(part, str) else _in_array(text, begin, part)
-    return begin, end
+        begin = _member(text, begin, part)
+    return begin, _value_end(text, begin)
 
 
 def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
@@ -268,32 +253,23 @@ def _value_end(text: str, position: int) -> int:
         raise LookupError from error
 
 
-def _in_object(text: str, position: int, key: str) -> tuple[int, int]:
-    if text[position : position + 1] != "{":
+def _member(text: str, position: int, part: str | int) -> int:
+    """Return the offset of the value under a key of an object, or at a position of an array."""
+    if text[position : position + 1] != ("{" if isinstance(part, str) else "["):
         raise LookupError
-    position = _behind(_SPACE, text, position + 1)
-    while text[position : position + 1] == '"':
-        name_end = _value_end(text, position)
-        colon = _COLON.match(text, name_end)
-        if colon is None:
-            raise LookupError
-        value_end = _value_end(text, colon.end())
-        if json.loads(text[position:name_end].encode("latin-1")) == key:
-            return colon.end(), value_end
-        position = _behind(_COMMA, text, value_end)
-    raise LookupError
-
-
-def _in_array(text: str, position: int, index: int) -> tuple[int, int]:
-    if text[position : position + 1] != "[":
-        raise LookupError
-    position = _behind(_SPACE, text, position + 1)
-    while text[position : position + 1] not in ("]", ""):
-        end = _value_end(text, position)
-        if not index:
-            return position, end
-        index -= 1
-        position = _behind(_COMMA, text, end)
+    position, index = _behind(_SPACE, text, position + 1), 0
+    while text[position : position + 1] not in ("]", "}", ""):
+        key: str | int = index
+        if isinstance(part, str):
+            name_end = _value_end(text, position)
+            key = json.loads(text[position:name_end].encode("latin-1"))
+            colon = _COLON.match(text, name_end)
+            if colon is None:
+                raise LookupError
+            position = colon.end()
+        if key == part:
+            return position
+        position, index = _behind(_COMMA, text, _value_end(text, position)), index + 1
     raise LookupError
 
 
@@ -400,8 +376,8 @@ def joint_logprob(completion: Completion, field_path: str) -> float | None:
         return None
 
 
-def align(completion: Completion, field_path: str) -> AlignedField:
-    """Find the tokens that spell the value of `field_path`.
+def align(completion: Completion, field_path: str, path: FieldPath | None = None) -> AlignedField:
+    """Find the tokens that spell the value of `field_path`, or of `path`, which messages call `field_path`.
 
     The tokens may hold more than the text: a code fence, an end-of-turn token, reasoning. So the
     answer's JSON is searched in the tokens' joined bytes, last occurrence first; where a server
@@ -414,11 +390,7 @@ def align(completion: Completion, field_path: str) -> AlignedField:
     ConfigurationError
         `field_path` is malformed.
     """
-    return align_at(completion, parse_path(field_path), field_path)
-
-
-def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField:
-    """Find the tokens that spell the value at `path`, called `name` in messages; errors as `align`."""
+    path = parse_path(field_path) if path is None else path
     if not completion.tokens:
         raise LogprobsUnavailableError(
             "Expected token log-probabilities, got none that can be used "
@@ -427,16 +399,16 @@ def align_at(completion: Completion, path: FieldPath, name: str) -> AlignedField
         )
     body = json_body(completion.text)
     try:
-        value = answer_value(body, path, name)
+        value = answer_value(body, path, field_path)
     except UnparsedError as error:
-        raise LogprobsUnavailableError(f"The tokens of {name!r} cannot be found: {error}") from error
+        raise LogprobsUnavailableError(f"The tokens of {field_path!r} cannot be found: {error}") from error
     stream = b"".join([token.data for token in completion.tokens])
     quote = isinstance(value, str)
     locate = _cached_span if quote and len(stream) <= _SHORT else _span
     span = locate(stream, body, path, value)
     if span is None:
         raise LogprobsUnavailableError(
-            f"The tokens do not spell the answer, so {name!r} cannot be aligned: "
+            f"The tokens do not spell the answer, so {field_path!r} cannot be aligned: "
             f"tokens {stream[:80]!r}, answer {body[:80]!r}."
         )
     ends = list(accumulate([len(token.data) for token in completion.tokens]))

@@ -44,18 +44,16 @@ def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:
     for part in parse_path(field_path):
         below = node.child(part)
         if below is None:
-            known = sorted(node.names)
-            msg = f"Expected the field {field_path!r} in the schema; it has no {part!r}, only {known}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected the field {field_path!r} in the schema; it has no {part!r}, only {sorted(node.names)}."
+            )
         node = below
-    values = [value for value in node.values if value is not None]
-    if not values:
-        msg = f"Expected an enum at {field_path!r}, the schema has none: list the labels there as an enum."
-        raise ConfigurationError(msg)
-    if not all(isinstance(value, str) for value in values):
-        msg = f"Expected an enum of texts at {field_path!r}, got {values}: write every label as text."
-        raise ConfigurationError(msg)
-    return tuple(values)
+    values = tuple(value for value in node.values if value is not None)
+    if values and all(isinstance(value, str) for value in values):
+        return values
+    raise ConfigurationError(
+        f"Expected an enum of texts at {field_path!r}, got {list(values) or 'none'}: list every label there, as text."
+    )
 
 
 def as_response_format(schema: object) -> dict[str, Any]:
@@ -102,10 +100,11 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
         `labels` or `field_path` is wrong, or the paths of two fields contradict each other.
     """
     if isinstance(labels, FieldLabels):
-        nodes = [_nested(field.labels, parse_path(field.path or field.name)) for field in labels.fields]
-        root = nodes[0]
-        for node, field in zip(nodes[1:], labels.fields[1:], strict=True):
-            root = _merged_node(root, node, field.path or field.name)
+        root: _Node = {}
+        for field in labels.fields:
+            path = field.path or field.name
+            node = _nested(field.labels, parse_path(path))
+            root = _merged_node(root, node, path) if root else node
         return as_response_format(root)
     if isinstance(labels, MultiLabels):
         array, inside = array_path(field_path)
@@ -120,12 +119,8 @@ def _nested(labels: LabelSet, path: FieldPath) -> _Node:
         if isinstance(part, int):
             node = {"type": "array", "items": node}
         else:
-            node = {
-                "type": "object",
-                "properties": {part: node},
-                "required": [part],
-                "additionalProperties": False,
-            }
+            closed = {"required": [part], "additionalProperties": False}
+            node = {"type": "object", "properties": {part: node}, **closed}
     return node
 
 

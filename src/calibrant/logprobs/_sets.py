@@ -32,6 +32,17 @@ order o. The product is then the importance weight P(o) / q(o) of that order, an
 is the probability of the set. The product equals that probability where only one label of the answer is possible at
 every step, or where all orders have the same weight; else it is one sample of it.
 
+Where an array goes on
+----------------------
+The decision may fall inside a token. So all reported tokens count, from the token that holds the byte before the
+decision (a closing quote or bracket, the opening bracket) up to the token that decides. A token that spells the answer
+so far and then a further element counts for "continues"; a token that spells the answer so far and then the closing
+bracket counts for "ends". ``",``, ``"]}`` and `` ]`` are read alike. White space counts as in JSON laid out on many
+lines: after the opening bracket an element follows, after an element the end. Where no reported token takes one of the
+sides, that side gets an upper bound (the least reported probability, and at most the unreported rest), marked as
+assumed. `read_place` has the log-probabilities of all tokens of the vocabulary, `extract_set` only the alternatives
+reported beside each token of a decoded answer.
+
 The bound
 ---------
 Let e_k be a bound on the total variation between step k and the true one. Then ``q_l`` of a label given there is wrong
@@ -43,7 +54,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,24 +63,18 @@ from numpy.typing import NDArray
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
-from calibrant.core._tokens import TokenLogprobs
+from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._decisions import ArrayDecision, next_decision, read_decisions
-from calibrant.logprobs._distribution import FLOOR, extract_distribution
-from calibrant.logprobs._fields import AlignedField, FieldPath, align_at, array_path, element_path, value_span
+from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
+from calibrant.logprobs._fields import AlignedField, FieldPath, align, array_path, element_path, value_span
+from calibrant.logprobs._trie import SPACES
 
 _FLOOR: Final = 1e-300
-
-
-def _fixed(values: list[Any]) -> NDArray[Any]:
-    """Return a read-only array, which a distribution does not copy: label sets may be large."""
-    array = np.array(values)
-    array.setflags(write=False)
-    return array
-
-
-_KNOWN: Final = _fixed([True, True])
-_UNKNOWN: Final = _fixed([False, False])
+_ENDS: Final = b"]"
+_DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
+_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, NDArray[np.int64]]]] = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,8 +126,8 @@ class SetEvidence:
         inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=_fixed([math.log1p(-inside), math.log(inside)]),
-            measured=_KNOWN if self.measured[place] else _UNKNOWN,
+            logprobs=np.array([math.log1p(-inside), math.log(inside)]),
+            measured=np.full(2, self.measured[place]),
             joint_logprob=None,
             label_mass=self.label_mass,
             unresolved_mass=float(self.unresolved[place]),
@@ -175,7 +181,7 @@ def extract_set(
     completion = read_completion(response)
     legal = LabelSet.of(labels)
     array, inside = array_path(field_path)
-    aligned = align_at(completion, array, field_path)
+    aligned = align(completion, field_path, array)
     if not isinstance(aligned.value, list):
         msg = f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
         raise LogprobsUnavailableError(msg)
@@ -187,7 +193,7 @@ def extract_set(
     if -1 in places:
         wrong = aligned.value[places.index(-1)]
         raise LogprobsUnavailableError(f"Expected labels in the field {field_path!r}, got {wrong!r:.100}.")
-    decisions = read_decisions(aligned, inside)
+    decisions = _read_decisions(aligned, inside)
     steps = _Steps(legal.labels, places)
     for step, decision in enumerate(decisions):
         steps.ends[step] = decision.ends
@@ -199,6 +205,86 @@ def extract_set(
     if absent.any():  # no label was read behind the last one: an even share for each is an assumption
         steps.moves[-1, absent] = decisions[-1].goes_on / np.count_nonzero(absent)
     return steps.evidence(LogprobSpace(space), label_mass=_least_mass(aligned, inside, elements, decisions))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Probabilities that an array continues or ends at one place.
+
+    Attributes
+    ----------
+    goes_on, ends : float
+        Probabilities, which sum to 1.
+    assumed : bool
+        Whether one of them is a bound, as no reported token takes that side.
+    mass : float
+        Reported probability of both sides together, in [0, 1].
+    token : int
+        Index of the token that decides.
+    """
+
+    goes_on: float
+    ends: float
+    assumed: bool
+    mass: float
+    token: int
+
+
+def _read_decisions(aligned: AlignedField, inside: FieldPath) -> list[_Decision]:
+    """Return the decision before each element, and the one after the last element."""
+    element = b'"' if not inside else b"[" if isinstance(inside[0], int) else b"{"
+    decisions = [_decision_at(aligned, aligned.begin + 1, element, space=element)]
+    for index in range(len(aligned.value) if isinstance(aligned.value, list) else 0):
+        _, end = value_span(aligned.stream, aligned.begin, (index,))
+        decisions.append(_decision_at(aligned, end, b",", space=_ENDS))
+    return decisions
+
+
+def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -> _Decision:
+    """Return the decision at the byte `at`.
+
+    There the byte `more` begins another element and a bracket ends the array. White space in an alternative counts as
+    the byte `space`.
+    """
+    path = 0.0
+    masses = {more: 0.0, _ENDS: 0.0}
+    first = aligned.holder(at - 1)
+    for index, token in enumerate(aligned.tokens[first:], first):
+        before = aligned.stream[aligned.start(index) : at].lstrip(SPACES)
+        listed = listed_at(token)
+        for data, logprob in listed.items():
+            side = _side(data, before)
+            if side == b" " and data != token.data:
+                side = space
+            if side in masses:
+                masses[side] += math.exp(path + logprob)
+        if _side(token.data, before).strip():
+            return _decision_of(masses[more], masses[_ENDS], path + least_bound(token, listed), token=index)
+        path += listed[token.data]
+    raise LogprobsUnavailableError("The answer's tokens end inside its array.")
+
+
+def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
+    """Return the decision from the reported masses; a side without any gets exp(`bound`)."""
+    mass, assumed = goes_on + ends, False
+    if not (goes_on and ends) and math.exp(bound) > 0.0:
+        assumed = True
+        goes_on, ends = goes_on or math.exp(bound), ends or math.exp(bound)
+    whole = goes_on + ends
+    if whole <= _FLOOR:  # neither side has any mass, so that no ratio can be formed
+        return _Decision(0.5, 0.5, assumed=True, mass=0.0, token=token)
+    return _Decision(goes_on / whole, ends / whole, assumed=assumed, mass=min(1.0, mass), token=token)
+
+
+def _side(data: bytes, before: bytes) -> bytes:
+    """Return the first byte behind `before` in a token, white space left out: the byte that decides.
+
+    Empty for a token that ends before that byte or does not spell `before`; a blank if only white space follows.
+    """
+    if before:
+        data = data.lstrip(SPACES)
+    rest = data[len(before) :] if data.startswith(before) else b""
+    return rest.lstrip(SPACES)[:1] or (b" " if rest else b"")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -275,8 +361,33 @@ def read_place(
     LogprobsUnavailableError
         The log-probabilities are not numbers.
     """
-    decision = next_decision(tokens, found, element=element, first=not given)
+    more = b"," if given else element[:1].encode()
+    space = _ENDS if given else more
+    vocabulary = found[0].vocabulary
+    path, masses = 0.0, {more: 0.0, _ENDS: 0.0}
+    for place, logprobs in enumerate(found):
+        before = b"".join(vocabulary.pieces[token] for token in tokens[place:])
+        for side, side_tokens in _deciding_tokens(vocabulary, before).items():
+            if (side := space if side == b" " else side) in masses:
+                masses[side] += float(np.exp(path + logprobs.at(side_tokens)).sum())
+        path += math.fsum(logprobs.at(np.array(tokens[place : place + 1], dtype=np.int64)))
+    if not math.isfinite(math.fsum(masses.values())):
+        raise LogprobsUnavailableError("The log-probabilities are not numbers.")
+    decision = _decision_of(masses[more], masses[_ENDS], -math.inf, token=len(tokens))
     return ArrayPlace(given=tuple(given), ends=decision.ends, mass=decision.mass, labels=labels)
+
+
+def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, NDArray[np.int64]]:
+    """Return the tokens that spell `before` and then decide, by their deciding byte (see `_side`)."""
+    cache = _tokens_by_vocabulary.setdefault(vocabulary, {})
+    if before not in cache:
+        by_side: dict[bytes, list[int]] = {}
+        for token in vocabulary.beginning_with(before):
+            side = _side(vocabulary.pieces[token][len(before) :], b"")
+            if side in _DECIDE:
+                by_side.setdefault(side, []).append(token)
+        cache[before] = {side: np.array(tokens) for side, tokens in by_side.items()}
+    return cache[before]
 
 
 def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvidence:
@@ -303,10 +414,7 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
 
 
 def _least_mass(
-    aligned: AlignedField,
-    inside: FieldPath,
-    elements: list[LabelDistribution],
-    decisions: list[ArrayDecision],
+    aligned: AlignedField, inside: FieldPath, elements: list[LabelDistribution], decisions: list[_Decision]
 ) -> float:
     """Return the least probability reported, at any step, on labels and the end together."""
     masses = [decision.mass for decision in decisions]
@@ -354,11 +462,13 @@ class _Steps:
         bounds = None if errors is None else np.full(len(self._labels), math.fsum(errors))
         for place in set(self._given):
             step = self._given.index(place)
-            label_mass_here, against, assumed = self._evidence_masses(step, place)
-            total = label_mass_here + against
-            probabilities[place] = label_mass_here / total if total > 0.0 else 0.0
+            # The masses for this label at the step that gave it and against it, and the assumed part of the latter.
+            given, outside = float(self.moves[step, place]), np.where(self.held, 0.0, self.moves[step])
+            total = given + (float(self.ends[step]) + float(outside.sum()))
+            assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
+            probabilities[place] = given / total if total > 0.0 else 0.0
             unresolved[place] = assumed
-            measured[place] = self.read[step, place] and assumed <= label_mass_here
+            measured[place] = self.read[step, place] and assumed <= given
             if bounds is not None and errors is not None:
                 bounds[place] = errors[step] / max(total, _FLOOR)
         return SetEvidence(
@@ -372,13 +482,6 @@ class _Steps:
             space=space,
             bounds=None if bounds is None else np.clip(bounds, 0.0, 1.0),
         )
-
-    def _evidence_masses(self, step: int, place: int) -> tuple[float, float, float]:
-        """Return the mass for a label at the step that gave it, the mass against it, and the assumed part of that."""
-        outside = np.where(self.held, 0.0, self.moves[step])
-        ends = float(self.ends[step])
-        assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
-        return float(self.moves[step, place]), ends + float(outside.sum()), assumed
 
     def _answer_probability(self) -> float:
         left = self.held.copy()

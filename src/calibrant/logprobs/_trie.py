@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
 from functools import lru_cache
+from os.path import commonprefix
 from typing import Final, NamedTuple
 
 from calibrant.core._labels import LabelSet
@@ -71,13 +71,9 @@ Branch = tuple[StringState | None, tuple[int, ...]]
 def advance(state: StringState, data: bytes) -> StringState | None:
     """Return the state after `data`, or None where no JSON string continues so."""
     source = state.pending + data if state.pending else data
+    prefix, position = state.prefix, 0
     if _SPECIAL.search(source) is None:
-        return StringState(state.prefix + source)
-    return _advance_slowly(state.prefix, source)
-
-
-def _advance_slowly(prefix: bytes, source: bytes) -> StringState | None:
-    position = 0
+        return StringState(prefix + source)
     while position < len(source):
         if source[position] == _QUOTE:
             # Behind the string only structure may follow: `"}`, never `"s`.
@@ -151,7 +147,7 @@ class LabelTrie:
         """
         done, before, count = len(state.prefix), b"", 0
         for key in self._keys_below(state):
-            count += 1 + len(key) - max(done, common_prefix_length(before, key))
+            count += 1 + len(key) - max(done, len(commonprefix([before, key])))  # noqa: RUF071 (no paths)
             before = key
         return count
 
@@ -178,13 +174,6 @@ class LabelTrie:
                 if _may_continue(key[done:], state.pending)
             )
         return tuple(dict.fromkeys(positions)) if self._repeats else positions
-
-
-def common_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return the length of the longest common prefix, in items."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
 
 
 def _may_continue(rest: bytes, pending: bytes) -> bool:

@@ -38,17 +38,18 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Final
 
 import numpy as np
 
-from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
+from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._fields import checked_logprob
-from calibrant.logprobs._trie import START, LabelTrie, StringState, common_prefix_length
+from calibrant.logprobs._trie import START, LabelTrie, StringState
 
 # Less than this is rounding: a listing whose probabilities sum to 1 leaves nothing unlisted.
 _ROUNDING: Final = 1e-6
@@ -112,18 +113,6 @@ class _VisitedNode:
     bound: float
 
 
-def check_tolerance(tolerance: float) -> None:
-    """Check that a tolerance is a total variation.
-
-    Raises
-    ------
-    ConfigurationError
-        It is not in [0, 1].
-    """
-    if not 0.0 <= tolerance <= 1.0:
-        raise ConfigurationError(f"Expected a tolerance in [0, 1], got {tolerance}: 0 leaves nothing out.")
-
-
 class LabelWalk:
     """Best-first walk over the beginnings of labels, by text, that adds up next-token probabilities.
 
@@ -139,21 +128,11 @@ class LabelWalk:
         root.
     trie : LabelTrie, optional
         The trie of `labels`, to reuse one.
-
-    Raises
-    ------
-    ConfigurationError
-        `tolerance` is out of range.
     """
 
     def __init__(
-        self,
-        labels: Sequence[str] | LabelSet,
-        *,
-        tolerance: float,
-        trie: LabelTrie | None = None,
+        self, labels: Sequence[str] | LabelSet, *, tolerance: float, trie: LabelTrie | None = None
     ) -> None:
-        check_tolerance(tolerance)
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
         self._trie = trie or LabelTrie(self._labels)
@@ -203,14 +182,15 @@ class LabelWalk:
             left += masses[text]
             if left > self._tolerance * (complete + survival * (rest - left) + left):
                 texts.append(text)
-        return sorted(texts, key=lambda text: (-common_prefix_length(text, after), len(text), text))
+        shared = {text: len(commonprefix([text, after])) for text in texts}  # noqa: RUF071 (no paths)
+        return sorted(texts, key=lambda text: (-shared[text], len(text), text))
 
     def _is_plain(self, key: bytes, node: _OpenNode) -> bool:
         """Return whether a node's text is free of unnecessary escapes."""
-        return b"\\" not in key or any(self._spelled(label).startswith(key) for label in node.fit)
-
-    def _spelled(self, label: int) -> bytes:
-        return json.dumps(self._labels[label], ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+        if b"\\" not in key:
+            return True
+        spelled = (json.dumps(self._labels[label], ensure_ascii=False)[1:-1] for label in node.fit)
+        return any(text.encode("utf-8", "surrogatepass").startswith(key) for text in spelled)
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short listing at `text`, a node of `pending`, is sufficient.
@@ -310,11 +290,8 @@ class LabelWalk:
             to any; ``joint_logprob``: the logarithm of its mass. ``measured``: True for labels that a listed token
             leads to.
         """
-        weights = [0.0] * len(self._labels)
-        measured = [False] * len(self._labels)
-        for label, mass in self._complete.items():
-            weights[label] = mass
-            measured[label] = True
+        weights = [self._complete.get(label, 0.0) for label in range(len(self._labels))]
+        measured = [label in self._complete for label in range(len(self._labels))]
         survival = self._survival()
         undivided = 0.0
         for node in self._open.values():

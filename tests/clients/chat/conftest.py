@@ -1,9 +1,8 @@
-"""A loopback server of chat completions that answers each text as it is told, faults included."""
+"""Faults of a server's connections."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -11,57 +10,8 @@ import pytest
 from aiohttp import web
 
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.testing import fake_response
-from loopback import LoopbackServer
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class ChatServer(LoopbackServer):
-    """Answers what `answers` holds for the last message: a body, (status, body, headers), or a fault's name."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        self.default: Any = fake_response("Food", ["Food", "Rent"])
-        self.asked: list[tuple[str, dict[str, Any], dict[str, str]]] = []
-        self.absent: set[str] = set()
-        self.held = 0.0
-        self.running = self.peak = 0
-        super().__init__()
-        self.url = f"{self.root}/v1"
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        """What was sent."""
-        return [body for _, body, _ in self.asked]
-
-    @property
-    def headers(self) -> list[dict[str, str]]:
-        """With which headers."""
-        return [headers for *_, headers in self.asked]
-
-    def routed(self) -> web.Application:
-        app = web.Application()
-        app.router.add_route("*", "/{route:.*}", self._serve)
-        return app
-
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.asked.append((str(request.rel_url), body, dict(request.headers)))
-        self.running += 1
-        self.peak = max(self.peak, self.running)
-        try:
-            await asyncio.sleep(self.held)
-        finally:
-            self.running -= 1
-        if request.path in self.absent:
-            return web.json_response({"detail": "Not Found"}, status=404)
-        answer = self.answers.get(body["messages"][-1]["content"], self.default)
-        if isinstance(answer, str):
-            return await FAULTS[answer](request)
-        status, content, headers = answer if isinstance(answer, tuple) else (200, answer, {})
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return web.Response(status=status, body=data, headers={"Content-Type": "application/json", **headers})
 
 
 def _transport(request: web.Request) -> asyncio.Transport:
@@ -109,7 +59,7 @@ async def garbage(request: web.Request) -> web.StreamResponse:
 
 
 def flood(*, declared: bool, compressed: bool = False) -> Fault:
-    """Send 50 MB, with or without saying so before."""
+    """Return a fault that sends 50 MB, with or without a content length."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -138,15 +88,14 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.fixture
-def server() -> Iterator[ChatServer]:
-    """Return a running loopback server."""
-    found = ChatServer()
-    yield found
-    found.stop()
+def server(server: Any) -> Any:
+    """Return a running server that knows the faults of connections."""
+    server.faults = FAULTS
+    return server
 
 
 @pytest.fixture
-def make(server: ChatServer) -> Iterator[Callable[..., OpenAIChatClient]]:
+def make(server: Any) -> Iterator[Callable[..., OpenAIChatClient]]:
     """Return a function that makes a client of the server, closed at the end."""
     made: list[OpenAIChatClient] = []
 

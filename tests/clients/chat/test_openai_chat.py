@@ -28,6 +28,7 @@ from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"
+LEFT, RESET = "x-ratelimit-remaining", "x-ratelimit-reset"
 
 Make = Callable[..., OpenAIChatClient]
 
@@ -75,10 +76,8 @@ class TestFaults:
             ((503, b"<html>Sorry</html>", {"Content-Type": "text/html"}), "Sorry"),
         ],
     )
-    def test_a_broken_answer_may_be_asked_for_again(
-        self, server: Any, make: Make, fault: Any, message: str
-    ) -> None:
-        """It says nothing about the row; the next call on the same client works."""
+    def test_broken_answers_are_retryable(self, server: Any, make: Make, fault: Any, message: str) -> None:
+        """A broken answer raises a retryable error, and the next call on the same client succeeds."""
         server.answers["bad"] = fault
         client = make()
         error = failure(client, "bad")
@@ -91,7 +90,7 @@ class TestFaults:
     @pytest.mark.parametrize("fault", ["hang", "drip"])
     @pytest.mark.parametrize("where", ["client", "request"])
     def test_the_timeout_covers_the_whole_call(self, server: Any, make: Make, fault: str, where: str) -> None:
-        """Bytes that trickle in do not prolong it; a request may have its own."""
+        """Bytes that trickle in do not extend the timeout; a request may have a timeout of its own."""
         server.answers["slow"] = fault
         own, asked = ({"timeout": 0.3}, {}) if where == "client" else ({}, {"timeout": 0.3})
         start = time.perf_counter()
@@ -114,7 +113,7 @@ class TestFaults:
             assert peak < 45 * 2**20
 
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
-        """The key would go along."""
+        """A redirect raises an error, because following it would send the key along."""
         server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})
         error = failure(make())
         assert not error.retryable
@@ -125,10 +124,10 @@ class TestFaults:
         ("code", "kind", "retryable"),
         [(429, RateLimitError, True), ("503", ProviderError, True), (401, ProviderError, False)],
     )
-    def test_a_gateway_names_the_status_in_the_body(
+    def test_gateways_put_the_status_into_bodies(
         self, server: Any, make: Make, code: Any, kind: type, retryable: bool
     ) -> None:
-        """With status 200 around it."""
+        """A status in the body of a 200 answer counts as the answer's status."""
         server.default = {"error": {"message": "from upstream", "code": code}}
         error = failure(make())
         assert isinstance(error, kind)
@@ -147,13 +146,13 @@ class TestFaults:
     def test_the_wait_is_read_in_every_form(
         self, server: Any, make: Make, headers: dict[str, str], lowest: float, highest: float
     ) -> None:
-        """Seconds, milliseconds, a date, or when the allowance that is used up comes back."""
+        """The wait is read from seconds, milliseconds, a date, or the reset of an exhausted limit."""
         server.default = (429, {"error": {"message": "slow down"}}, headers)
         error = failure(make())
         assert error.retry_after is not None
         assert lowest <= error.retry_after <= highest
 
-    def test_what_the_model_does_not_accept_comes_with_advice(self, server: Any, make: Make) -> None:
+    def test_unsupported_parameters_come_with_advice(self, server: Any, make: Make) -> None:
         """The advice is the same as through litellm."""
         server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
         assert "options={'temperature': None}" in str(failure(make()))
@@ -164,10 +163,10 @@ class TestFaults:
 
 
 class TestCalls:
-    def test_a_fault_that_every_call_meets_costs_one_call(
+    def test_systemic_faults_cost_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The others wait for the first one, and each gets an error of its own."""
+        """Concurrent calls wait for the first one, and each gets an error of its own."""
         monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
@@ -181,21 +180,22 @@ class TestCalls:
         assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
         assert len(set(map(id, errors))) == 64
 
-    def test_as_many_calls_run_at_once_as_are_wanted(self, server: Any, make: Make) -> None:
-        """The option replaces the default of 256, upwards and downwards."""
+    def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
+        """The option raises or lowers the default of 256 concurrent calls, without a warning."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
             server.peak = 0
-            server.held = 2.0 if count == 300 else 0.01
+            server.delay = 2.0 if count == 300 else 0.01
             await asyncio.gather(*(client.complete(request()) for _ in range(count)))
             return int(server.peak)
 
         assert asyncio.run(many(make(max_concurrency=300), 300)) == 300
-        server.held = 0.0
+        server.delay = 0.0
         assert asyncio.run(many(make(max_concurrency=3), 12)) == 3
+        assert "ulimit" not in caplog.text
 
-    def test_a_schema_changed_in_place_is_sent_as_it_is(self, server: Any, make: Make) -> None:
+    def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
         """The cached schema is compared with the request's."""
         client, schema, options = make(), {"type": "json_schema", "a": [1]}, {"seed": 1}
         asked = CompletionRequest(
@@ -210,7 +210,7 @@ class TestCalls:
         assert server.bodies[1]["seed"] is True
 
     def test_messages_arrive_whatever_they_hold(self, server: Any, make: Make) -> None:
-        """Quotes, other scripts, characters beyond the first plane, several turns, parts."""
+        """Quotes, other scripts, emojis, several turns and extra keys reach the server unchanged."""
         messages = (
             {"role": "system", "content": 'say "é" \\ \n'},
             {"role": "user", "content": "日本 😀 \u2028"},
@@ -233,10 +233,10 @@ class TestCalls:
             ({"input_cost_per_token": 1}, "together"),
         ],
     )
-    def test_options_that_cannot_be_are_refused_before_any_call(
+    def test_wrong_options_raise_before_calls(
         self, server: Any, make: Make, options: dict[str, Any], message: str
     ) -> None:
-        """They are refused at construction and with a request."""
+        """Options out of range raise ConfigurationError at construction and with a request."""
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
         with pytest.raises(ConfigurationError, match=message):
@@ -262,8 +262,8 @@ class TestAddress:
         ask(make(api_base=server.root + path))
         assert [route for route, *_ in server.asked] == asked
 
-    def test_the_other_form_is_tried_where_the_first_is_absent(self, server: Any, make: Make) -> None:
-        """Once; from then on the form that is there is asked at once."""
+    def test_the_other_address_is_tried_after_404(self, server: Any, make: Make) -> None:
+        """The other address is tried once; later calls use the address that exists."""
         server.absent = {"/proxy/chat/completions"}
         client = make(api_base=server.root + "/proxy")
         for _ in range(2):
@@ -274,29 +274,22 @@ class TestAddress:
         assert failure(make(api_base=server.root + "/proxy")).systemic
 
     def test_two_endpoints_have_two_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Answers of one must never pass for the other's; credentials are no part of it."""
+        """Different addresses have different endpoints, and credentials are no part of an endpoint."""
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+        bases = ("a:1/v1", "me:pw-1@a:1/v1/", "a:1/v1?api_key=hidden", "a:2/v1")
         for kind in (OpenAIChatClient, LiteLLMClient):
-            made = {
-                kind("openai/x", api_base=base).endpoint
-                for base in (
-                    "http://a:1/v1",
-                    "http://me:pw-1@a:1/v1/",
-                    "http://a:1/v1?api_key=hidden",
-                    "http://a:2/v1",
-                )
-            }
+            made = {kind("openai/x", api_base=f"http://{base}").endpoint for base in bases}
             assert made == {"http://a:1/v1", "http://a:2/v1"}
         assert LiteLLMClient("gpt-4.1").endpoint is None
         monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@b:1/v1")
         assert LiteLLMClient("gpt-4.1").endpoint == "http://b:1/v1"
         assert OpenAIChatClient("openai/x").endpoint == "http://b:1/v1"
 
-    def test_a_model_file_that_changes_is_another_endpoint(
+    def test_changed_model_files_are_other_endpoints(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:
-        """Path, size and time of change."""
+        """The endpoint of a file includes its path, size and time of change."""
         monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
         path = tmp_path / "model.gguf"
         found = []
@@ -310,8 +303,8 @@ class TestAddress:
 
 
 class TestKey:
-    def test_a_missing_key_is_named_before_any_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For OpenAI's own server only; others may need none."""
+    def test_missing_keys_raise_before_calls(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only OpenAI's own server requires a key."""
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(
@@ -348,11 +341,11 @@ class TestKey:
         monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
         ask(make(model, api_key=given))
-        assert server.headers[0].get("Authorization") == sent
+        assert server.asked[0][2].get("Authorization") == sent
         assert server.bodies[0]["model"] == "toy"
 
     def test_secrets_a_server_echoes_are_hidden(self, server: Any, make: Make) -> None:
-        """Key, password of the address, and headers that hold credentials, wherever they stand."""
+        """The key, the password of the address and headers with credentials appear in no message."""
         token = base64.b64encode(b"me:pw-in-url").decode()
         address = server.url.replace("http://", "http://me:pw-in-url@")
         client = make(
@@ -366,19 +359,16 @@ class TestKey:
         assert not [secret for secret in secrets if secret in client.endpoint + repr(client)]
         server.default = fake_response("Food", ["Food"])
         ask(client)
-        assert server.headers[-1]["Authorization"] == f"Basic {token}"
-        assert server.headers[-1]["X-Api-Token"] == "header-secret"
+        assert server.asked[-1][2]["Authorization"] == f"Basic {token}"
+        assert server.asked[-1][2]["X-Api-Token"] == "header-secret"
 
 
 class TestCost:
-    def test_is_that_of_the_options(self, server: Any, make: Make) -> None:
-        """Prices of the request come before the client's; none reaches the server."""
+    def test_options_set_the_price(self, server: Any, make: Make) -> None:
+        """The request's prices override the client's, and neither reaches the server."""
         answer = fake_response("Food", ["Food"])
-        answer["usage"] = {
-            "prompt_tokens": 100,
-            "completion_tokens": 10,
-            "prompt_tokens_details": {"cached_tokens": 40},
-        }
+        cached_tokens = {"prompt_tokens_details": {"cached_tokens": 40}}
+        answer["usage"] = {"prompt_tokens": 100, "completion_tokens": 10, **cached_tokens}
         answer["_hidden_params"] = {"response_cost": 99.0}
         server.default = answer
         prices = {"input_cost_per_token": 0.5, "output_cost_per_token": 2.0}
@@ -406,7 +396,7 @@ class TestCost:
 
 class TestRates:
     def test_an_answer_without_rate_headers_says_nothing(self, make: Make) -> None:
-        """It holds nothing the server did not send."""
+        """An answer without rate headers has no rate state and no added keys."""
         answer = ask(make())
         assert rate_state(answer) is None
         assert "_hidden_params" not in answer
@@ -414,24 +404,12 @@ class TestRates:
     @pytest.mark.parametrize(
         ("headers", "expected"),
         [
-            (
-                {"X-RateLimit-Remaining-Requests": "9", "x-ratelimit-reset-requests": "1s"},
-                (9, 1.0, None, None),
-            ),
-            (
-                {"x-ratelimit-remaining-tokens": "8", "x-ratelimit-reset-tokens": "2m59.5s"},
-                (None, None, 8, 179.5),
-            ),
-            (
-                {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1h1m1s20ms"},
-                (0, 3661.02, None, None),
-            ),
+            ({"X-RateLimit-Remaining-Requests": "9", f"{RESET}-requests": "1s"}, (9, 1.0, None, None)),
+            ({f"{LEFT}-tokens": "8", f"{RESET}-tokens": "2m59.5s"}, (None, None, 8, 179.5)),
+            ({f"{LEFT}-requests": "0", f"{RESET}-requests": "1h1m1s20ms"}, (0, 3661.02, None, None)),
             ({"ratelimit-remaining": "3", "ratelimit-reset": "12"}, (3, 12.0, None, None)),
-            (
-                {"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "soon"},
-                (3, None, None, None),
-            ),
-            ({"x-ratelimit-remaining-requests": "many"}, None),
+            ({f"{LEFT}-requests": "3", f"{RESET}-requests": "soon"}, (3, None, None, None)),
+            ({f"{LEFT}-requests": "many"}, None),
             (
                 {
                     "anthropic-ratelimit-input-tokens-remaining": "70",
@@ -445,7 +423,7 @@ class TestRates:
     def test_headers_are_read_in_every_form(
         self, server: Any, make: Make, headers: dict[str, str], expected: Any
     ) -> None:
-        """Durations, seconds and points in time; what cannot be read is unknown."""
+        """Durations, seconds and points in time are read; unreadable resets are None."""
         server.default = (200, fake_response("Food", ["Food"]), headers)
         found = rate_state(ask(make()))
         if expected is None:
@@ -458,7 +436,7 @@ class TestRates:
 
     @pytest.mark.parametrize("scale", [1, 1000])
     def test_points_in_time_count_from_now(self, server: Any, make: Make, scale: int) -> None:
-        """In seconds or milliseconds since 1970."""
+        """Resets may be seconds or milliseconds since 1970."""
         reset = str(int((time.time() + 100) * scale))
         headers = {"x-ratelimit-remaining": "1", "x-ratelimit-reset": reset}
         server.default = (200, fake_response("Food", ["Food"]), headers)
@@ -469,6 +447,6 @@ class TestRates:
     @pytest.mark.parametrize(
         "response", [None, "text", {}, {"_hidden_params": 3}, {"_hidden_params": {}}, object()]
     )
-    def test_anything_may_be_asked(self, response: object) -> None:
-        """Answers of other clients say nothing."""
+    def test_other_answers_have_no_rate_state(self, response: object) -> None:
+        """Answers of other clients have no rate state."""
         assert rate_state(response) is None

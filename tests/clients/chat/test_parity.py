@@ -16,7 +16,7 @@ from calibrant.clients._litellm import LiteLLMClient, _litellm
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.clients._prices import needs_litellm
 from calibrant.clients._rates import rate_state
-from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError
+from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
 
@@ -72,6 +72,10 @@ STATUSES: dict[str, Any] = {
 }
 
 
+RETRYABLE = {*(f"status {status}" for status in (408, 409, 429, 500, 502, 503, 529)), "wait"}
+SYSTEMIC = {"status 401", "status 403", "status 404", "wrong model"}
+
+
 @pytest.fixture
 def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
     """Return the two clients of one server."""
@@ -88,7 +92,7 @@ def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
 
 
 def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
-    """Return a prediction per text; nothing is tried again."""
+    """Return a prediction per text, from one attempt each."""
     classifier = Classifier(
         model=client, labels=LABELS, field="category", prompt="Which — één?", retry=RetryPolicy(attempts=1)
     )
@@ -117,7 +121,7 @@ def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
 
 
 def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> None:
-    """Labels, distributions, outcomes, reasons, tokens, cost and the model that answered."""
+    """Both clients give equal labels, distributions, outcomes, reasons, tokens, costs and models."""
     server.answers = ANSWERS
     expected, found = (classified(client, list(ANSWERS)) for client in clients)
     # litellm takes an answer that does not say what it took for one that took nothing.
@@ -130,6 +134,7 @@ def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> N
         Outcome.REFUSAL,
         Outcome.UNPARSED,
     }
+    assert found["blocked"].outcome is Outcome.REFUSAL
     assert found["beyond ascii"].label == "日用品"
     assert found["beyond ascii"].confidence == pytest.approx(0.4)
     assert found["plain"].usage.cost == pytest.approx(20 * 2e-6 + 5 * 8e-6)
@@ -156,7 +161,7 @@ def test_bodies_are_the_same(server: Any, clients: Any) -> None:
     ],
 )
 def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
-    """Named for the client, or for one request."""
+    """An option means the same in both clients, given to the client or to one request."""
     own = {"api_base": server.url, "api_key": KEY}
     sent = []
     for client_options, request_options in ((options, {}), ({}, options)):
@@ -176,7 +181,7 @@ def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
-    """Their kind, whether trying again may help, how long to wait, and whom they concern."""
+    """Both clients raise errors of the same type, status, retryability, wait and scope."""
     server.answers = STATUSES
     request = CompletionRequest(messages=({"role": "user", "content": name},))
     seen = []
@@ -184,9 +189,13 @@ def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
         with pytest.raises(ProviderError) as caught:
             asyncio.run(client.complete(request))
         error = caught.value
-        seen.append((type(error), error.status, error.retryable, error.retry_after, error.systemic))
+        seen.append((type(error), error.status, error.retry_after, str(error).partition("credit")[1]))
+        assert (error.retryable, error.systemic) == (name in RETRYABLE, name in SYSTEMIC)
         assert KEY not in str(error)
     assert seen[0] == seen[1]
+    assert (seen[0][0] is ProviderTimeoutError) == (name == "status 408")
+    assert bool(seen[0][-1]) == (name == "no credit")
+    assert len(server.bodies) == 2  # nothing is retried here
 
 
 def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
@@ -207,7 +216,7 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
 
 
 def test_every_provider_litellm_knows_is_decided() -> None:
-    """A provider it learns must be looked at: its name before a slash is no part of a model's name."""
+    """Only known direct prefixes bypass litellm, so a provider that litellm adds fails this test."""
     litellm = _litellm()
     listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
     known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
