@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import Field, FieldLabels, LabelSet, Outcome
+from calibrant.core import CompletionRequest, Field, FieldLabels, LabelSet, Outcome
 from calibrant.inference import Classifier
+from calibrant.inference._exact import LabelScorer
 from calibrant.inference._methods import ModelCalls
-from calibrant.inference._tokens import TokenScorer
 from token_engine import CHARACTERS, Engine, Row
 
 
@@ -73,12 +73,13 @@ def test_every_prompt_has_expectations_of_its_own() -> None:
 
 def test_a_row_does_not_overtake_those_that_wait() -> None:
     """One that comes when the engine has just been asked goes behind them."""
-    engine, calls, ended = Engine(), ModelCalls(), list[str]()
-    scorer = TokenScorer(LabelSet(["cat", "dog"]), ["cat", "dog"], tolerance=0.05)
+    labels, ended = LabelSet(["cat", "dog"]), list[str]()
+    scorer = LabelScorer(labels, client=Engine(), tolerance=0.05, calls=ModelCalls())
+    request = CompletionRequest(messages=(), without_text=({"role": "user", "content": ""},))
     rows: list[asyncio.Task[None]] = []
 
     async def row(name: str) -> None:
-        await scorer.prepare(engine, ({"role": "user", "content": ""},), '{"label": "', calls)
+        await scorer.prepare(request, '{"label": "')
         ended.append(name)
         if name == "first":
             rows.append(asyncio.create_task(row("late")))

@@ -19,7 +19,7 @@ from calibrant.core import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import _models, open_client
-from calibrant.inference._choice import Scoring
+from calibrant.inference._methods import Scoring
 from calibrant.testing import FakeClient
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,21 +243,6 @@ class DemonstrationIndex:
             yield from zip(batch, self._retrievers[retriever](list(map(one_line, batch))), strict=True)
 
 
-class ShownDemonstrations(NamedTuple):
-    """The demonstrations of one prompt.
-
-    Attributes
-    ----------
-    text : str
-        Text below the instruction.
-    problem : str
-        Reason for missing demonstrations; empty without a problem.
-    """
-
-    text: str = ""
-    problem: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Retrieval:
     """Demonstrations of a classifier, and their form.
@@ -301,15 +286,20 @@ class Retrieval:
             index.check(settings)
         return cls(index=index, settings=settings, form=DemonstrationFormat(field=field, labels=labels))
 
-    def render(self, asked: Sequence[tuple[str, str | None]]) -> list[ShownDemonstrations]:
+    def render(self, asked: Sequence[tuple[str, str | None]]) -> list[tuple[str, str]]:
         """Render the demonstrations of queries, given the text and `Query.demonstrations` of each.
+
+        Returns
+        -------
+        list of (str, str)
+            The text below each instruction, and the reason why demonstrations are missing; empty without.
 
         Raises
         ------
         ConfigurationError
             A package of the retriever is not installed.
         """
-        found = [ShownDemonstrations()] * len(asked)
+        found = [("", "")] * len(asked)
         groups: defaultdict[str | None, list[int]] = defaultdict(list)
         for place, (_, own) in enumerate(asked):
             groups[own].append(place)
@@ -318,12 +308,12 @@ class Retrieval:
                 settings = self._settings(own)
             except ConfigurationError as error:
                 for place in places:
-                    found[place] = ShownDemonstrations(problem=str(error))
+                    found[place] = "", str(error)
                 continue
             if settings is not None:
                 selected = self.index.select([asked[place][0] for place in places], settings)
                 for place, shown in zip(places, selected, strict=True):
-                    found[place] = ShownDemonstrations(self.form.render(shown))
+                    found[place] = self.form.render(shown), ""
         return found
 
     def _settings(self, own: str | None) -> DemonstrationSettings | None:

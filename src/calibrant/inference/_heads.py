@@ -16,7 +16,7 @@ from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._methods import Method, keeps_features
+from calibrant.inference._methods import Method
 
 
 def check_one_distribution(labels: LabelSet) -> None:
@@ -47,7 +47,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
             f"Expected a head for the labels {labels.labels[:3]} ({len(labels)} in all), got one for "
             f"{head.labels[:3]} ({len(head.labels)}): fit it on this classifier."
         )
-    if head.uses_features and not keeps_features(method):
+    if head.uses_features and not method.keep_features:
         raise ConfigurationError(
             f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
             "not: use the embedded engine with scoring='exact', or fit the head on this classifier."

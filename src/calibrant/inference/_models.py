@@ -12,8 +12,8 @@ from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
+from calibrant.inference._methods import Scoring
 from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]

@@ -16,9 +16,8 @@ from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._methods import Method, ModelCalls, keeping_features, might_keep_features
+from calibrant.inference._methods import Method
 from calibrant.inference._predictor import BasePredictor
-from calibrant.inference._reader import AnswerReader
 
 if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
@@ -97,7 +96,7 @@ class PromptedModel:
 
     def with_features(self) -> PromptedModel:
         """Return a copy whose predictions hold text features, if the model reports them."""
-        return replace(self, method=keeping_features(self.method))
+        return replace(self, method=self.method.with_features())
 
     def request(self, query: Query) -> CompletionRequest:
         """Return the request of a query with rendered demonstrations."""
@@ -120,9 +119,7 @@ class PromptedModel:
                 )
             return [(query, "") for query in queries]
         found = retrieval.render([(query.text, query.demonstrations) for query in queries])
-        return [
-            (replace(query, shown=own.text), own.problem) for query, own in zip(queries, found, strict=True)
-        ]
+        return [(replace(query, shown=text), why) for query, (text, why) in zip(queries, found, strict=True)]
 
     async def predict(self, query: Query) -> Prediction:
         """Return the prediction of a query; client secrets echoed by the server are removed.
@@ -140,9 +137,9 @@ class PromptedModel:
 
     def richer_key(self, query: Query) -> str | None:
         """Return the journal key of the same prediction with features; None if no features are possible."""
-        if not might_keep_features(self.method):
+        if not self.method.might_keep_features:
             return None
-        return self._richer_keys.key(query, partial(self._settings, method=keeping_features(self.method)))
+        return self._richer_keys.key(query, partial(self._settings, method=self.method.with_features()))
 
     def is_final(self, prediction: Prediction) -> bool:
         """Return True if a retry could not change the prediction."""
@@ -179,9 +176,7 @@ def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
 class ModelPredictor(BasePredictor):
     """A predictor that asks one model."""
 
-    _calls: ModelCalls
     _model: PromptedModel
-    _reader: AnswerReader
     _runner: Runner
     _head: Head | None = None
     _prior_correction: LabelPriorCorrection | None = None
@@ -189,7 +184,7 @@ class ModelPredictor(BasePredictor):
     @property
     def answer_field(self) -> str:
         """JSON path of the label."""
-        return self._reader.answer_field
+        return self.method.reader.answer_field
 
     @property
     def client(self) -> Client:
@@ -328,7 +323,7 @@ class ModelPredictor(BasePredictor):
             Every call failed, retries included; ``attempts`` counts the calls made.
         """
         options = {**self.options, **request.options}
-        return await self._calls.complete(self.client, replace(request, options=options))
+        return await self.method.calls.complete(self.client, replace(request, options=options))
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:

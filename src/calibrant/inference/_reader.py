@@ -95,13 +95,16 @@ class AnswerReader:
 
     def describe(self) -> Mapping[str, Any]:
         """Return the legal answers and their JSON paths, as JSON values."""
+        form: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
+        if isinstance(self.labels, FieldLabels):
+            form["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
         return {
             "space": self.space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
             "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
-            **self._form(),
+            **form,
         }
 
     def space_of(self, response: object) -> LogprobSpace:
@@ -144,12 +147,11 @@ class AnswerReader:
         confidence = None if distribution is None else distribution.confidence(label)
         return {"label": label, "confidence": confidence, "distribution": distribution}
 
-    def _form(self) -> Mapping[str, Any]:
-        """Return the additional settings of composite answers as JSON values, for cache keys."""
-        if isinstance(self.labels, FieldLabels):
-            fields = self.labels.fields
-            return {"fields": [[field.name, field.path, list(field.labels.labels)] for field in fields]}
-        return {"several": True} if isinstance(self.labels, MultiLabels) else {}
+
+def part_of(name: str, label: str, distribution: LabelDistribution | None) -> Part:
+    """Return a part of an answer, with the confidence that its distribution gives the label."""
+    confidence = None if distribution is None else distribution.confidence(label)
+    return Part(name=name, label=label, confidence=confidence, distribution=distribution)
 
 
 def joint_confidence(parts: Sequence[Part]) -> float | None:
@@ -160,15 +162,12 @@ def joint_confidence(parts: Sequence[Part]) -> float | None:
 
 def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
     """Return one part per label: its membership in the answer, and the confidence in that, if known."""
-    values = labels.values(answer)
-    if evidence is None:
-        return tuple(Part(name=name, label=value) for name, value in values.items())
     parts = []
-    for place, (name, value) in enumerate(values.items()):
+    for place, (name, value) in enumerate(labels.values(answer).items()):
         no, yes = labels.labels_of(name)
-        distribution = evidence.distribution(place, (no, yes))
-        confidence = distribution.confidence(value)
-        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+        parts.append(
+            part_of(name, value, None if evidence is None else evidence.distribution(place, (no, yes)))
+        )
     return tuple(parts)
 
 
@@ -187,9 +186,7 @@ def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobS
         label = field.labels.canonical(value) if isinstance(value, str) else None
         if label is None:
             return f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
-        distribution = _distribution(completion, field.labels, path, space)
-        confidence = None if distribution is None else distribution.confidence(label)
-        parts.append(Part(name=field.name, label=label, confidence=confidence, distribution=distribution))
+        parts.append(part_of(field.name, label, _distribution(completion, field.labels, path, space)))
     answer = labels.answer_of({part.name: part.label for part in parts})
     return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
 
@@ -221,19 +218,12 @@ def _distribution(
     if space is LogprobSpace.NONE:
         return None
     names = labels.labels
-    if len(names) == 1:
-        return _over_one_label(completion, names, field, space)
-    try:
-        return extract_distribution(completion, names, field, space)
-    except LogprobsUnavailableError:
-        return None
-
-
-def _over_one_label(
-    completion: Completion, names: tuple[str, ...], field: str, space: LogprobSpace
-) -> LabelDistribution | None:
-    """Return a distribution over the only label of an open set so far."""
-    joint = joint_logprob(completion, field)
+    if len(names) > 1:
+        try:
+            return extract_distribution(completion, names, field, space)
+        except LogprobsUnavailableError:
+            return None
+    joint = joint_logprob(completion, field)  # of the only label of an open set so far
     if joint is None:
         return None
     return LabelDistribution(
