@@ -356,7 +356,7 @@ class Classifier(ModelPredictor):
         if index is not None:
             from calibrant.inference._demonstrations import Retrieval  # noqa: PLC0415 (if it shows any)
 
-            retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
+            retrieval = Retrieval(index, settings, labels=self.labels, field=self.field)
         model = replace(self._model, retrieval=retrieval)
         return self._copy(_model=model, _prior_correction=None, _head=None)
 
