@@ -24,7 +24,7 @@ from calibrant.inference._feed import Runner
 from calibrant.inference._limits import Gate, default_concurrency
 from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._prompted import ModelPredictor, PromptedModel
+from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import identity, refuse_misleading
 from calibrant.logprobs._schema import enum_schema

@@ -19,21 +19,6 @@ from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._methods import Method
 
 
-def check_one_distribution(labels: LabelSet) -> None:
-    """Check that a label-prior correction can apply: answers hold one label each.
-
-    Raises
-    ------
-    ConfigurationError
-        They do.
-    """
-    if isinstance(labels, CompositeLabels):
-        raise ConfigurationError(
-            "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
-            "over all labels. Leave prior_correction out."
-        )
-
-
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
     """Check that a head can be used on a classifier.
 
@@ -90,23 +75,22 @@ def head_of(
         No row has a distribution, an answer is no label, or the lengths differ.
     """
     truth = true_labels(answers, len(texts), labels=labels)
-    usable = [place for place, found in enumerate(predictions) if found.distribution is not None]
+    usable = [
+        (found.distribution.logprobs, found.features, text, labels.labels.index(label))
+        for found, text, label in zip(predictions, texts, truth, strict=True)
+        if found.distribution is not None
+    ]
     if not usable:
+        reason = f": {predictions[0].reason}." if predictions and predictions[0].reason else "."
         raise ConfigurationError(
-            f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows"
-            + (f": {predictions[0].reason}." if predictions and predictions[0].reason else ".")
+            f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
-    logprobs, features = [], []
-    for place in usable:
-        distribution = predictions[place].distribution
-        assert distribution is not None  # noqa: S101 (chosen so)
-        logprobs.append(distribution.logprobs)
-        features.append(predictions[place].features)
+    logprobs, features, shown, codes = zip(*usable, strict=True)
     return fit_head(
         np.array(logprobs),
-        np.array([labels.labels.index(truth[place]) for place in usable]),
+        np.array(codes),
         labels=labels,
-        texts=[texts[place] for place in usable],
+        texts=shown,
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
         embedding=embedding,
     )
