@@ -6,7 +6,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from typing import Any, Final, Self, TypeAlias
 
@@ -18,6 +18,7 @@ from calibrant.core._composite import CompositeLabels, FieldLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
@@ -342,34 +343,29 @@ class Retrieval:
         self.settings = settings
         self._form = DemonstrationFormat(field=field, labels=labels)
 
-    def render(self, asked: Sequence[tuple[str, str | None]]) -> list[tuple[str, str]]:
-        """Render the demonstrations of queries, given the text and `Query.demonstrations` of each.
-
-        Returns
-        -------
-        list of (str, str)
-            The text below each instruction, and the reason why demonstrations are missing; empty without.
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with rendered demonstrations, each with the reason if it cannot have its own; else empty.
 
         Raises
         ------
         ConfigurationError
             A package of the retriever is not installed.
         """
-        found = [("", "")] * len(asked)
+        found = [(query, "") for query in queries]
         groups: defaultdict[str | None, list[int]] = defaultdict(list)
-        for place, (_, own) in enumerate(asked):
-            groups[own].append(place)
+        for place, query in enumerate(queries):
+            groups[query.demonstrations].append(place)
         for own, places in groups.items():
             try:
                 settings = self._settings(own)
             except ConfigurationError as error:
                 for place in places:
-                    found[place] = "", str(error)
+                    found[place] = queries[place], str(error)
                 continue
             if settings is not None:
-                selected = self.index.select([asked[place][0] for place in places], settings)
+                selected = self.index.select([queries[place].text for place in places], settings)
                 for place, shown in zip(places, selected, strict=True):
-                    found[place] = self._form.render(shown), ""
+                    found[place] = replace(queries[place], shown=self._form.render(shown)), ""
         return found
 
     def _settings(self, own: str | None) -> DemonstrationSettings | None:

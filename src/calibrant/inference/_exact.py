@@ -27,7 +27,7 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ContextLengthError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Usage
+from calibrant.core._prediction import LabelDistribution, Outcome, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, Tolerance
 from calibrant.inference._reader import AnswerReader
@@ -330,11 +330,6 @@ class ExactMethod(Method):
     client: ContinuingClient
     tolerance: Tolerance = DEFAULT_TOLERANCE
     _checked: bool = field(default=False, init=False, repr=False)
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``exact``."""
-        return LogprobSpace.EXACT
 
     def scorer(self, labels: LabelSet) -> LabelScorer:
         """Return a label scorer that shares this method's client and calls."""

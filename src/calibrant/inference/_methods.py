@@ -169,7 +169,7 @@ class Method(ABC):
     client : Client
         Client of the calls.
     reader : AnswerReader
-        Reader of the responses, with the legal labels.
+        Reader of the responses, with the legal labels and the space of the distributions.
     calls : ModelCalls
         Calls with gate, deadline and retries.
     keep_features : bool
@@ -182,9 +182,9 @@ class Method(ABC):
     keep_features: bool = False
 
     @property
-    @abstractmethod
     def space(self) -> LogprobSpace:
         """Space of the distributions it returns."""
+        return self.reader.space
 
     @property
     def might_keep_features(self) -> bool:
@@ -219,11 +219,6 @@ class Decoding(Method):
     _gives_logprobs: dict[str | None, bool] = field(default_factory=dict, init=False, repr=False)
     # True once any answer came with some, be they unusable.
     _any_logprobs: bool = field(default=False, init=False, repr=False)
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Log-probability space of the reader."""
-        return self.reader.space
 
     @property
     def silent_models(self) -> int:
@@ -346,7 +341,8 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
     decoding = Decoding(client=client, reader=reader, calls=calls)
     if scoring == "decode" or (scoring is None and not isinstance(client, ContinuingClient)):
         return decoding
-    exact = _exact_method(client, reader, response_format, tolerance=tolerance, calls=calls)
+    exact_reader = replace(reader, space=LogprobSpace.EXACT)
+    exact = _exact_method(client, exact_reader, response_format, tolerance=tolerance, calls=calls)
     if not isinstance(exact, str):
         return exact
     if scoring == "exact":

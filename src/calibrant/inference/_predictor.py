@@ -207,16 +207,14 @@ class PromptedModel:
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
-        retrieval = self.retrieval
-        if retrieval is None:
-            if any(query.demonstrations and query.demonstrations.strip() for query in queries):
-                raise ConfigurationError(
-                    "Expected labelled texts to show as demonstrations, got none: hand in a DemonstrationIndex of the "
-                    "training rows (with_demonstrations), or leave the component demonstrations out."
-                )
-            return [(query, "") for query in queries]
-        found = retrieval.render([(query.text, query.demonstrations) for query in queries])
-        return [(replace(query, shown=text), why) for query, (text, why) in zip(queries, found, strict=True)]
+        if self.retrieval is not None:
+            return self.retrieval.prepare(queries)
+        if any(query.demonstrations and query.demonstrations.strip() for query in queries):
+            raise ConfigurationError(
+                "Expected labelled texts to show as demonstrations, got none: hand in a DemonstrationIndex of the "
+                "training rows (with_demonstrations), or leave the component demonstrations out."
+            )
+        return [(query, "") for query in queries]
 
     async def predict(self, query: Query) -> Prediction:
         """Return the prediction of a query; client secrets echoed by the server are removed.

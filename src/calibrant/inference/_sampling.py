@@ -155,12 +155,8 @@ class Sampling(Method):
                 f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
             )
         samples = check_whole("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
+        reader = replace(reader, space=LogprobSpace.SAMPLED)
         return cls(client=client, reader=reader, calls=calls, samples=samples, temperature=temperature)
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``sampled``."""
-        return LogprobSpace.SAMPLED
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most frequent label and the smoothed frequencies of all of them.
