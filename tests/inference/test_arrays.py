@@ -17,6 +17,7 @@ from calibrant.core import CompletionRequest, ConfigurationError, MultiLabels, O
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
+from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
 LABELS = ("Bills", "Bills/Gas", 'a "b"')
@@ -100,12 +101,8 @@ def classify(engine: Engine, field: str = "topics", **options: Any) -> Predictio
 
 def inside(found: Prediction) -> dict[str, float]:
     """Return the probability of each label that it belongs to the answer."""
-    known = {}
-    for part in found.parts:
-        assert part.distribution is not None
-        assert part.distribution.space is LogprobSpace.EXACT
-        known[part.name] = part.distribution.probability("yes")
-    return known
+    assert {distribution_of(part).space for part in found.parts} == {LogprobSpace.EXACT}
+    return {part.name: distribution_of(part).probability("yes") for part in found.parts}
 
 
 def expected(model: Model) -> tuple[Given, dict[str, float], float]:
@@ -264,23 +261,12 @@ def test_what_is_not_looked_into_changes_no_label_by_more_than_the_bound() -> No
         if wide.text != full.text:
             continue
         for one, other in zip(wide.parts, full.parts, strict=True):
-            assert one.distribution is not None
-            assert other.distribution is not None
-            bound = one.distribution.error_bound
+            bound = distribution_of(one).error_bound
             assert bound is not None
-            apart = abs(one.distribution.probability("yes") - other.distribution.probability("yes"))
-            assert apart <= bound + 1e-5
+            apart = distribution_of(one).probability("yes") - distribution_of(other).probability("yes")
+            assert abs(apart) <= bound + 1e-5
             bounds.append(bound)
     assert max(bounds) > 0.05
-
-
-def test_the_engine_is_asked_once_without_a_text() -> None:
-    """What is expected of labels serves every place."""
-    engine = Engine()
-    with Classifier(model=engine, labels=TOPICS, field="topics", prompt="Sort.") as classifier:
-        found = classifier.classify_many(["one", "two"])
-    assert [row.text for row in engine.rows] == ["", "one", "two"]
-    assert all(one.outcome is Outcome.OK for one in found)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from calibrant.core._settings import ModelSettings
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._methods import Decoding
 from calibrant.testing import FakeClient, fake_response
+from distributions import distribution_of
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
@@ -51,9 +52,10 @@ def test_a_text_becomes_label_confidence_and_distribution(animals: FakeClient) -
     prediction = make(animals).classify("it goes meow")
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
-    assert prediction.distribution is not None
-    assert prediction.distribution.space is LogprobSpace.MASKED
-    assert prediction.distribution.probabilities == pytest.approx([0.9, 0.1])
+    found = distribution_of(prediction)
+    assert found.space is LogprobSpace.MASKED
+    assert found.probabilities == pytest.approx([0.9, 0.1])
+    assert (animals.requests[0].top_logprobs, dict(animals.requests[0].options)) == (5, {})
     assert prediction.text == '{"category": "cat"}'
     assert (prediction.attempts, prediction.model) == (1, "fake")
 
@@ -216,10 +218,10 @@ def test_in_raw_space_confidence_is_the_share_among_labels() -> None:
     """The engine reports the unconstrained model, half of whose mass is on no label at all."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, illegal_mass=0.5, space="raw")
     prediction = make(client).classify("meow")
-    assert prediction.distribution is not None
-    assert prediction.distribution.space is LogprobSpace.RAW
-    assert prediction.distribution.joint_logprob == pytest.approx(-0.7985, abs=1e-4)  # log(0.9 / 2)
-    assert prediction.distribution.label_mass == pytest.approx(0.5)
+    found = distribution_of(prediction)
+    assert found.space is LogprobSpace.RAW
+    assert found.joint_logprob == pytest.approx(-0.7985, abs=1e-4)  # log(0.9 / 2)
+    assert found.label_mass == pytest.approx(0.5)
     assert prediction.confidence == pytest.approx(0.9)
 
 

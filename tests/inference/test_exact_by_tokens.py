@@ -14,6 +14,7 @@ from calibrant.core import CompletionRequest, Field, FieldLabels, LabelSet, Outc
 from calibrant.inference import Classifier
 from calibrant.inference._exact import LabelScorer
 from calibrant.inference._methods import ModelCalls
+from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
 
@@ -34,10 +35,9 @@ def asked(engine: Engine, labels: Sequence[str], texts: Sequence[str], **options
     """Return the probabilities that a classifier gives."""
     with Classifier(model=engine, labels=labels, field="label", prompt="Sort.", **options) as classifier:
         found = classifier.classify_many(texts)
-    distributions = [one.distribution for one in found if one.distribution is not None]
-    for one, distribution in zip(found, distributions, strict=True):
-        assert one.label == labels[int(distribution.probabilities.argmax())]
-    return [distribution.probabilities for distribution in distributions]
+    probabilities = [distribution_of(one).probabilities for one in found]
+    assert [one.label for one in found] == [labels[int(each.argmax())] for each in probabilities]
+    return probabilities
 
 
 LABELS = ("cat", "cow", "dog", 'a "b"', "donkey")
@@ -128,8 +128,7 @@ def test_a_thousand_labels_cost_hardly_more_than_a_hundred(monkeypatch: pytest.M
         with Classifier(model=engine, labels=many, prompt="Sort.") as classifier:
             found = classifier.classify_many(["one", "two", "three"])
         for row, prediction in zip(engine.rows[-3:], found, strict=True):
-            distribution, expected = prediction.distribution, truth(row, many)
-            assert distribution is not None
+            distribution, expected = distribution_of(prediction), truth(row, many)
             assert distribution.error_bound is not None
             assert prediction.label == many[int(expected.argmax())]
             off = 0.5 * np.abs(distribution.probabilities - expected).sum()
@@ -157,10 +156,12 @@ def test_fields_are_scored_behind_the_labels_before() -> None:
     with Classifier(model=engine, labels=labels, prompt="Sort.", tolerance=0.0) as classifier:
         found = classifier.classify("row")
     animal, size = found.parts
-    assert size.distribution is not None
     before = f'{{"animal": "{animal.label}", "size": "'
     np.testing.assert_allclose(
-        size.distribution.probabilities, truth(engine.rows[-1], sizes.labels, before), rtol=1e-4, atol=1e-11
+        distribution_of(size).probabilities,
+        truth(engine.rows[-1], sizes.labels, before),
+        rtol=1e-4,
+        atol=1e-11,
     )
 
 

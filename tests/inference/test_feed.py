@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import Limits, Outcome, Prediction, ProviderError, RateLimitError, Stop
+from calibrant.core._predictor import Query
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._loop import ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")
@@ -17,12 +19,33 @@ LABELS = ("cat", "dog")
 
 def classifier(client: Any, **options: Any) -> Classifier:
     """Return a classifier that does not wait between attempts."""
-
-    async def no_sleep(_seconds: float) -> None:
-        pass
-
-    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(initial_seconds=0), **options}
     return Classifier(model=client, labels=LABELS, **settings)
+
+
+def test_queries_of_several_prompts_run_together() -> None:
+    """Prompt and template belong to the query, so a search evaluates its candidates in one go."""
+    client = FakeClient(LABELS, lambda _text, prompt: prompt.removesuffix("!"))
+    queries = [
+        Query(prompt="cat", text="a"),
+        Query(prompt="dog!", text="b", user_template="<{input}>"),
+        Query(prompt="cow", text="c"),
+        Query(prompt="cat", text="d", user_template="nothing"),
+    ]
+    heard: list[int] = []
+    found = ask(classifier(client), queries, on_prediction=lambda index, _: heard.append(index))
+    assert [prediction.label for prediction in found] == ["cat", "dog", None, None]
+    assert [prediction.outcome for prediction in found[2:]] == [Outcome.UNPARSED] * 2
+    assert sorted(heard) == [0, 1, 2, 3]
+    assert [request.messages[1]["content"] for request in client.requests] == ["a", "<b>", "c"]
+
+
+def test_a_query_is_two_messages() -> None:
+    """An empty prompt is sent as it is."""
+    assert Query(prompt="", text="t").messages() == (
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "t"},
+    )
 
 
 def test_texts_are_read_as_rows_are_begun() -> None:

@@ -28,6 +28,7 @@ from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from distributions import distribution_of
 from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
 from token_engine import Engine, Row
 
@@ -58,6 +59,12 @@ def make(client: Any = None, **options: Any) -> Classifier:
     return Classifier(model=client or FakeClient(LABELS, biased), retry=RetryPolicy(attempts=1), **settings)
 
 
+def head_of(classifier: Classifier) -> Head:
+    """Return the head of a classifier that has one."""
+    assert classifier.head is not None
+    return classifier.head
+
+
 def labels_of(predictions: Sequence[Prediction]) -> list[str | None]:
     """Return their labels."""
     return [found.label for found in predictions]
@@ -76,8 +83,7 @@ def test_a_biased_model_is_repaired() -> None:
     classifier = make()
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
     assert classifier.fit(TAUGHT, truth(TAUGHT)) is classifier
-    assert classifier.head is not None
-    assert classifier.head.n_rows == len(TAUGHT)
+    assert head_of(classifier).n_rows == len(TAUGHT)
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
 
 
@@ -85,10 +91,9 @@ def test_the_final_distribution_is_one() -> None:
     """It sums to 1, the label is its most probable one, the confidence is its probability; the text stays."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     for found in classifier.classify_many(OTHERS):
-        assert found.distribution is not None
-        probabilities = found.distribution.probabilities
+        probabilities = distribution_of(found).probabilities
         assert probabilities.sum() == pytest.approx(1.0)
-        assert found.label == found.distribution.emitted == LABELS[int(probabilities.argmax())]
+        assert found.label == distribution_of(found).emitted == LABELS[int(probabilities.argmax())]
         assert found.confidence == pytest.approx(probabilities.max())
         assert json.loads(found.text) == {"category": "cat"}
 
@@ -96,10 +101,8 @@ def test_the_final_distribution_is_one() -> None:
 def test_every_way_to_classify_agrees() -> None:
     """One text, many, as they are answered, and as they come; the head is applied once in each."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    raw = make().classify_many(OTHERS)
-    given = np.array([found.distribution.logprobs for found in raw if found.distribution is not None])
-    once = classifier.head.transform(given, OTHERS)
+    raw = np.array([distribution_of(found).logprobs for found in make().classify_many(OTHERS)])
+    once = head_of(classifier).transform(raw, OTHERS)
     expected = [
         (LABELS[int(row.argmax())], pytest.approx(float(np.exp(row.max())), abs=1e-9)) for row in once
     ]
@@ -122,14 +125,12 @@ def test_the_journal_keeps_what_the_model_said() -> None:
     """The texts that taught the head are not asked again, and a second fit learns the same."""
     journal, client = MemoryJournal(), FakeClient(LABELS, biased)
     classifier = make(client, journal=journal).fit(TAUGHT, truth(TAUGHT))
-    first = classifier.head
+    first = head_of(classifier)
     assert labels_of(classifier.classify_many(TAUGHT)) == truth(TAUGHT)
     assert labels_of(list(journal.values())) == ["cat"] * len(TAUGHT)
     classifier.fit(TAUGHT, truth(TAUGHT))
     assert len(client.requests) == len(TAUGHT)
-    assert first is not None
-    assert classifier.head is not None
-    assert classifier.head.digest == first.digest
+    assert head_of(classifier).digest == first.digest
 
 
 def test_a_head_belongs_to_its_prompt_whatever_the_limits() -> None:
@@ -173,8 +174,7 @@ def test_rows_that_fail_stay_failures() -> None:
         return "neither" if text.endswith("7") else biased(text)
 
     classifier = make(FakeClient(LABELS, flaky)).fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    assert classifier.head.n_rows == len(TAUGHT) - 8
+    assert head_of(classifier).n_rows == len(TAUGHT) - 8
     for text, found in zip(OTHERS, classifier.classify_many(OTHERS), strict=True):
         if text[-1] in "57":
             assert (found.label, found.confidence) == (None, None)
@@ -288,8 +288,7 @@ def test_a_head_learns_from_features_and_drops_them() -> None:
     """Where only they tell the answer; the final predictions, and their records, are free of them."""
     journal, engine = MemoryJournal(), Telling()
     classifier = make(engine, journal=journal).fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    assert classifier.head.uses_features
+    assert head_of(classifier).uses_features
     found = classifier.classify_many(OTHERS)
     right = np.mean([a == b for a, b in zip(labels_of(found), truth(OTHERS), strict=True)])
     assert right >= 0.9
@@ -375,8 +374,7 @@ def test_embeddings_tell_words_that_no_labelled_text_held(monkeypatch: pytest.Mo
 def test_a_saved_head_opens_its_embedding_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """When it is put on a classifier; one whose model is gone or has changed is refused there."""
     first = learned(monkeypatch)
-    assert first.head is not None
-    first.head.save(tmp_path / "head.json", fingerprint=first.fingerprint())
+    head_of(first).save(tmp_path / "head.json", fingerprint=first.fingerprint())
     loaded = Head.load(tmp_path / "head.json", fingerprint=first.fingerprint())
     other = make(FakeClient(LABELS, of_one_mind))
     other.head = loaded

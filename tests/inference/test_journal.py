@@ -9,6 +9,7 @@ import pytest
 from calibrant.core import Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from distributions import distribution_of
 
 LABELS = ["cat", "dog"]
 FAULT = ProviderError("broken", provider="fake", status=500)
@@ -68,8 +69,7 @@ def test_labels_are_part_of_the_key_even_where_the_schema_does_not_name_them() -
     ask(memory, response_format=own)
     again, calls = ask(memory, response_format=own, labels=["dog", "cat"])
     assert calls == 1
-    assert again.distribution is not None
-    assert again.distribution.labels == ("dog", "cat")
+    assert distribution_of(again).labels == ("dog", "cat")
 
 
 def test_how_it_is_run_is_not_part_of_the_key() -> None:

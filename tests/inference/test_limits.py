@@ -56,11 +56,7 @@ def gate(clock: Time | None = None, **limits: Any) -> Gate:
 
 def classifier(client: Any, **options: Any) -> Classifier:
     """Return a classifier that does not wait between attempts."""
-
-    async def no_sleep(_seconds: float) -> None:
-        pass
-
-    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(initial_seconds=0), **options}
     return Classifier(model=client, labels=LABELS, **settings)
 
 

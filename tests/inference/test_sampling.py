@@ -27,14 +27,11 @@ from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding
 from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
+from distributions import distribution_of
 
 LABELS = ["cat", "dog", "cow", "horse"]
 SLOW = ProviderTimeoutError("slow", provider="fake", retryable=True)
 DOWN = ProviderError("down", provider="fake", status=500)
-
-
-async def no_sleep(_seconds: float) -> None:
-    """Do not wait."""
 
 
 def make(model: Any, **changes: Any) -> Classifier:
@@ -44,7 +41,7 @@ def make(model: Any, **changes: Any) -> Classifier:
         "field": "category",
         "prompt": "Which animal?",
         "scoring": "sampled",
-        "retry": RetryPolicy(attempts=2, sleep=no_sleep),
+        "retry": RetryPolicy(attempts=2, initial_seconds=0),
         **changes,
     }
     return Classifier(model=model, **arguments)
@@ -54,12 +51,6 @@ def sample(*answers: Any, **changes: Any) -> Prediction:
     """Return the prediction made of these answers, one for each sample."""
     client = FakeClient(changes.get("labels", LABELS), {"text": list(answers)})
     return make(client, **{"samples": len(answers), **changes}).classify("text")
-
-
-def distribution_of(prediction: Prediction) -> Any:
-    """Return the distribution, which must be there."""
-    assert prediction.distribution is not None
-    return prediction.distribution
 
 
 def refusal(reason: str = "I will not.") -> dict[str, Any]:

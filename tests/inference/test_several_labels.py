@@ -23,6 +23,7 @@ from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
+from distributions import distribution_of
 from fault_server import FaultServer
 
 BOTH = FieldLabels(
@@ -66,9 +67,7 @@ def test_every_field_has_its_own_distribution_given_those_before(tokens: str) ->
     found = classify(BOTH, JOINT, tokens=tokens)
     assert found.label == '{"category": "Bills", "urgency": "high"}'
     assert [(part.name, part.label) for part in found.parts] == [("category", "Bills"), ("urgency", "high")]
-    category, urgency = (part.distribution for part in found.parts)
-    assert category is not None
-    assert urgency is not None
+    category, urgency = map(distribution_of, found.parts)
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
     assert found.confidence == pytest.approx(0.5)
@@ -258,9 +257,7 @@ def test_fields_are_scored_one_behind_the_other(tokens: str, serial: bool) -> No
     """The second field is asked about behind the label chosen for the first, in the same row of the engine."""
     fake = continuing(BOTH, JOINT, tokens=tokens, serial=serial)
     found = Classifier(model=fake, labels=BOTH, tolerance="exact").classify("text")
-    category, urgency = (part.distribution for part in found.parts)
-    assert category is not None
-    assert urgency is not None
+    category, urgency = map(distribution_of, found.parts)
     assert category.space is LogprobSpace.EXACT
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
@@ -374,8 +371,7 @@ def test_samples_agree_on_whole_answers_and_on_every_part() -> None:
     category, urgency = found.parts
     assert (category.label, category.confidence) == ("Bills", pytest.approx((3 + 1) / (4 + 3)))
     assert (urgency.label, urgency.confidence) == ("high", pytest.approx((3 + 1) / (4 + 2)))
-    assert category.distribution is not None
-    assert category.distribution.space is LogprobSpace.SAMPLED
+    assert distribution_of(category).space is LogprobSpace.SAMPLED
     assert found.attempts == 4
 
 
@@ -389,9 +385,7 @@ def test_samples_agree_on_every_label_of_a_set() -> None:
     assert found.label == '["Bills", "Food"]'
     assert found.confidence == pytest.approx(3 / 5)
     assert [part.confidence for part in found.parts] == pytest.approx([3 / 5, 4 / 5, 4 / 5])
-    known = found.parts[0].distribution
-    assert known is not None
-    assert known.label_mass == pytest.approx(3 / 4)
+    assert distribution_of(found.parts[0]).label_mass == pytest.approx(3 / 4)
 
 
 def test_answers_that_lost_their_log_probabilities_are_asked_again() -> None:

@@ -459,26 +459,8 @@ def test_closing_stores_what_was_recorded(caplog: pytest.LogCaptureFixture) -> N
     assert (state.closed, warnings(caplog)) == (1, [])
 
 
-def test_many_observations_are_stored_in_several_updates(
-    share: Share, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others get their turn; the order stays."""
-    monkeypatch.setattr(_shared_router, "_BLOCK", 10)
-    state = MemoryState()
-    shared = share(state, **NEVER)
-    expected = AveragingRouter()
-    for number in range(95):
-        shared.record(seen("a", float(number)))
-        expected.record(seen("a", float(number)))
-    shared.flush()
-    assert state.updates == 10
-    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
-    shared.flush()
-    assert state.updates == 10
-
-
 def test_failed_writes_keep_the_order(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was stored is not stored again."""
+    """Observations are stored in blocks of ten; a stored block is not stored again after a failure."""
     monkeypatch.setattr(_shared_router, "_BLOCK", 10)
     state = MemoryState()
     shared = share(state, **NEVER)
@@ -497,8 +479,10 @@ def test_failed_writes_keep_the_order(share: Share, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StateError, match="15 observations could not be saved"):
         shared.flush()
     monkeypatch.setattr(state, "update", update)
-    shared.flush()
-    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
+    for _ in range(2):  # the second flush has nothing to store
+        shared.flush()
+        assert state.updates == 4
+        assert state.records["ema"] == shared.snapshot() == expected.snapshot()
 
 
 def test_who_only_asks_learns_from_others(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,9 +547,7 @@ def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
         thread.join()
     shared.flush()
     assert [standing.observations for standing in shared.standings()] == [2400, 0]
-    record = state.read("ema")
-    assert record is not None
-    assert record["values"]["a"][0] == 2400
+    assert (state.read("ema") or {})["values"]["a"][0] == 2400
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 3601])
@@ -663,23 +645,6 @@ def test_a_kill_loses_only_the_last_moment(tmp_path: Path) -> None:
     assert counted(tmp_path / "router.db") == 50
 
 
-def test_one_process_stores_what_a_single_router_would_learn(share: Share, tmp_path: Path) -> None:
-    """To the last bit, in the same order, however often it was stored in between."""
-    rng = np.random.default_rng(7)
-    alone = AveragingRouter()
-    state = open_router_state(tmp_path / "router.db")
-    shared = share(state, flush_seconds=0.0)
-    for number in range(500):
-        observation = seen("ab"[int(rng.integers(2))], float(rng.random()))
-        alone.record(observation)
-        shared.record(observation)
-        if number % 50 == 0:
-            shared.flush()
-    assert shared.snapshot() == alone.snapshot()
-    shared.flush()
-    assert state.read("ema") == alone.snapshot() == shared.snapshot()
-
-
 def test_a_record_damaged_in_use_is_set_aside(
     share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -704,6 +669,5 @@ def test_removed_providers_are_forgotten_and_new_ones_begin(share: Share, tmp_pa
     shared = share(state, ThompsonRouter(providers=["b", "c"]), **NEVER)
     shared.record(seen("c"))
     shared.flush()
-    stored = state.read("thompson")
-    assert stored is not None
-    assert {name: values["alpha"] for name, values in stored["providers"].items()} == {"b": 2.0, "c": 2.0}
+    stored = (state.read("thompson") or {})["providers"]
+    assert {name: values["alpha"] for name, values in stored.items()} == {"b": 2.0, "c": 2.0}

@@ -250,8 +250,11 @@ class Feed:
             else:
                 loop.call_later(_GRACE_SECONDS, self._end_waits)
 
+        def from_any_thread() -> None:
+            loop.call_soon_threadsafe(give_up)
+
         try:
-            with self._stop.calling(lambda: loop.call_soon_threadsafe(give_up)):
+            with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
