@@ -125,24 +125,30 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _running is None:
             loop = asyncio.new_event_loop()
-            _running = loop, threading.Thread(target=_serve, args=(loop,), name=_THREAD, daemon=True)
+            _running = loop, threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True)
             _running[1].start()
         return _running[0]
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    # At the end the runner cancels tasks that libraries left on the loop, such as litellm's log queue, and closes the
-    # generators that hold connections of clients.
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
-
-
 def _stop() -> None:
-    """Stop the loop, and wait for the end of what runs on it."""
+    """Stop the loop and the tasks libraries left on it, such as litellm's log queue."""
     global _running
     with _lock:
         running, _running = _running, None
     if running is not None:
         loop, thread = running
-        loop.call_soon_threadsafe(loop.stop)
+        asyncio.run_coroutine_threadsafe(_end(), loop)
         thread.join(SECONDS_TO_STOP)
+        if not thread.is_alive():
+            loop.close()
+
+
+async def _end() -> None:
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    # What clients keep open in this loop (connections) is held by generators.
+    await loop.shutdown_asyncgens()
+    loop.stop()
