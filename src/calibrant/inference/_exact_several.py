@@ -29,9 +29,8 @@ def exact_several(
     settings = {"client": client, "reader": reader, **settings}
     if isinstance(reader.labels, FieldLabels):
         return _field_chain(reader.labels, response_format, settings)
-    if isinstance(reader.labels, MultiLabels):
-        return _array_scoring(reader.labels, response_format, settings)
-    return f"no answer of {type(reader.labels).__name__} is known"
+    assert isinstance(reader.labels, MultiLabels)  # noqa: S101 (a reader takes no others)
+    return _array_scoring(reader.labels, response_format, settings)
 
 
 def _field_chain(

@@ -122,10 +122,8 @@ class Gate:
         self.on_pause: Callable[[], None] | None = None
         self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
-        self.rows = 0
-        self.tokens = 0
+        self.rows = self.tokens = self.unpriced = 0
         self.cost = 0.0
-        self.unpriced = 0
         self._clock = clock
         self._sleep = sleep
         self._in_flight = 0

@@ -46,11 +46,6 @@ class BasePredictor(Predictor):
         """Clients of its models, in the order in which they are asked."""
 
     @property
-    @abstractmethod
-    def meter(self) -> Gate:
-        """Meter of its rows: calls, tokens and cost so far."""
-
-    @property
     def limits(self) -> Limits:
         """Limits of its calls."""
         return self.meter.limits
