@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.cascade import AvgLogprob, Cascade
@@ -21,6 +17,7 @@ from calibrant.core._predictor import Query
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from synonyms import install_model2vec, without_model2vec
 
 LABELS = ("cat", "dog", "cow")
 ROWS = {
@@ -136,35 +133,13 @@ def test_demonstrations_of_answers_with_several_fields() -> None:
     assert systems(client)[0].endswith('Text: one\nAnswer: {"a": "x", "b": "2"}')
 
 
-class StaticModel:
-    """Knows how long a text is."""
-
-    dim = 2
-
-    @classmethod
-    def from_pretrained(cls, _: str, *, force_download: bool) -> StaticModel:
-        """Download nothing."""
-        assert not force_download
-        return cls()
-
-    def encode(self, texts: Sequence[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
-        """Return a direction for each length; none for an empty text."""
-        assert not use_multiprocessing
-        angles = np.array([len(text) / 10 for text in texts])
-        found = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-        found[[not text for text in texts]] = 0.0
-        return found
-
-
 def test_model2vec_compares_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here by their length; the extra that is missing is named."""
-    module = types.ModuleType("model2vec")
-    module.StaticModel = StaticModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "model2vec", module)
-    index = index_of({"aa": "cat", "aaaaa": "dog", "aaaaaaaaaa": "cow"})
-    assert shown(index, "xxxxxx", k=1, retriever="model2vec") == ["aaaaa"]
+    install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
+    index = index_of({"purring": "cat", "barking": "dog", "grazing": "cow"})
+    assert shown(index, "a hound", k=1, retriever="model2vec") == ["barking"]
     assert len(shown(index, "", k=2, retriever="model2vec")) == 2
-    monkeypatch.setitem(sys.modules, "model2vec", None)
+    without_model2vec(monkeypatch)
     with pytest.raises(ConfigurationError, match="extra embeddings"):
         shown(index_of(), "x", k=1, retriever="model2vec")
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from calibrant.inference._embeddings import (
     HashingEmbedder,
     Model2VecEmbedder,
 )
+from synonyms import Synonyms, install_model2vec, without_model2vec
 
 Array = NDArray[np.float64]
 
@@ -95,58 +95,31 @@ class TestHashing:
             HashingEmbedder(dim=0)
 
 
-class FakeStaticModel:
-    """Stands where model2vec's StaticModel does."""
-
-    dim = 3
-
-    @classmethod
-    def from_pretrained(cls, name: str, *, force_download: bool) -> FakeStaticModel:
-        """Know one model, and download it once only."""
-        assert not force_download
-        if name not in {"minishlab/potion-base-8M", "/models/mine"}:
-            raise FileNotFoundError(name)
-        return cls()
-
-    def encode(self, texts: list[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
-        """Return lengths."""
-        assert not use_multiprocessing
-        return np.array([[len(text), 1, 2] for text in texts], dtype=np.float32)
-
-
-@pytest.fixture
-def model2vec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a model2vec."""
-    module = types.ModuleType("model2vec")
-    module.StaticModel = FakeStaticModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "model2vec", module)
-
-
 class TestModel2Vec:
     def test_the_extra_is_named_where_it_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With the command that installs it."""
-        monkeypatch.setitem(sys.modules, "model2vec", None)
+        without_model2vec(monkeypatch)
         with pytest.raises(ConfigurationError, match=re.escape(install_command("embeddings"))):
             open_embedder("model2vec", dim=3)
 
-    @pytest.mark.usefixtures("model2vec")
-    def test_gives_float64_and_knows_its_dimension(self) -> None:
+    def test_gives_float64_and_knows_its_dimension(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By the default name and by another."""
-        for name in ("model2vec", "model2vec:/models/mine"):
-            embedder = open_embedder(name, dim=3)
+        install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0, "/models/mine": 1})
+        for seed, name in enumerate(("model2vec", "model2vec:/models/mine")):
+            embedder = open_embedder(name, dim=8)
             assert isinstance(embedder, Model2VecEmbedder)
-            assert embedder.dimension == 3
-            found = embed(embedder, "four", "fives")
+            assert embedder.dimension == 8
+            found = embed(embedder, "a kitty", "a hound")
             assert found.dtype == np.float64
-            np.testing.assert_array_equal(found, [[4, 1, 2], [5, 1, 2]])
+            np.testing.assert_allclose(found, Synonyms(seed=seed).vectors(["a kitty", "a hound"]), rtol=1e-6)
             embedder.close()
 
-    @pytest.mark.usefixtures("model2vec")
-    def test_missing_and_small_models_are_refused(self) -> None:
+    def test_missing_and_small_models_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Found when it is opened, not at the first text."""
+        install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
         with pytest.raises(ConfigurationError, match="'typo'"):
             open_embedder("model2vec:typo")
-        with pytest.raises(ConfigurationError, match=r"at least 64 numbers.*set dim to 3"):
+        with pytest.raises(ConfigurationError, match=r"at least 64 numbers.*set dim to 8"):
             open_embedder("model2vec")
 
 

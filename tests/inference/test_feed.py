@@ -23,6 +23,21 @@ def classifier(client: Any, **options: Any) -> Classifier:
     return Classifier(model=client, labels=LABELS, **settings)
 
 
+class Holding(FakeClient):
+    """Model of cats that holds the rows of these numbers until it may go on."""
+
+    def __init__(self, *rows: int) -> None:
+        super().__init__(LABELS, {}, default="cat")
+        self.begun, self.hold = asyncio.Event(), asyncio.Event()
+        self._rows = rows
+
+    async def complete(self, request: Any) -> object:
+        if int(request.messages[-1]["content"]) in self._rows:
+            self.begun.set()
+            await self.hold.wait()
+        return await super().complete(request)
+
+
 def test_queries_of_several_prompts_run_together() -> None:
     """Prompt and template belong to the query, so a search evaluates its candidates in one go."""
     client = FakeClient(LABELS, lambda _text, prompt: prompt.removesuffix("!"))
@@ -51,7 +66,6 @@ def test_a_query_is_two_messages() -> None:
 def test_texts_are_read_as_rows_are_begun() -> None:
     """An endless stream is no reason to begin it all; a slow first row bounds what waits behind it."""
     read = answered = 0
-    hold = asyncio.Event()
 
     def texts() -> Iterator[str]:
         nonlocal read
@@ -59,12 +73,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
             read += 1
             yield str(number)
 
-    class Slow(FakeClient):
-        async def complete(self, request: Any) -> object:
-            if request.messages[-1]["content"] == "0":
-                await hold.wait()
-            return await super().complete(request)
-
+    client = Holding(0)
     delivered: list[int] = []
 
     def count(_index: int, _prediction: Prediction) -> None:
@@ -72,7 +81,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
         answered += 1
 
     async def run() -> None:
-        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=8)
+        made = classifier(client, concurrency=8)
         task = asyncio.ensure_future(
             made.feed(map(made.query, texts()), lambda index, _: delivered.append(index), on_prediction=count)
         )
@@ -80,7 +89,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         assert (delivered, answered, read) == ([], 1023, 1024)
-        hold.set()
+        client.hold.set()
         while len(delivered) <= 1023:  # noqa: ASYNC110 (nor is this)
             await asyncio.sleep(0.001)
         task.cancel()
@@ -228,28 +237,21 @@ class _Forgetful(FakeClient):
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) -> None:
     """What was answered is delivered; without `at_once` the rows under way are finished."""
-    begun, hold, stop = asyncio.Event(), asyncio.Event(), Stop()
+    client, stop = Holding(*range(3, 9)), Stop()
     delivered: list[int] = []
 
-    class Slow(FakeClient):
-        async def complete(self, request: Any) -> object:
-            if int(request.messages[-1]["content"]) >= 3:
-                begun.set()
-                await hold.wait()
-            return await super().complete(request)
-
     async def run() -> str:
-        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=2)
+        made = classifier(client, concurrency=2)
         row = made.feed(
             map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
         )
         task = asyncio.ensure_future(row)
-        await begun.wait()
+        await client.begun.wait()
         while len(delivered) < 3:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0)
         stop.request("interrupted", at_once=at_once)
         if not at_once:
-            hold.set()
+            client.hold.set()
         return await task
 
     assert asyncio.run(run()) == "interrupted"

@@ -156,14 +156,6 @@ def test_a_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> 
         open_client("local/smollm2-135m")
 
 
-def test_call_options_leave_the_engines_settings_out() -> None:
-    """Without touching what they were given."""
-    options = {"n_ctx": 1, "n_parallel": 2, "n_threads": 3, "temperature": 0.5}
-    assert _models.call_options(options) == {"temperature": 0.5}
-    assert len(options) == 4
-    assert _models.call_options(None) == {}
-
-
 def any_model(messages: list[dict[str, str]]) -> object:
     """Serve as a callable model."""
     return messages

@@ -417,17 +417,6 @@ def test_a_server_that_speaks_openais_protocol_answers_with_several_labels() -> 
     assert schema["schema"]["properties"]["topics"]["items"] == {"type": "string", "enum": list(TOPICS)}
 
 
-def test_a_server_without_rule_names_what_the_text_names() -> None:
-    """Of fields it draws a label where the text names none."""
-    with FaultServer(BOTH) as server:
-        classifier = Classifier(
-            model="openai/gpt-x", labels=BOTH, options={"api_base": server.api_base, "api_key": "k"}
-        )
-        found = classifier.classify("a Rent increase, high")
-        classifier.close()
-    assert found.label == '{"category": "Rent", "urgency": "high"}'
-
-
 def test_a_fake_answer_must_be_a_whole_one() -> None:
     """What is no JSON of the right kind, or not legal but to have a probability, is a mistake in a test."""
     for labels, said in ((TOPICS, "Food"), (TOPICS, "{}"), (BOTH, "[]"), (BOTH, "Food")):
