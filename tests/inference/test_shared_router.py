@@ -420,7 +420,7 @@ def test_memory_is_bounded_during_an_outage(
         shared.record(seen("a"))
     shared.flush()
     state.error = StateError("disk full")
-    shared._try_sync()
+    shared._write_queue()
     for number in range(25):
         shared.record(seen("b", float(number)))
     state.error = None

@@ -171,7 +171,6 @@ class Classifier(ModelPredictor):
             temperature=temperature,
         )
         self._model = PromptedModel(
-            client=client,
             method=method,
             response_format=response_format,
             top_logprobs=top_logprobs,

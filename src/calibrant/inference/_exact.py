@@ -31,6 +31,7 @@ from calibrant.core._prediction import LabelDistribution, Outcome, Prediction, U
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, Tolerance
 from calibrant.inference._reader import AnswerReader
+from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
@@ -234,8 +235,6 @@ class LabelScorer:
         """Score all whole labels in one call."""
         found = await calls.make(partial(row.label_logprobs, prefix, self._spelled))
         calls.add(found)
-        from calibrant.logprobs._distribution import whole_label_distribution  # noqa: PLC0415 (only of some servers)
-
         return whole_label_distribution(self.labels, found.logprobs)
 
     async def _score_tokens(

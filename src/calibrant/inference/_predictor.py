@@ -158,8 +158,6 @@ class PromptedModel:
 
     Attributes
     ----------
-    client : Client
-        Client of the calls.
     method : Method
         Turns a request into a prediction.
     response_format : mapping or None
@@ -172,7 +170,6 @@ class PromptedModel:
         Chooses the demonstrations that prompts show.
     """
 
-    client: Client
     method: Method
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
@@ -184,7 +181,7 @@ class PromptedModel:
     @property
     def name(self) -> str:
         """The client's name."""
-        return self.client.name
+        return self.method.client.name
 
     def with_features(self) -> PromptedModel:
         """Return a copy whose predictions hold text features, if the model reports them."""
@@ -219,7 +216,7 @@ class PromptedModel:
         ProviderError
             The model could not be asked.
         """
-        return _without_echoes(await self.method.predict(self.request(query)), self.client)
+        return _without_echoes(await self.method.predict(self.request(query)), self.method.client)
 
     def key(self, query: Query) -> str:
         """Return a digest of everything that can change the prediction."""
@@ -241,8 +238,8 @@ class PromptedModel:
 
     def _settings(self, query: Query, *, method: Method) -> list[object]:
         return [
-            self.client.name,
-            getattr(self.client, "endpoint", None),
+            self.method.client.name,
+            getattr(self.method.client, "endpoint", None),
             dict(method.describe()),
             query.prompt + query.shown,
             query.user_template,
@@ -279,7 +276,7 @@ class ModelPredictor(BasePredictor):
     @property
     def client(self) -> Client:
         """The client of all calls."""
-        return self._model.client
+        return self.method.client
 
     @property
     def clients(self) -> tuple[Client, ...]:
