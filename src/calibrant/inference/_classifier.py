@@ -18,7 +18,7 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
 from calibrant.inference._feed import Runner
 from calibrant.inference._limits import Gate, default_concurrency
@@ -428,14 +428,6 @@ def _task_arguments(
 ) -> dict[str, Any]:
     """Return the classifier arguments of a task; refuse a task with several models unless one is given."""
     own = task.model
-    common: dict[str, Any] = {
-        "labels": task.labels,
-        "field": task.field,
-        "prompt": task.prompt,
-        "user_template": task.user_template,
-        "limits": limits,
-        "samples": own.samples,
-    }
     if model is not None:
         if own.api_base is not None:
             _LOG.warning(
@@ -443,23 +435,31 @@ def _task_arguments(
                 model if isinstance(model, str) else "Another model",
                 own.name,
             )
-        sampled = own.scoring if own.scoring == "sampled" else None  # every model allows it
-        return {**common, "model": model, "options": {}, "scoring": sampled}
+        is_sampled = (
+            own.scoring == "sampled"
+        )  # which every model allows; nothing else of the task's model applies
+        own = ModelSettings(scoring="sampled", samples=own.samples) if is_sampled else ModelSettings()
     several = next((title for name, title in _SEVERAL_MODELS.items() if name in task.sections), None)
-    if client is None and several is not None:
+    if model is None and client is None and several is not None:
         raise ConfigurationError(
             f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
             "with calibrant.assembly.open_classifier(task)."
         )
-    address = {} if own.api_base is None else {"api_base": own.api_base}
+    if model is None:
+        model = own.name if client is None else client
     return {
-        **common,
-        "model": own.name if client is None else client,
+        "model": model,
+        "labels": task.labels,
+        "field": task.field,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
         "concurrency": own.concurrency if limits is None else None,
+        "limits": limits,
         "space": own.space,
-        "options": {**own.options, **address},
+        "options": {**own.options, **({} if own.api_base is None else {"api_base": own.api_base})},
         "scoring": own.scoring,
         "tolerance": own.tolerance,
+        "samples": own.samples,
     }
 
 

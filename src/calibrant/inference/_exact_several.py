@@ -15,7 +15,7 @@ from calibrant.core._prediction import LabelDistribution, Part, Prediction
 from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._exact import ExactMethod, Expected, LabelScorer, RowCalls
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._reader import AnswerReader, joint_confidence, part_of, parts_of_set
+from calibrant.inference._reader import AnswerReader, joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 
 
@@ -29,7 +29,7 @@ def exact_several(
     settings = {"client": client, "reader": reader, **settings}
     if isinstance(reader.labels, FieldLabels):
         return _field_chain(reader.labels, response_format, settings)
-    assert isinstance(reader.labels, MultiLabels)  # noqa: S101 (a reader takes no others)
+    assert isinstance(reader.labels, MultiLabels)  # noqa: S101 (there are no others)
     return _array_scoring(reader.labels, response_format, settings)
 
 
@@ -111,7 +111,7 @@ class FieldChain(ExactMethod):
                 label = distribution.emitted
                 if not label:
                     return calls.unlikely(f"field {one.name!r}: ")
-                parts[one.name] = part_of(one.name, label, distribution)
+                parts[one.name] = scored_part(one.name, label, distribution)
                 text = choice.take(text, label)
         ordered = tuple(parts[one.name] for one in self.labels.fields)
         return calls.predicted(

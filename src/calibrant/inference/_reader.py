@@ -60,16 +60,10 @@ class AnswerReader:
     keep_tokens: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.labels, CompositeLabels):
-            return
-        if self.answer_field != self.field:
+        if isinstance(self.labels, CompositeLabels) and self.answer_field != self.field:
             raise ConfigurationError(
                 f"Expected no answer_field for answers that hold several labels, got {self.answer_field!r}: leave it "
                 "out."
-            )
-        if not isinstance(self.labels, FieldLabels | MultiLabels):
-            raise ConfigurationError(
-                f"Expected FieldLabels or MultiLabels, got {type(self.labels).__name__}."
             )
 
     def read(self, response: object) -> Prediction:
@@ -146,7 +140,7 @@ def _unparsed(reason: str) -> _Content:
     return {"label": None, "outcome": Outcome.UNPARSED, "reason": reason}
 
 
-def part_of(name: str, label: str, distribution: LabelDistribution | None) -> Part:
+def scored_part(name: str, label: str, distribution: LabelDistribution | None) -> Part:
     """Return a part of an answer, with the confidence that its distribution gives the label."""
     confidence = None if distribution is None else distribution.confidence(label)
     return Part(name=name, label=label, confidence=confidence, distribution=distribution)
@@ -164,7 +158,7 @@ def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None)
     for place, (name, value) in enumerate(labels.values(answer).items()):
         no, yes = labels.labels_of(name)
         parts.append(
-            part_of(name, value, None if evidence is None else evidence.distribution(place, (no, yes)))
+            scored_part(name, value, None if evidence is None else evidence.distribution(place, (no, yes)))
         )
     return tuple(parts)
 
@@ -186,7 +180,7 @@ def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobS
             return _unparsed(
                 f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
             )
-        parts.append(part_of(field.name, label, _distribution(completion, field.labels, path, space)))
+        parts.append(scored_part(field.name, label, _distribution(completion, field.labels, path, space)))
     answer = labels.answer_of({part.name: part.label for part in parts})
     return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
 

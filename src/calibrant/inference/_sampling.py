@@ -16,7 +16,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderE
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Part, Prediction, Usage
 from calibrant.inference._methods import Decoding, Method, ModelCalls
-from calibrant.inference._reader import AnswerReader, part_of
+from calibrant.inference._reader import AnswerReader, scored_part
 from calibrant.routing._checks import check_whole, is_number
 
 _DEFAULT_SAMPLES: Final = 10
@@ -235,4 +235,4 @@ def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str],
         space=LogprobSpace.SAMPLED,
         emitted=label,
     )
-    return part_of(name, label, distribution)
+    return scored_part(name, label, distribution)
