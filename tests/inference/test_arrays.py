@@ -1,4 +1,4 @@
-"""Exact scoring of arrays of labels: against brute force, in engines whose every token is known."""
+"""Exact scoring of label arrays, compared with brute force in engines whose every token is known."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from calibrant.core import CompletionRequest, ConfigurationError, MultiLabels, O
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
+from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
 LABELS = ("Bills", "Bills/Gas", 'a "b"')
@@ -36,7 +37,7 @@ Model = Callable[[Given], dict[str, float]]
 
 
 def any_model(seed: int) -> Model:
-    """Return a model that, after any labels, gives any label or ends, all at random; it ends behind four."""
+    """Return a model that gives random probabilities to every label and the end; it ends after four labels."""
 
     def model(before: Given) -> dict[str, float]:
         if len(before) == 4:
@@ -58,14 +59,14 @@ def answers(model: Model, before: Given = (), weight: float = 1.0) -> Iterator[t
 
 
 def written(labels: Sequence[str], field: str) -> str:
-    """Return an answer."""
+    """Return the JSON text of an answer with these labels."""
     if field == "topics":
         return json.dumps({"topics": list(labels)})
     return json.dumps({"results": [{"topic": label} for label in labels]})
 
 
 class Writer(Engine):
-    """Writes the answers of a model, with the tokens that a whole answer has."""
+    """Engine that writes the answers of a model, tokenised as whole answers."""
 
     def __init__(self, model: Model, *, field: str, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary=vocabulary)
@@ -73,17 +74,17 @@ class Writer(Engine):
         self.known = [(Row(self, "").tokens(text), weight) for text, weight in known]
 
     def row(self, text: str) -> Row:
-        """Return the place of a text."""
+        """Return the row of a text."""
         return Writing(self, text)
 
 
 class Writing(Row):
-    """What comes next is what comes next in the answers that begin so."""
+    """Row whose next tokens follow from the answers that begin with the text so far."""
 
     engine: Writer
 
     def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return logits."""
+        """Return the logits of the next token."""
         found = np.full(len(self.vocabulary), 1e-30)
         for tokens, weight in self.engine.known:
             if len(tokens) > len(text) and tokens[: len(text)] == text:
@@ -92,24 +93,20 @@ class Writing(Row):
 
 
 def classify(engine: Engine, field: str = "topics", **options: Any) -> Prediction:
-    """Return what a classifier says of one row."""
+    """Return a classifier's prediction of one row."""
     options = {"tolerance": 0.0, "labels": TOPICS, **options}
     with Classifier(model=engine, field=field, prompt="Sort.", **options) as classifier:
         return classifier.classify("row")
 
 
 def inside(found: Prediction) -> dict[str, float]:
-    """Return the probability of each label that it belongs to the answer."""
-    known = {}
-    for part in found.parts:
-        assert part.distribution is not None
-        assert part.distribution.space is LogprobSpace.EXACT
-        known[part.name] = part.distribution.probability("yes")
-    return known
+    """Return the probability of each label to be in the answer."""
+    assert {distribution_of(part).space for part in found.parts} == {LogprobSpace.EXACT}
+    return {part.name: distribution_of(part).probability("yes") for part in found.parts}
 
 
 def expected(model: Model) -> tuple[Given, dict[str, float], float]:
-    """Return, by definition, the labels that are written, the probability of each label and that of the answer."""
+    """Return the written labels, the probability of each label and that of the answer, by definition."""
     given: Given = ()
     steps = []
     while len(given) < len(LABELS):
@@ -133,8 +130,8 @@ def expected(model: Model) -> tuple[Given, dict[str, float], float]:
 
 @pytest.mark.parametrize("vocabulary", [CHARACTERS, MERGED, LATE])
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
-def test_any_tokens_give_the_probabilities_of_the_model(field: str, vocabulary: Vocabulary) -> None:
-    """However quotes, commas, spaces and brackets are merged; arrays of no, some and all labels are among them."""
+def test_probabilities_equal_the_models(field: str, vocabulary: Vocabulary) -> None:
+    """Tokens that merge quotes, commas, spaces and brackets do not change the probabilities."""
     lengths = set()
     for seed in range(15):
         given, known, whole = expected(any_model(seed))
@@ -148,7 +145,7 @@ def test_any_tokens_give_the_probabilities_of_the_model(field: str, vocabulary: 
 
 
 def random_model(row: Row, field: str) -> Model:
-    """Return what a row says of whole elements, character by character."""
+    """Return a row's probabilities of whole elements, computed character by character."""
 
     def logprob(text: str, end: str) -> float:
         path, total = row.tokens(text + end), 0.0
@@ -177,8 +174,8 @@ def random_model(row: Row, field: str) -> Model:
 
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
-def test_what_else_the_model_might_write_is_left_out(field: str) -> None:
-    """Labels are compared among themselves, going on with ending; a blank stands for what follows on many lines."""
+def test_illegal_text_is_left_out(field: str) -> None:
+    """Labels are compared with each other and the array's end only; a blank counts for either side."""
     for seed in range(10):
         engine = Engine()
         engine.row = lambda text, engine=engine, seed=seed: Row(engine, f"{seed}/{text}")  # type: ignore[method-assign]
@@ -190,12 +187,12 @@ def test_what_else_the_model_might_write_is_left_out(field: str) -> None:
 
 
 def fixed(*steps: dict[str, float]) -> Model:
-    """Return a model that says this at its places, and then ends."""
+    """Return a model with these probabilities at its places; it ends after them."""
     return lambda before: steps[len(before)] if len(before) < len(steps) else {END: 1.0}
 
 
 def in_any_order(chance: float) -> Model:
-    """Return a model that takes each label independently, and writes those it took in any order."""
+    """Return a model that takes each label independently and writes the taken ones in random order."""
 
     def begins(before: Given) -> float:
         sizes = range(len(before), len(LABELS) + 1)
@@ -225,8 +222,8 @@ def in_any_order(chance: float) -> Model:
         ),
     ],
 )
-def test_the_answer_is_as_probable_as_its_set_where_orders_are_alike(model: Model) -> None:
-    """Or where it has one: by enumeration of all answers. The label does not depend on the order."""
+def test_confidence_sums_equal_orders(model: Model) -> None:
+    """The confidence equals the sum over all orders of the set where orders are alike or only one exists."""
     found = classify(Writer(model, field="topics", vocabulary=MERGED))
     given = json.loads(found.text)["topics"]
     assert found.label == TOPICS.answer_with(given)
@@ -234,8 +231,8 @@ def test_the_answer_is_as_probable_as_its_set_where_orders_are_alike(model: Mode
     assert found.confidence == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_label_once_more_counts_as_the_end() -> None:
-    """It adds nothing; the answer holds it once."""
+def test_repeated_label_counts_as_end() -> None:
+    """A repeated label adds nothing, so its probability counts for the array's end."""
     steps = fixed({LABELS[0]: 0.9, END: 0.1}, {LABELS[0]: 0.9, LABELS[1]: 0.1})
     found = classify(Writer(steps, field="topics", vocabulary=CHARACTERS))
     assert found.text == written(LABELS[:1], "topics")
@@ -243,8 +240,8 @@ def test_a_label_once_more_counts_as_the_end() -> None:
     assert inside(found)[LABELS[1]] == pytest.approx(0.1, abs=1e-5)
 
 
-def test_an_array_that_holds_all_labels_is_not_asked_about_again() -> None:
-    """There is nothing else that could come; two questions a place."""
+def test_full_array_ends_without_query() -> None:
+    """An array of all labels is complete: the engine is queried twice per label and not once more."""
     steps = [{label: 1.0} for label in LABELS]
     found = classify(Writer(fixed(*steps), field="topics", vocabulary=CHARACTERS), scoring="exact")
     assert found.label == json.dumps(list(LABELS))
@@ -253,8 +250,8 @@ def test_an_array_that_holds_all_labels_is_not_asked_about_again() -> None:
     assert found.model == "characters"
 
 
-def test_what_is_not_looked_into_changes_no_label_by_more_than_the_bound() -> None:
-    """At several tolerances; at most of them something is left out."""
+def test_error_bound_holds_for_every_label() -> None:
+    """Probabilities differ from those at tolerance 0 by at most the error bound, which is sometimes large."""
     bounds = []
     for seed, tolerance in itertools.product(range(20), (0.1, 0.5, 0.9)):
         wide, full = (
@@ -264,23 +261,12 @@ def test_what_is_not_looked_into_changes_no_label_by_more_than_the_bound() -> No
         if wide.text != full.text:
             continue
         for one, other in zip(wide.parts, full.parts, strict=True):
-            assert one.distribution is not None
-            assert other.distribution is not None
-            bound = one.distribution.error_bound
+            bound = distribution_of(one).error_bound
             assert bound is not None
-            apart = abs(one.distribution.probability("yes") - other.distribution.probability("yes"))
-            assert apart <= bound + 1e-5
+            apart = distribution_of(one).probability("yes") - distribution_of(other).probability("yes")
+            assert abs(apart) <= bound + 1e-5
             bounds.append(bound)
     assert max(bounds) > 0.05
-
-
-def test_the_engine_is_asked_once_without_a_text() -> None:
-    """What is expected of labels serves every place."""
-    engine = Engine()
-    with Classifier(model=engine, labels=TOPICS, field="topics", prompt="Sort.") as classifier:
-        found = classifier.classify_many(["one", "two"])
-    assert [row.text for row in engine.rows] == ["", "one", "two"]
-    assert all(one.outcome is Outcome.OK for one in found)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +279,8 @@ def test_the_engine_is_asked_once_without_a_text() -> None:
         ({"uniqueItems": True}, None),
     ],
 )
-def test_a_schema_that_says_more_is_decoded(schema: Any, reason: str | None) -> None:
-    """And if exact scores are asked for, the reason is told."""
+def test_bounded_schema_is_decoded(schema: Any, reason: str | None) -> None:
+    """Schemas that limit the array or open its elements are decoded; scoring="exact" raises with the reason."""
     array = {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, **schema}
     options: dict[str, Any] = {
         "labels": TOPICS,
@@ -311,8 +297,8 @@ def test_a_schema_that_says_more_is_decoded(schema: Any, reason: str | None) -> 
             Classifier(model=Engine(), scoring="exact", **options)
 
 
-def test_log_probabilities_that_are_no_numbers_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever they come; all calls are counted."""
+def test_nan_logprobs_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN log-probabilities make the row an error that names the model and counts all calls."""
     after = Row.after
 
     def broken(row: Row, text: tuple[int, ...]) -> np.ndarray:
@@ -327,8 +313,8 @@ def test_log_probabilities_that_are_no_numbers_fail_the_row(monkeypatch: pytest.
     assert found.attempts == 2
 
 
-def test_a_model_that_would_write_no_label_says_where() -> None:
-    """The row is unparsed."""
+def test_unlikely_labels_name_the_place() -> None:
+    """A row without any likely label is unparsed, and the reason names the place in the list."""
     engine = Writer(fixed({END: 1.0}), field="topics", vocabulary=CHARACTERS)
     engine.known = [(engine.row("").tokens('{"topics": ["Taxi"]}'), 1.0)]
     engine.row = lambda text: Silent(engine, text)  # type: ignore[method-assign]
@@ -338,30 +324,30 @@ def test_a_model_that_would_write_no_label_says_where() -> None:
 
 
 class Silent(Writing):
-    """What is in no answer is impossible."""
+    """Row in which every text outside the known answers is impossible."""
 
     def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return logits."""
+        """Return the logits of the next token."""
         found = super().after(text)
         return np.where(found < -60.0, np.float32(-1e9), found)
 
 
 class Elsewhere(Engine):
-    """Says that it is in this process, and tells few tokens."""
+    """Engine in this process that does not report the log-probabilities of all tokens."""
 
     @asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
-        """Open a row that is no row of an engine."""
+        """Open a session that is not an engine's row."""
         yield request
 
 
-def test_a_row_that_does_not_tell_all_tokens_is_refused() -> None:
-    """The message says what to do."""
+def test_row_without_all_tokens_is_refused() -> None:
+    """A row without the log-probabilities of all tokens raises ConfigurationError with the remedy."""
     with pytest.raises(ConfigurationError, match="use scoring='decode'"):
         classify(Elsewhere())
 
 
-def test_where_the_labels_stand_is_part_of_a_key() -> None:
+def test_labels_path_and_tolerance_change_the_key() -> None:
     """Classifiers with other labels, another array or another tolerance do not share answers."""
     turned = MultiLabels(LABELS[::-1])
     known = {

@@ -1,4 +1,4 @@
-"""Coroutines run from synchronous code, and what Ctrl-C does to them."""
+"""Coroutines run from synchronous code, and their end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from calibrant.inference import Classifier, _loop
 from calibrant.inference._loop import run_sync
 
 
-def test_the_result_comes_back() -> None:
-    """From any thread, with or without a loop of its own."""
+def test_run_sync_returns_the_result() -> None:
+    """`run_sync` returns a coroutine's result with and without a running loop in the thread."""
 
     async def double(number: int) -> int:
         await asyncio.sleep(0)
@@ -31,8 +31,8 @@ def test_the_result_comes_back() -> None:
     assert asyncio.run(program()) == 4
 
 
-def test_an_error_comes_back_as_it_is() -> None:
-    """The same exception, not a copy."""
+def test_run_sync_raises_the_same_error() -> None:
+    """`run_sync` raises the coroutine's own exception object."""
     error = LookupError("gone")
 
     async def fail() -> None:
@@ -44,7 +44,7 @@ def test_an_error_comes_back_as_it_is() -> None:
 
 
 def test_all_calls_share_one_loop() -> None:
-    """Connection pools belong to one loop."""
+    """Every call runs on the same loop, because connection pools belong to one loop."""
 
     async def current() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -77,16 +77,16 @@ run_sync(imports_a_library())
 """
 
 
-def test_at_exit_the_loop_stops_before_libraries_clean_up() -> None:
-    """Litellm flushes its log queue at exit, and fails aloud while the loop still works on it."""
+def test_loop_stops_before_libraries_clean_up() -> None:
+    """At exit the loop's tasks end before atexit functions that the coroutine's imports registered."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", LIBRARY], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout, done.stderr) == ("['ended']\n", "")
 
 
-def test_after_the_loop_was_stopped_there_is_a_new_one() -> None:
-    """Cleaning up at exit may classify, or stop a second time."""
+def test_stopped_loop_is_replaced() -> None:
+    """A call after the loop was stopped, even twice, runs on a new loop."""
 
     async def current() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -99,7 +99,7 @@ def test_after_the_loop_was_stopped_there_is_a_new_one() -> None:
 
 
 class Endless:
-    """A model that never answers, and takes a moment to stop."""
+    """Model that never answers, and takes a moment to stop."""
 
     name = "endless"
     space = LogprobSpace.MASKED
@@ -123,8 +123,8 @@ class Endless:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_ctrl_c_stops_every_call_before_it_is_raised() -> None:
-    """What the calls use (journal, client) may be closed right after."""
+def test_ctrl_c_stops_every_call_first() -> None:
+    """KeyboardInterrupt is raised only after every call in flight has stopped."""
     model = Endless()
     main = threading.main_thread().ident
     assert main is not None
@@ -145,8 +145,8 @@ def test_ctrl_c_stops_every_call_before_it_is_raised() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_ctrl_c_that_does_not_wake_the_main_thread_still_ends_its_wait() -> None:
-    """The signal arrives in another thread, which leaves the main thread blocked as one just before the wait does."""
+def test_ctrl_c_in_another_thread_is_raised() -> None:
+    """A signal that reaches another thread ends the main thread's wait within a tenth of a second."""
     finished: list[bool] = []
 
     async def work() -> None:
@@ -165,8 +165,8 @@ def test_ctrl_c_that_does_not_wake_the_main_thread_still_ends_its_wait() -> None
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_ctrl_c_before_the_first_step_keeps_the_coroutine_from_starting() -> None:
-    """The loop was busy: the coroutine must not start after its caller has given up."""
+def test_ctrl_c_keeps_a_coroutine_from_starting() -> None:
+    """A coroutine that has not started on the busy loop does not start after Ctrl-C."""
     main = threading.main_thread().ident
     assert main is not None
     began: list[bool] = []

@@ -1,4 +1,4 @@
-"""Text in, prediction out: order, concurrency, what is sent, and where it runs."""
+"""Classifier: order of predictions, concurrency, requests, event loops, copies and closing."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from calibrant.core._settings import ModelSettings
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._methods import Decoding
 from calibrant.testing import FakeClient, fake_response
+from distributions import distribution_of
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
@@ -39,27 +40,28 @@ def make(client: object, **changes: Any) -> Classifier:
 
 
 def sent(client: FakeClient) -> list[tuple[str, str]]:
-    """Return system and user message of every request."""
+    """Return the system and the user message of every request."""
     return [(r.messages[0]["content"], r.messages[1]["content"]) for r in client.requests]
 
 
 # --- what comes back ----------------------------------------------------------------------------
 
 
-def test_a_text_becomes_label_confidence_and_distribution(animals: FakeClient) -> None:
+def test_a_text_becomes_a_prediction(animals: FakeClient) -> None:
     """In masked space the confidence is the joint probability of the label's tokens."""
     prediction = make(animals).classify("it goes meow")
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
-    assert prediction.distribution is not None
-    assert prediction.distribution.space is LogprobSpace.MASKED
-    assert prediction.distribution.probabilities == pytest.approx([0.9, 0.1])
+    found = distribution_of(prediction)
+    assert found.space is LogprobSpace.MASKED
+    assert found.probabilities == pytest.approx([0.9, 0.1])
+    assert (animals.requests[0].top_logprobs, dict(animals.requests[0].options)) == (5, {})
     assert prediction.text == '{"category": "cat"}'
     assert (prediction.attempts, prediction.model) == (1, "fake")
 
 
 def test_predictions_keep_the_order_of_the_texts() -> None:
-    """Whatever order the answers arrive in; the listener hears of them as they arrive."""
+    """Predictions come in the order of the texts; `on_prediction` is called in the order of the answers."""
     heard: list[tuple[int, str | None]] = []
     may_answer = [asyncio.Event() for _ in range(4)]
     may_answer[3].set()
@@ -78,8 +80,8 @@ def test_predictions_keep_the_order_of_the_texts() -> None:
     assert heard == [(3, "dog"), (2, "cat"), (1, "dog"), (0, "cat")]
 
 
-def test_the_listener_hears_of_every_row_once() -> None:
-    """Failed ones, and those that were never asked, included."""
+def test_on_prediction_gets_every_row_once() -> None:
+    """`on_prediction` is called once for failed and unparsed rows as well."""
     client = FakeClient(LABELS, {"meow": "cat", "moo": ValueError("broken")}, default="cow")
     heard: dict[int, Prediction] = {}
     function = client.as_callable()
@@ -88,8 +90,8 @@ def test_the_listener_hears_of_every_row_once() -> None:
     assert heard == dict(enumerate(predictions))
 
 
-def test_an_error_of_the_listener_stops_the_run(animals: FakeClient) -> None:
-    """It is the caller's own, and comes out as it is."""
+def test_error_in_on_prediction_stops_the_run(animals: FakeClient) -> None:
+    """An exception of `on_prediction` is raised unchanged, and no further row is begun."""
 
     def listen(index: int, _: Prediction) -> None:
         raise LookupError(index)
@@ -100,7 +102,7 @@ def test_an_error_of_the_listener_stops_the_run(animals: FakeClient) -> None:
 
 
 def test_no_texts_make_no_predictions(animals: FakeClient) -> None:
-    """Nor any call."""
+    """An empty list of texts returns an empty list without any call."""
     assert make(animals).classify_many([]) == []
     assert animals.requests == []
 
@@ -110,7 +112,7 @@ def test_no_texts_make_no_predictions(animals: FakeClient) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_concurrency_limits_the_calls_in_flight(concurrency: int) -> None:
-    """And it is used to the full."""
+    """As many calls as `concurrency` allows are in flight, and never more."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.01)
     make(client, concurrency=concurrency).classify_many([str(number) for number in range(12)])
     assert client.max_in_flight == concurrency
@@ -118,7 +120,7 @@ def test_concurrency_limits_the_calls_in_flight(concurrency: int) -> None:
 
 
 def test_ten_calls_are_in_flight_by_default() -> None:
-    """For clients and for callables alike."""
+    """The default of ten calls in flight holds for clients and for callables."""
     client, behind = (FakeClient(LABELS, {}, default="cat", latency=0.05) for _ in range(2))
     texts = [str(number) for number in range(15)]
     make(client).classify_many(texts)
@@ -130,13 +132,13 @@ def test_ten_calls_are_in_flight_by_default() -> None:
 
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_concurrency_below_one_is_refused(animals: FakeClient, concurrency: int) -> None:
-    """Zero is no way to ask for the default."""
+    """Concurrency of 0 or less raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=f"concurrency of at least 1, got {concurrency}"):
         make(animals, concurrency=concurrency)
 
 
-def test_the_request_holds_prompt_text_schema_and_options(animals: FakeClient) -> None:
-    """Everything the provider needs to answer with one of the labels."""
+def test_request_holds_prompt_text_and_schema(animals: FakeClient) -> None:
+    """The request holds prompt, text, the schema with the labels, and the options."""
     make(animals, top_logprobs=7, options={"max_tokens": 9}).classify("meow")
     (request,) = animals.requests
     assert request.messages == (
@@ -149,16 +151,16 @@ def test_the_request_holds_prompt_text_schema_and_options(animals: FakeClient) -
     assert (request.top_logprobs, dict(request.options)) == (7, {"max_tokens": 9})
 
 
-def test_settings_of_the_embedded_engine_are_not_sent(animals: FakeClient) -> None:
-    """They size the engine; a provider would refuse them."""
+def test_engine_settings_are_not_sent(animals: FakeClient) -> None:
+    """Settings that size the embedded engine are not sent with a call."""
     options = {"n_ctx": 512, "n_parallel": 2, "n_threads": 1, "max_tokens": 9}
     make(animals, options=options).classify("meow")
     assert dict(animals.requests[0].options) == {"max_tokens": 9}
     assert len(options) == 4
 
 
-def test_the_users_own_schema_is_sent_instead(animals: FakeClient) -> None:
-    """The enum may live in a larger schema than ours."""
+def test_given_schema_is_sent(animals: FakeClient) -> None:
+    """A given `response_format` is sent in place of the schema of the labels."""
     own = {"type": "json_object"}
     make(animals, response_format=own).classify("meow")
     assert animals.requests[0].response_format == own
@@ -182,8 +184,8 @@ def test_the_template_shapes_the_user_message(
     assert sent(animals) == [("Which animal?", user)]
 
 
-def test_a_template_without_the_input_is_the_prompts_fault(animals: FakeClient) -> None:
-    """A search may propose one: the row says so, and nothing is paid for."""
+def test_template_without_input_is_unparsed(animals: FakeClient) -> None:
+    """A template without {input} makes the row unparsed without a call."""
     (prediction,) = make(animals, user_template="Text:").classify_many(["meow"])
     assert (prediction.outcome, prediction.attempts) == (Outcome.UNPARSED, 0)
     assert prediction.reason == "the user template lacks {input}, so the model never saw the text"
@@ -191,16 +193,16 @@ def test_a_template_without_the_input_is_the_prompts_fault(animals: FakeClient) 
 
 
 @pytest.mark.parametrize("field", ["label", "classification.name", "results[].category"])
-def test_the_label_may_be_anywhere_in_the_answer(field: str) -> None:
-    """Nested objects and arrays; the schema sent follows the path."""
+def test_label_is_read_at_any_path(field: str) -> None:
+    """The label is read from nested objects and arrays, and the schema follows the path."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
     prediction = make(client, field=field).classify("meow")
     assert prediction.label == "cat"
     assert prediction.confidence == pytest.approx(0.7)
 
 
-def test_the_label_may_be_read_from_another_field() -> None:
-    """The confidence stays with the field whose tokens are read."""
+def test_label_is_read_from_answer_field() -> None:
+    """The label comes from `answer_field`, while the confidence belongs to `field`."""
     response = fake_response("cat", LABELS, [0.6, 0.4])
     text = '{"category": "cat", "final": "DOG"}'
     response["choices"][0]["message"]["content"] = text
@@ -212,33 +214,33 @@ def test_the_label_may_be_read_from_another_field() -> None:
 # --- log-probability spaces ---------------------------------------------------------------------
 
 
-def test_in_raw_space_confidence_is_the_share_among_labels() -> None:
-    """The engine reports the unconstrained model, half of whose mass is on no label at all."""
+def test_raw_confidence_is_a_share_of_labels() -> None:
+    """In raw space the confidence is the label's share of the label mass."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, illegal_mass=0.5, space="raw")
     prediction = make(client).classify("meow")
-    assert prediction.distribution is not None
-    assert prediction.distribution.space is LogprobSpace.RAW
-    assert prediction.distribution.joint_logprob == pytest.approx(-0.7985, abs=1e-4)  # log(0.9 / 2)
-    assert prediction.distribution.label_mass == pytest.approx(0.5)
+    found = distribution_of(prediction)
+    assert found.space is LogprobSpace.RAW
+    assert found.joint_logprob == pytest.approx(-0.7985, abs=1e-4)  # log(0.9 / 2)
+    assert found.label_mass == pytest.approx(0.5)
     assert prediction.confidence == pytest.approx(0.9)
 
 
-def test_the_users_space_overrides_the_clients() -> None:
-    """Some servers report raw log-probabilities behind an OpenAI-compatible interface."""
+def test_given_space_overrides_the_clients() -> None:
+    """A given space takes precedence over the client's."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, illegal_mass=0.5)
     assert make(client).classify("meow").confidence == pytest.approx(0.45)
     assert make(client, space="raw").classify("meow").confidence == pytest.approx(0.9)
 
 
 def test_an_unknown_space_is_refused(animals: FakeClient) -> None:
-    """Before anything is asked, whatever the model is."""
+    """An unknown space raises ConfigurationError before any call, whatever the model is."""
     for model in (animals, animals.as_callable(), "openai/x"):
         with pytest.raises(ConfigurationError, match="'cooked': expected one of masked, raw"):
             make(model, space="cooked")
 
 
-def test_a_client_without_evidence_gives_labels_without_confidence() -> None:
-    """Space ``none`` means that whatever looks like a log-probability is not one."""
+def test_space_none_gives_no_confidence() -> None:
+    """Log-probabilities of a client with space ``none`` are not read."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, space="none")
     prediction = make(client).classify("meow")
     assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
@@ -248,8 +250,8 @@ def test_a_client_without_evidence_gives_labels_without_confidence() -> None:
 # --- where it runs ------------------------------------------------------------------------------
 
 
-def test_synchronous_calls_work_inside_a_running_event_loop(animals: FakeClient) -> None:
-    """A notebook already runs one."""
+def test_sync_calls_work_inside_a_loop(animals: FakeClient) -> None:
+    """`classify_many` works in a thread that already runs an event loop."""
 
     async def cell() -> list[Prediction]:
         return make(animals).classify_many(TEXTS)
@@ -257,8 +259,8 @@ def test_synchronous_calls_work_inside_a_running_event_loop(animals: FakeClient)
     assert [prediction.label for prediction in asyncio.run(cell())] == ["cat", "dog", "cat", "dog"]
 
 
-def test_asynchronous_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
-    """They do not block it: a task beside them makes progress meanwhile."""
+def test_async_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
+    """Asynchronous calls run on the caller's loop and do not block it."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def model(messages: list[dict[str, str]]) -> object:
@@ -276,8 +278,8 @@ def test_asynchronous_calls_run_on_the_callers_loop(animals: FakeClient) -> None
     assert own_loop
 
 
-def test_several_threads_may_share_a_classifier(animals: FakeClient) -> None:
-    """Each gets its own answers."""
+def test_threads_share_a_classifier(animals: FakeClient) -> None:
+    """Every thread gets its own answers from a shared classifier."""
     classifier = make(animals)
     found: dict[str, list[str | None]] = {}
 
@@ -296,7 +298,7 @@ def test_several_threads_may_share_a_classifier(animals: FakeClient) -> None:
 
 
 def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
-    """A search makes hundreds of prompts and has one model."""
+    """Copies with another prompt share client and meter."""
     first = make(animals, user_template="<{input}>")
     second = first.with_prompt("Other.")
     third = first.with_prompt("Third.", user_template="[{input}]")
@@ -307,8 +309,8 @@ def test_another_prompt_shares_the_client(animals: FakeClient) -> None:
     assert sent(animals) == [("Other.", "<meow>"), ("Third.", "[meow]"), ("Which animal?", "<meow>")]
 
 
-def test_close_leaves_a_client_that_was_handed_in(animals: FakeClient) -> None:
-    """It is the caller's, and may serve another classifier."""
+def test_close_leaves_a_given_client_open(animals: FakeClient) -> None:
+    """`close` does not close a client that the caller handed in."""
     first = make(animals)
     first.close()
     first.with_prompt("Other.").close()
@@ -318,7 +320,7 @@ def test_close_leaves_a_client_that_was_handed_in(animals: FakeClient) -> None:
 
 @pytest.fixture
 def opened(use_model: Callable[..., Any], animals: FakeClient) -> list[tuple[object, Mapping[str, Any]]]:
-    """Record what clients a classifier opens, and open a fake one."""
+    """Record the clients that a classifier opens; each is a fake."""
     calls: list[tuple[object, Mapping[str, Any]]] = []
 
     def open_fake(model: object, **options: Any) -> Client:
@@ -358,10 +360,10 @@ def test_a_task_describes_its_classifier(
     assert own.options == {"max_tokens": 9}
 
 
-def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
+def test_given_model_ignores_the_tasks_model(
     opened: list[tuple[object, Mapping[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An address or a space of one provider is wrong for another; that it is not used is said."""
+    """Another model takes no setting of the task's model; a warning says that its address is not used."""
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
@@ -376,8 +378,8 @@ def test_a_model_given_by_hand_takes_nothing_of_the_tasks_model(
 # --- other questions ------------------------------------------------------------------------------
 
 
-def test_the_model_can_be_asked_something_else() -> None:
-    """Under the classifier's options and retries; the answer is read, and paid from its budget."""
+def test_acomplete_uses_options_and_retries() -> None:
+    """`acomplete` sends another request under the classifier's options, retries and budget."""
     wait: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -397,8 +399,8 @@ def test_the_model_can_be_asked_something_else() -> None:
     assert (gate.rows, gate.tokens, gate.requests) == (0, 5, 2)
 
 
-def test_another_question_that_fails_says_how_often_it_was_asked() -> None:
-    """As a provider's error."""
+def test_acomplete_counts_failed_calls() -> None:
+    """`acomplete` raises ProviderError with the number of calls."""
     classifier = make(FakeClient(LABELS, {"Sure?": ProviderError("no", provider="fake", status=400)}))
     with pytest.raises(ProviderError) as caught:
         asyncio.run(classifier.acomplete(CompletionRequest(messages=({"role": "user", "content": "Sure?"},))))
@@ -409,8 +411,8 @@ def test_another_question_that_fails_says_how_often_it_was_asked() -> None:
 
 
 @pytest.mark.usefixtures("opened")
-def test_with_closes_a_model_opened_by_name(animals: FakeClient) -> None:
-    """Also inside an event loop, and after an error."""
+def test_with_closes_an_opened_model(animals: FakeClient) -> None:
+    """The context manager, synchronous or asynchronous, closes a model that was opened by name."""
     with Classifier(model="openai/x", labels=LABELS, field="category") as classifier:
         assert classifier.classify("meow").label == "cat"
         assert not animals.closed
@@ -436,8 +438,8 @@ def test_with_closes_a_model_opened_by_name(animals: FakeClient) -> None:
         ),
     ],
 )
-def test_repr_says_model_labels_and_scoring(labels: list[str], scoring: Any, shown: str) -> None:
-    """Of many labels, the first five and their number."""
+def test_repr_shows_model_labels_and_scoring(labels: list[str], scoring: Any, shown: str) -> None:
+    """`repr` shows the model, the scoring, and at most five labels with their number."""
     assert repr(Classifier(model=FakeClient(labels, {}), labels=labels, scoring=scoring)) == shown
 
 
@@ -457,8 +459,8 @@ if sys.argv[2] == "closed loop":
 
 
 @pytest.mark.parametrize("way", ["sync", "open loop", "closed loop"])
-def test_a_program_may_end_without_close(way: str) -> None:
-    """A loop of the program's own, such as a notebook's, closes no session when it ends."""
+def test_program_ends_without_close(way: str) -> None:
+    """A program that never closes its classifier ends without a warning about open sessions."""
     with FaultServer(LABELS) as server:
         command = [sys.executable, "-W", "default", "-c", LEFT_OPEN, server.api_base, way]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603

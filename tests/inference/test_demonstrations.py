@@ -1,18 +1,14 @@
-"""Retrieved demonstrations: prompts show the labelled texts nearest to the text they are about."""
+"""Retrieved demonstrations: prompts show the labelled texts nearest to a text."""
 
 from __future__ import annotations
 
 import json
-import sys
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.cascade import AvgLogprob, Cascade
@@ -21,6 +17,7 @@ from calibrant.core._predictor import Query
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from synonyms import install_model2vec, without_model2vec
 
 LABELS = ("cat", "dog", "cow")
 ROWS = {
@@ -40,7 +37,7 @@ def index_of(rows: dict[str, str] = ROWS, **options: Any) -> DemonstrationIndex:
 
 
 def majority(_: str, system: str) -> str:
-    """Answer with the label that is shown most."""
+    """Answer with the label that the prompt shows most often."""
     return max(LABELS, key=lambda label: system.count(f'"{label}"'))
 
 
@@ -51,12 +48,12 @@ def make(client: Any = None, **options: Any) -> Classifier:
 
 
 def systems(client: Any) -> list[str]:
-    """Return the system prompts that a fake was asked under."""
+    """Return the system prompts of a fake's requests."""
     return [request.messages[0]["content"] for request in client.requests]
 
 
 def shown(index: DemonstrationIndex, text: str, **settings: Any) -> list[str]:
-    """Return the texts shown beside a text, in their order."""
+    """Return the texts that are shown with a text, in order."""
     (found,) = index.select([text], DemonstrationSettings.of(settings))
     return [one.text for one in found]
 
@@ -64,8 +61,8 @@ def shown(index: DemonstrationIndex, text: str, **settings: Any) -> list[str]:
 # --- what is shown ------------------------------------------------------------------------------
 
 
-def test_the_nearest_texts_stand_below_the_instruction() -> None:
-    """With answers as the model must write them, in the system prompt alone."""
+def test_nearest_texts_follow_the_instruction() -> None:
+    """The system prompt shows the nearest text with its answer in the form the model must write."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=1)
     assert classifier.classify("which puppy barks at night?").label == "dog"
@@ -77,7 +74,7 @@ def test_the_nearest_texts_stand_below_the_instruction() -> None:
 
 
 def test_balanced_takes_each_label_in_turn() -> None:
-    """Three kittens, or the nearest kitten, puppy and calf; then the second nearest of each."""
+    """``nearest`` shows three kittens; ``balanced`` shows the nearest text of each label in turn."""
     index = index_of()
     kittens = {text for text, label in ROWS.items() if label == "cat"}
     assert set(shown(index, KITTEN, k=3)) == kittens
@@ -90,26 +87,26 @@ def test_balanced_takes_each_label_in_turn() -> None:
 
 @pytest.mark.parametrize("text", ["the kitten sleeps", "  The  KITTEN\n sleeps "])
 def test_a_text_never_sees_itself(text: str) -> None:
-    """Up to case and white space; of six rows the five others are left."""
+    """A text is not shown to itself, up to case and white space."""
     found = shown(index_of(), text, k=6)
     assert sorted(found) == sorted(set(ROWS) - {"the kitten sleeps"})
 
 
 def test_held_out_rows_are_never_shown() -> None:
-    """Whatever the text: they are no part of the index."""
+    """Held-out rows are not part of the index."""
     index = index_of(held_out=["A brown  puppy"])
     assert len(index) == 5
     assert "a brown puppy" not in shown(index, "a puppy that is brown", k=5)
 
 
 def test_equal_rows_count_once() -> None:
-    """Rows of one text with different answers are both kept."""
+    """Equal rows count once, and rows of one text with different answers are both kept."""
     index = DemonstrationIndex(["a cat", "a  cat", " ", "a cat"], ["cat", "CAT", "dog", "dog"], labels=LABELS)
     assert [(row.text, row.label) for row in index.rows] == [("a cat", "cat"), ("a cat", "dog")]
 
 
 def test_order_is_equal_for_equal_texts() -> None:
-    """The nearest text stands first for some texts and last for others."""
+    """The order is random over texts, the same for equal texts, and changes with the seed."""
     index = index_of()
     texts = [f"the kitten sleeps {number}" for number in range(40)]
     settings = DemonstrationSettings(k=3)
@@ -121,14 +118,14 @@ def test_order_is_equal_for_equal_texts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "?!", "\ud800", "völlig anders"])
-def test_texts_without_known_words_are_shown_something(text: str) -> None:
-    """As many as any other text, of more than the first label in the file."""
+def test_unknown_words_still_show_demonstrations(text: str) -> None:
+    """Texts without a known word get as many demonstrations as any other."""
     assert len(shown(index_of(), text, k=2)) == 2
     assert len(shown(index_of({"!": "cat", "?": "dog"}), text, k=1)) == 1
 
 
-def test_demonstrations_of_answers_with_several_fields() -> None:
-    """The whole answer is shown."""
+def test_several_fields_show_whole_answers() -> None:
+    """Demonstrations of answers with several fields show the whole answer."""
     fields = FieldLabels([Field(name="a", labels=["x", "y"]), Field(name="b", labels=["1", "2"])])
     client = FakeClient(fields, {}, default='{"a": "x", "b": "2"}')
     index = DemonstrationIndex(["one"], ['{"b": "2", "a": "x"}'], labels=fields)
@@ -136,35 +133,13 @@ def test_demonstrations_of_answers_with_several_fields() -> None:
     assert systems(client)[0].endswith('Text: one\nAnswer: {"a": "x", "b": "2"}')
 
 
-class StaticModel:
-    """Knows how long a text is."""
-
-    dim = 2
-
-    @classmethod
-    def from_pretrained(cls, _: str, *, force_download: bool) -> StaticModel:
-        """Download nothing."""
-        assert not force_download
-        return cls()
-
-    def encode(self, texts: Sequence[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
-        """Return a direction for each length; none for an empty text."""
-        assert not use_multiprocessing
-        angles = np.array([len(text) / 10 for text in texts])
-        found = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-        found[[not text for text in texts]] = 0.0
-        return found
-
-
-def test_model2vec_compares_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here by their length; the extra that is missing is named."""
-    module = types.ModuleType("model2vec")
-    module.StaticModel = StaticModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "model2vec", module)
-    index = index_of({"aa": "cat", "aaaaa": "dog", "aaaaaaaaaa": "cow"})
-    assert shown(index, "xxxxxx", k=1, retriever="model2vec") == ["aaaaa"]
+def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model2vec retriever shows the nearest embedding, and names the missing extra."""
+    install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
+    index = index_of({"purring": "cat", "barking": "dog", "grazing": "cow"})
+    assert shown(index, "a hound", k=1, retriever="model2vec") == ["barking"]
     assert len(shown(index, "", k=2, retriever="model2vec")) == 2
-    monkeypatch.setitem(sys.modules, "model2vec", None)
+    without_model2vec(monkeypatch)
     with pytest.raises(ConfigurationError, match="extra embeddings"):
         shown(index_of(), "x", k=1, retriever="model2vec")
 
@@ -172,8 +147,8 @@ def test_model2vec_compares_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the classifier -----------------------------------------------------------------------------
 
 
-def test_labelled_rows_are_asked_without_themselves() -> None:
-    """So that a head learns from answers that no prompt gave away."""
+def test_fit_queries_rows_without_themselves() -> None:
+    """`fit` queries every labelled row without its own demonstration."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=5)
     classifier.fit(list(ROWS), list(ROWS.values()))
@@ -184,8 +159,8 @@ def test_labelled_rows_are_asked_without_themselves() -> None:
         assert f"Text: {user}\n" not in system
 
 
-def test_equal_texts_share_an_answer_of_the_journal() -> None:
-    """Of another classifier too, as long as both show the same; otherwise the text is asked again."""
+def test_journal_answers_equal_prompts() -> None:
+    """The journal answers equal texts with equal demonstrations, and no others."""
     client, journal = FakeClient(LABELS, majority), MemoryJournal()
     first = make(client, journal=journal).with_demonstrations(index_of(), k=3)
     first.classify_many([KITTEN, KITTEN, "a calf"])
@@ -198,7 +173,7 @@ def test_equal_texts_share_an_answer_of_the_journal() -> None:
 
 
 def test_distant_rows_change_no_prompt() -> None:
-    """What is stored under the messages that are sent stays valid when the index grows."""
+    """Stored answers stay valid when rows are added that no prompt shows."""
     client, journal = FakeClient(LABELS, majority), MemoryJournal()
     make(client, journal=journal).with_demonstrations(index_of(), k=1).classify("the kitten sleeps!")
     more = index_of({**ROWS, "quite another thing": "cow"})
@@ -206,8 +181,8 @@ def test_distant_rows_change_no_prompt() -> None:
     assert len(client.requests) == 1
 
 
-def test_other_request_paths_show_the_same() -> None:
-    """As a provider's batch interface sends it; a query that cannot be shown what it names is refused."""
+def test_request_shows_the_same_demonstrations() -> None:
+    """`request` renders the demonstrations that a call sends, and refuses more than the index has."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=2)
     classifier.classify(KITTEN)
@@ -217,16 +192,16 @@ def test_other_request_paths_show_the_same() -> None:
         classifier.request(replace(query, demonstrations='{"k": 7}'))
 
 
-def test_prior_is_asked_without_demonstrations() -> None:
-    """The messages without what differs from row to row are the same for all rows."""
+def test_without_text_has_no_demonstrations() -> None:
+    """The messages without the text hold no demonstrations, so they are equal for all rows."""
     client = FakeClient(LABELS, majority)
     make(client).with_demonstrations(index_of(), k=2).classify_many([KITTEN, "a calf"])
     expected = ({"role": "system", "content": "Which animal?"}, {"role": "user", "content": ""})
     assert [request.without_text for request in client.requests] == [expected, expected]
 
 
-def test_the_fingerprint_tells_settings_and_rows() -> None:
-    """The same for the same, another for any other, and that of the plain classifier without them."""
+def test_fingerprint_covers_settings_and_rows() -> None:
+    """Fingerprint and description change with every setting and with the rows of the index."""
     plain = make()
     found = plain.with_demonstrations(index_of(), k=2).fingerprint()
     assert found == make().with_demonstrations(index_of(), k=2).fingerprint()
@@ -245,7 +220,7 @@ def test_the_fingerprint_tells_settings_and_rows() -> None:
 
 
 def test_copies_keep_demonstrations_without_head() -> None:
-    """Under other limits and another prompt; what was learned without demonstrations does not apply with them."""
+    """Copies keep the demonstrations; a head learned without demonstrations is dropped."""
     client = FakeClient(LABELS, majority)
     fitted = make(client).fit(list(ROWS) * 5, list(ROWS.values()) * 5)
     classifier = fitted.with_demonstrations(index_of(), k=1)
@@ -257,7 +232,7 @@ def test_copies_keep_demonstrations_without_head() -> None:
 
 
 def test_task_classifiers_show_training_rows() -> None:
-    """Those alone whose text is no validation or test row."""
+    """A task's classifier shows training rows whose text is not a validation or test row."""
     client = FakeClient(LABELS, majority)
     train = tuple(Example(input=text, answer=answer) for text, answer in ROWS.items())
     task = Task(
@@ -277,7 +252,7 @@ def test_task_classifiers_show_training_rows() -> None:
 
 
 def test_unread_rows_are_read_from_files(write_task: Callable[..., Path]) -> None:
-    """Held-out ones too, as `calibrant evaluate` reads no split before it begins."""
+    """Splits that were not read, held-out ones included, are read from the task's files."""
     rows = [{"input": text, "answer": answer} for text, answer in ROWS.items() if answer != "cow"]
     path = write_task(extra="[demonstrations]\nk = 2\n", train=rows, test=rows[:1])
     task = Task.from_file(path, splits=())
@@ -300,7 +275,7 @@ def test_unread_rows_are_read_from_files(write_task: Callable[..., Path]) -> Non
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    """Before anything is asked."""
+    """Settings out of range raise ConfigurationError before any call."""
     with pytest.raises(ConfigurationError, match=message):
         make().with_demonstrations(index_of(), **settings)
 
@@ -314,27 +289,27 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         (["held out"], ["cat"], "none among 1"),
     ],
 )
-def test_rows_that_cannot_be_shown_are_refused(texts: list[str], answers: list[str], message: str) -> None:
-    """With what is wrong."""
+def test_unusable_rows_are_refused(texts: list[str], answers: list[str], message: str) -> None:
+    """Missing, unlabelled, illegal and held-out rows raise ConfigurationError with the reason."""
     with pytest.raises(ConfigurationError, match=message):
         DemonstrationIndex(texts, answers, labels=LABELS, held_out=["Held  out"])
 
 
-def test_an_index_of_other_labels_is_refused() -> None:
-    """In another order too."""
+def test_index_of_other_labels_is_refused() -> None:
+    """An index with other labels, or the same in another order, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"labels=classifier\.labels"):
         make().with_demonstrations(index_of(labels=LABELS[::-1]))
 
 
-def test_a_task_without_training_rows_is_refused() -> None:
-    """It has nothing to show."""
+def test_task_without_training_rows_is_refused() -> None:
+    """A task that shows demonstrations without training rows raises ConfigurationError."""
     task = Task(name="t", labels=LabelSet(LABELS), prompt="?", demonstrations=DemonstrationSettings())
     with pytest.raises(ConfigurationError, match="Expected training rows of task 't'"):
         Classifier.from_task(task, client=FakeClient(LABELS, majority))
 
 
-def test_a_cascade_shows_none_of_its_own() -> None:
-    """Its classifiers may."""
+def test_cascade_takes_no_demonstrations() -> None:
+    """A cascade takes no demonstrations of its own, while its classifiers keep theirs."""
     client = FakeClient(LABELS, majority, name="small")
     small, large = make(client).with_demonstrations(index_of(), k=1), make(FakeClient(LABELS, majority))
     cascade = Cascade([small, large], method=AvgLogprob(), threshold=0.5)
@@ -344,8 +319,8 @@ def test_a_cascade_shows_none_of_its_own() -> None:
         ConfidenceAdapter.from_classifier(cascade, demonstrations=index_of())
 
 
-def test_text_of_another_kind_makes_no_index() -> None:
-    """What `to_text` wrote is read back."""
+def test_from_text_reads_only_an_index() -> None:
+    """`from_text` reads the output of `to_text` and refuses other text."""
     index = index_of()
     assert DemonstrationIndex.from_text(index.to_text(), labels=LabelSet(LABELS)).rows == index.rows
     for text in ("{", "[]\n", '{"input": 1, "answer": "cat"}\n', '{"answer": "cat"}\n'):

@@ -1,4 +1,4 @@
-"""Embedders: hashing, model2vec, functions, by name; and the cache that never fails."""
+"""Embedders by name: hashing, model2vec, functions and litellm; and the cache around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from calibrant.inference._embeddings import (
     HashingEmbedder,
     Model2VecEmbedder,
 )
+from synonyms import Synonyms, install_model2vec, without_model2vec
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ def one(cached: CachedEmbedder, text: str) -> Array | None:
 
 class TestHashing:
     def test_satisfies_the_protocol(self) -> None:
-        """It can stand wherever an embedder is asked for."""
+        """`HashingEmbedder` satisfies the protocol of embedders."""
         embedder = HashingEmbedder()
         assert isinstance(embedder, Embedder)
         assert embedder.dimension == 64
@@ -57,14 +57,14 @@ class TestHashing:
         embedder.close()
 
     def test_vectors_are_square_roots_of_counts(self) -> None:
-        """Of words and of pieces of three to five characters, whose number is known here."""
+        """Squared vectors are the shares of words and pieces, counted by hand."""
         squares = embed(HashingEmbedder(dim=4096), "ab AB cd")[0] ** 2
         # The word "ab" and the pieces " ab", "ab " and " ab " of it twice, and the same of "cd" once.
         np.testing.assert_allclose(sorted(squares[squares > 0]), [1 / 12] * 4 + [2 / 12] * 4)
 
     @given(st.text(st.characters() | st.just("\ud800"), min_size=1, max_size=200), st.integers(1, 100))
     def test_vectors_have_length_one_or_zero(self, text: str, dim: int) -> None:
-        """Halves of surrogate pairs, from broken files, included; no number is negative."""
+        """Vectors are never negative and have length 1 or 0, also for halves of surrogate pairs."""
         embedder = HashingEmbedder(dim=dim)
         vector = embed(embedder, text)[0]
         assert (vector >= 0.0).all()
@@ -74,7 +74,7 @@ class TestHashing:
         embedder.close()
 
     def test_is_the_same_in_every_process(self) -> None:
-        """Whatever the seed of Python's own hashes."""
+        """Vectors do not depend on the seed of Python's own hashes."""
         code = (
             "import asyncio; from calibrant.inference._embeddings import HashingEmbedder;"
             "print(asyncio.run(HashingEmbedder(dim=8).embed(['The same text']))[0].tolist())"
@@ -90,63 +90,36 @@ class TestHashing:
         assert told.strip() == str(embed(HashingEmbedder(dim=8), "The same text")[0].tolist())
 
     def test_dim_is_at_least_one(self) -> None:
-        """Anything else is a setting gone wrong."""
+        """A dimension below 1 raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="dim"):
             HashingEmbedder(dim=0)
 
 
-class FakeStaticModel:
-    """Stands where model2vec's StaticModel does."""
-
-    dim = 3
-
-    @classmethod
-    def from_pretrained(cls, name: str, *, force_download: bool) -> FakeStaticModel:
-        """Know one model, and download it once only."""
-        assert not force_download
-        if name not in {"minishlab/potion-base-8M", "/models/mine"}:
-            raise FileNotFoundError(name)
-        return cls()
-
-    def encode(self, texts: list[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
-        """Return lengths."""
-        assert not use_multiprocessing
-        return np.array([[len(text), 1, 2] for text in texts], dtype=np.float32)
-
-
-@pytest.fixture
-def model2vec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a model2vec."""
-    module = types.ModuleType("model2vec")
-    module.StaticModel = FakeStaticModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "model2vec", module)
-
-
 class TestModel2Vec:
-    def test_the_extra_is_named_where_it_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the command that installs it."""
-        monkeypatch.setitem(sys.modules, "model2vec", None)
+    def test_missing_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A missing model2vec raises ConfigurationError with the command that installs it."""
+        without_model2vec(monkeypatch)
         with pytest.raises(ConfigurationError, match=re.escape(install_command("embeddings"))):
             open_embedder("model2vec", dim=3)
 
-    @pytest.mark.usefixtures("model2vec")
-    def test_gives_float64_and_knows_its_dimension(self) -> None:
-        """By the default name and by another."""
-        for name in ("model2vec", "model2vec:/models/mine"):
-            embedder = open_embedder(name, dim=3)
+    def test_gives_float64_and_knows_its_dimension(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Models open by the default name and by a path, and give float64 vectors."""
+        install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0, "/models/mine": 1})
+        for seed, name in enumerate(("model2vec", "model2vec:/models/mine")):
+            embedder = open_embedder(name, dim=8)
             assert isinstance(embedder, Model2VecEmbedder)
-            assert embedder.dimension == 3
-            found = embed(embedder, "four", "fives")
+            assert embedder.dimension == 8
+            found = embed(embedder, "a kitty", "a hound")
             assert found.dtype == np.float64
-            np.testing.assert_array_equal(found, [[4, 1, 2], [5, 1, 2]])
+            np.testing.assert_allclose(found, Synonyms(seed=seed).vectors(["a kitty", "a hound"]), rtol=1e-6)
             embedder.close()
 
-    @pytest.mark.usefixtures("model2vec")
-    def test_missing_and_small_models_are_refused(self) -> None:
-        """Found when it is opened, not at the first text."""
+    def test_missing_and_small_models_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Missing and too small models raise ConfigurationError when they are opened."""
+        install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
         with pytest.raises(ConfigurationError, match="'typo'"):
             open_embedder("model2vec:typo")
-        with pytest.raises(ConfigurationError, match=r"at least 64 numbers.*set dim to 3"):
+        with pytest.raises(ConfigurationError, match=r"at least 64 numbers.*set dim to 8"):
             open_embedder("model2vec")
 
 
@@ -156,13 +129,13 @@ def lengths(texts: list[str]) -> list[list[float]]:
 
 
 async def lengths_later(texts: list[str]) -> list[list[float]]:
-    """Return them after others had their turn."""
+    """Return two numbers per text after other tasks had their turn."""
     await asyncio.sleep(0)
     return lengths(texts)
 
 
 class Lengths:
-    """Calls are coroutines."""
+    """Embedder whose call is a coroutine."""
 
     async def __call__(self, texts: list[str]) -> list[list[float]]:
         """Return two numbers per text."""
@@ -176,14 +149,14 @@ class TestCallable:
         ids=["function", "coroutine", "object", "partial"],
     )
     def test_functions_and_coroutines(self, function: Any) -> None:
-        """Numbers become an array."""
+        """Functions, coroutine functions and callable objects embed texts."""
         embedder = CallableEmbedder(function)
         np.testing.assert_array_equal(embed(embedder, "abc", "de"), [[3.0, 1.0], [2.0, 1.0]])
         assert embedder.dimension is None
         embedder.close()
 
-    def test_an_ordinary_function_leaves_the_event_loop_free(self) -> None:
-        """It waits here for something that only the loop can do."""
+    def test_function_leaves_the_event_loop_free(self) -> None:
+        """A blocking function runs in a thread, so the event loop goes on."""
         ready = threading.Event()
 
         def waits(texts: list[str]) -> list[list[float]]:
@@ -199,12 +172,12 @@ class TestCallable:
         np.testing.assert_array_equal(asyncio.run(both()), [[3.0, 1.0]])
 
     def test_one_vector_per_text_or_an_error(self) -> None:
-        """Named after the function."""
+        """Another number of vectors than texts raises ProviderError with the function's name."""
         with pytest.raises(ProviderError, match=r"lengths: .*shape \(1, d\)"):
             embed(CallableEmbedder(wrapped(lambda texts: [*lengths(texts), [0.0, 0.0]])), "abc")
 
-    def test_a_function_that_raises(self) -> None:
-        """StopIteration included, which a future cannot carry."""
+    def test_exceptions_of_functions_pass(self) -> None:
+        """Exceptions of a function pass unchanged; StopIteration becomes RuntimeError."""
         for error, kind in ((OSError("gone"), OSError), (StopIteration(), RuntimeError)):
 
             def raises(texts: list[str], error: Exception = error) -> list[list[float]]:
@@ -215,48 +188,48 @@ class TestCallable:
                 embed(CallableEmbedder(raises), "abc")
 
     def test_must_be_callable(self) -> None:
-        """Anything else is a mistake."""
+        """An object that cannot be called raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="function"):
             CallableEmbedder(3)  # type: ignore[arg-type]
 
 
 def wrapped(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
-    """Return the function under another name."""
+    """Return the function with the name "lengths"."""
     function.__name__ = "lengths"
     return function
 
 
 class TestOpen:
-    def test_names(self) -> None:
-        """Hashing by default; what is not local is litellm's."""
+    def test_names_open_embedders(self) -> None:
+        """Hashing is the default, and other names are litellm's."""
         assert open_embedder().dimension == 64
         assert open_embedder("hashing", dim=16).dimension == 16
         remote = open_embedder("vectors", options={"api_base": "http://127.0.0.1:9/v1", "timeout": 3})
         assert isinstance(remote, LiteLLMEmbedder)
         assert remote.name == "vectors"
 
-    def test_functions_and_embedders(self) -> None:
-        """An embedder is returned unchanged."""
+    def test_embedders_are_returned_unchanged(self) -> None:
+        """A function is wrapped; an embedder is returned unchanged unless its vectors are too short."""
         assert isinstance(open_embedder(lengths), CallableEmbedder)
         embedder = HashingEmbedder(dim=64)
         assert open_embedder(embedder) is embedder
         with pytest.raises(ConfigurationError, match="at least 65"):
             open_embedder(embedder, dim=65)
 
-    def test_an_empty_name(self) -> None:
-        """Is no name."""
+    def test_empty_name_is_refused(self) -> None:
+        """An empty name raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="empty"):
             open_embedder("  ")
 
     @pytest.mark.parametrize("embedder", ["hashing", lengths])
-    def test_options_that_nobody_takes(self, embedder: Any) -> None:
-        """Are refused."""
+    def test_options_without_provider_are_refused(self, embedder: Any) -> None:
+        """Options for a local embedder or a function raise ConfigurationError."""
         with pytest.raises(ConfigurationError, match="api_key"):
             open_embedder(embedder, options={"api_key": "x"})
 
 
 class Scripted:
-    """An embedder that does what it is told, and counts calls."""
+    """Embedder that gives prepared answers and counts calls."""
 
     def __init__(self, *answers: Any, dimension: int | None = None) -> None:
         self.dimension = dimension
@@ -265,7 +238,7 @@ class Scripted:
         self._answers = answers
 
     async def embed(self, texts: Sequence[str]) -> Any:
-        """Return the next answer, or raise it, or await it."""
+        """Return the vectors of some texts."""
         answer = self._answers[min(len(self.texts), len(self._answers) - 1)]
         self.texts += texts
         if isinstance(answer, BaseException):
@@ -276,7 +249,7 @@ class Scripted:
         return answer
 
     def close(self) -> None:
-        """Note it."""
+        """Note the call."""
         self.closed = True
 
 
@@ -284,8 +257,8 @@ GOOD = [[1.0, 2.0]]
 
 
 class TestCache:
-    def test_a_text_is_asked_for_once(self) -> None:
-        """The vector cannot be changed by whoever gets it."""
+    def test_cached_text_is_embedded_once(self) -> None:
+        """A cached text is embedded once, and its vector is read-only."""
         embedder = Scripted(GOOD)
         cached = CachedEmbedder(embedder)
         first, second = one(cached, "text"), one(cached, "text")
@@ -298,8 +271,8 @@ class TestCache:
         cached.close()
         assert embedder.closed
 
-    def test_forgets_what_was_used_longest_ago(self) -> None:
-        """Using a text makes it young again."""
+    def test_least_recent_text_is_forgotten(self) -> None:
+        """The cache forgets the text that was used longest ago."""
         embedder = Scripted(GOOD)
         cached = CachedEmbedder(embedder, cache_size=2)
         for text in ("a", "b", "a", "c", "a", "b"):
@@ -307,15 +280,15 @@ class TestCache:
         assert embedder.texts == ["a", "b", "c", "b"]
 
     def test_size_zero_remembers_nothing(self) -> None:
-        """Every text is asked for again."""
+        """A cache of size 0 embeds every text again."""
         embedder = Scripted(GOOD)
         cached = CachedEmbedder(embedder, cache_size=0)
         one(cached, "a")
         one(cached, "a")
         assert embedder.texts == ["a", "a"]
 
-    def test_a_text_that_failed_is_asked_for_again(self) -> None:
-        """In the same event loop, too."""
+    def test_failed_text_is_embedded_again(self) -> None:
+        """A failure is not cached, within one event loop as well."""
         cached = CachedEmbedder(Scripted(OSError("gone"), GOOD))
 
         async def twice() -> tuple[Array | None, Array | None]:
@@ -325,8 +298,8 @@ class TestCache:
         assert first is None
         assert second is not None
 
-    def test_equal_texts_under_way_share_a_call(self) -> None:
-        """Others do not wait for them."""
+    def test_equal_concurrent_texts_share_a_call(self) -> None:
+        """Equal texts at the same time share one call."""
 
         async def slow() -> Any:
             await asyncio.sleep(0.02)
@@ -342,8 +315,8 @@ class TestCache:
         assert all(vector is not None for vector in found)
         assert sorted(embedder.texts) == ["a", "b"]
 
-    def test_giving_up_takes_nothing_from_others(self) -> None:
-        """The call goes on for whoever still waits."""
+    def test_cancelled_caller_leaves_others_waiting(self) -> None:
+        """A cancelled caller does not cancel the call that another one waits for."""
 
         async def slow() -> Any:
             await asyncio.sleep(0.02)
@@ -363,7 +336,7 @@ class TestCache:
         np.testing.assert_array_equal(asyncio.run(together()), [1.0, 2.0])
 
     def test_serves_several_event_loops(self) -> None:
-        """At the same time, from their threads."""
+        """One cache serves several event loops in their threads."""
 
         async def slow() -> Any:
             await asyncio.sleep(0.02)
@@ -383,7 +356,7 @@ class TestCache:
 class TestNeverFails:
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_an_empty_text_has_no_vector(self, text: str, caplog: pytest.LogCaptureFixture) -> None:
-        """Nobody is asked, and nothing is wrong."""
+        """An empty text has no vector, makes no call and logs nothing."""
         embedder = Scripted(GOOD)
         assert one(CachedEmbedder(embedder), text) is None
         assert not embedder.texts
@@ -404,7 +377,7 @@ class TestNeverFails:
     def test_failures_give_no_vector_and_one_warning(
         self, answer: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The next text may fare better; failures are not remembered."""
+        """Failures return None and log one warning; the next text may succeed."""
         embedder = Scripted(answer, answer, GOOD, dimension=2)
         cached = CachedEmbedder(embedder, dim=2)
         with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -414,14 +387,14 @@ class TestNeverFails:
         assert len(caplog.records) == 1
         assert "without an embedding" in caplog.text
 
-    def test_a_vector_of_another_length_than_before(self) -> None:
-        """Where the embedder does not say how long its vectors are, the first one does."""
+    def test_vector_of_another_length_is_refused(self) -> None:
+        """A vector of another length than the first one returns None."""
         cached = CachedEmbedder(Scripted(GOOD, [[1.0, 2.0, 3.0]]))
         assert one(cached, "a") is not None
         assert one(cached, "b") is None
 
-    def test_a_slow_embedder_is_not_waited_for(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Neither a coroutine nor a function that blocks its thread."""
+    def test_slow_embedder_times_out(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Coroutines and blocking functions that take too long return None."""
         release = threading.Event()
 
         def blocks(texts: list[str]) -> list[list[float]]:
@@ -440,8 +413,8 @@ class TestNeverFails:
         release.set()
         blocked.close()
 
-    def test_the_log_shows_no_key(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A provider's error has none to show."""
+    def test_log_shows_no_key(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The warning about a failed provider does not show its key."""
         key = "sk-verysecretverysecret"
         remote = LiteLLMEmbedder("vectors", api_base="http://127.0.0.1:9/v1", api_key=key)
         assert one(CachedEmbedder(remote, timeout_seconds=0.2), "text") is None
@@ -459,12 +432,12 @@ class TestSettings:
         ],
         ids=str,
     )
-    def test_out_of_range(self, settings: dict[str, Any]) -> None:
-        """Named in the message."""
+    def test_settings_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
+        """A setting out of range raises ConfigurationError with its name."""
         with pytest.raises(ConfigurationError, match=next(iter(settings))):
             CachedEmbedder(Scripted(GOOD), **settings)
 
-    def test_an_embedder_known_to_be_too_small(self) -> None:
-        """Before the first text."""
+    def test_small_embedder_is_refused(self) -> None:
+        """An embedder with too short vectors raises ConfigurationError before the first text."""
         with pytest.raises(ConfigurationError, match="set dim to 8"):
             CachedEmbedder(HashingEmbedder(dim=8), dim=64)

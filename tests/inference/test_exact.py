@@ -1,4 +1,4 @@
-"""Exact scoring through the classifier: what is asked, what comes back, what is refused."""
+"""Exact scoring through the classifier: choice, calls, predictions and refusals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding
 from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
+from distributions import distribution_of
 
 LABELS = ("Bills/Electricity", "Bills/Gas & Oil", "Food")
 ODDS = {"Bills/Electricity": 0.5, "Bills/Gas & Oil": 0.2, "Food": 0.3}
-
-
-async def no_sleep(_seconds: float) -> None:
-    """Do not wait."""
 
 
 def fake(**options: Any) -> FakeContinuingClient:
@@ -38,12 +35,12 @@ def fake(**options: Any) -> FakeContinuingClient:
 
 def classifier(client: Any, **options: Any) -> Classifier:
     """Return a classifier that does not wait between attempts."""
-    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(initial_seconds=0), **options}
     return Classifier(model=client, labels=LABELS, **settings)
 
 
-def test_a_client_with_empty_settings_asks_what_one_without_asks() -> None:
-    """So that what is in a cache under the one is found for the other; settings make a difference."""
+def test_empty_client_settings_change_no_key() -> None:
+    """A client with empty settings shares cached answers with one without; other settings do not."""
     described = []
     for settings in (None, {}, {"slots": 4}, ["slots"]):
         client = fake()
@@ -54,20 +51,19 @@ def test_a_client_with_empty_settings_asks_what_one_without_asks() -> None:
 
 
 def test_the_distribution_is_the_models_own() -> None:
-    """Every label's probability, wherever their texts part; the answer is what the model would write."""
+    """The distribution over labels with common beginnings equals the model's."""
     prediction = classifier(fake(), tolerance=0.0).classify("t")
     assert prediction.label == "Bills/Electricity"
     assert prediction.confidence == pytest.approx(0.5)
     assert prediction.text == '{"category": "Bills/Electricity"}'
-    found = prediction.distribution
-    assert found is not None
+    found = distribution_of(prediction)
     assert found.space is LogprobSpace.EXACT
     np.testing.assert_allclose(found.probabilities, [0.5, 0.2, 0.3])
     assert found.error_bound == pytest.approx(0.0, abs=1e-9)
 
 
-def test_exact_is_the_default_where_the_client_can() -> None:
-    """And decoding elsewhere, or where it is asked for, or where the space is given."""
+def test_exact_is_the_default_where_possible() -> None:
+    """Exact scoring is the default unless client, schema, `scoring` or `space` say otherwise."""
     assert isinstance(classifier(fake()).method, ExactScoring)
     assert isinstance(classifier(FakeClient(LABELS, {})).method, Decoding)
     assert isinstance(classifier(fake(), scoring="decode").method, Decoding)
@@ -77,8 +73,8 @@ def test_exact_is_the_default_where_the_client_can() -> None:
     assert isinstance(adapter.classifier.method, ExactScoring)
 
 
-def test_a_union_of_literals_is_scored() -> None:
-    """The schema of a Pydantic model may name the labels in several places."""
+def test_union_of_literals_is_scored() -> None:
+    """The labels of a Pydantic model may stand in several literals."""
     topic = Literal["Bills/Electricity"] | Literal["Bills/Gas & Oil", "Food"]  # noqa: PYI030 (as it may be written)
     adapter = ConfidenceAdapter(fake(), "category", create_model("Answer", category=(topic, ...)))
     assert isinstance(adapter.classifier.method, ExactScoring)
@@ -87,8 +83,8 @@ def test_a_union_of_literals_is_scored() -> None:
     assert prediction.confidence == pytest.approx(0.5)
 
 
-def test_decoding_instead_of_scoring_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With the reason; not where it was asked for, and not where the model could not score anyway."""
+def test_fallback_to_decoding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning gives the reason where a model that could score decodes by default."""
     made = classifier(fake(name="said once"), field="results[].category")
     made.with_tokens()
     classifier(fake(name="said once"), field="results[].category")
@@ -115,21 +111,21 @@ def test_decoding_instead_of_scoring_is_said_once(caplog: pytest.LogCaptureFixtu
         ),
     ],
 )
-def test_exact_scoring_that_cannot_work_is_refused(client: Any, options: Any, message: str) -> None:
-    """Asked for by name, it never becomes something else silently."""
+def test_impossible_exact_scoring_is_refused(client: Any, options: Any, message: str) -> None:
+    """scoring="exact" raises ConfigurationError with the reason where it is impossible."""
     with pytest.raises(ConfigurationError, match=message):
         classifier(client, scoring="exact", **options)
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.5, "rough", True, float("nan")])
-def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
-    """A share of the label mass, or the word."""
+def test_invalid_tolerance_is_refused(tolerance: Any) -> None:
+    """A tolerance that is neither in [0, 1] nor "exact" raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match='tolerance in \\[0, 1\\] or "exact"'):
         classifier(fake(), tolerance=tolerance)
 
 
-def test_a_larger_tolerance_asks_less() -> None:
-    """The root alone at 1; every call of a row is counted."""
+def test_larger_tolerance_makes_fewer_calls() -> None:
+    """Fewer nodes are visited at a larger tolerance, and every call is counted."""
     asked = {}
     for tolerance in (1.0, 0.25, "exact", 0.0):
         client = fake()
@@ -142,8 +138,8 @@ def test_a_larger_tolerance_asks_less() -> None:
     assert asked[0.25] < asked["exact"] <= asked[0.0]
 
 
-def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:
-    """What was scored roughly is not taken for exact."""
+def test_tolerances_do_not_share_a_journal() -> None:
+    """Answers at one tolerance are not returned for another."""
     stored = MemoryJournal()
     for options in ({"tolerance": 0.1}, {"tolerance": "exact"}, {"scoring": "decode"}):
         classifier(fake(), journal=stored, **options).classify("t")
@@ -155,7 +151,7 @@ def test_two_spellings_of_the_tolerance_do_not_share_a_journal() -> None:
 
 
 def test_labels_are_checked_once() -> None:
-    """As JSON spells them; a label that cannot be scored is refused before any row."""
+    """The client checks the labels once; an unscorable label raises ConfigurationError before any row."""
     client = fake()
     classifier(client).classify_many(["a", "b"])
     assert set(client.checked) == {LABELS}
@@ -165,8 +161,8 @@ def test_labels_are_checked_once() -> None:
     assert refusing.beginnings == []
 
 
-def test_a_passing_fault_is_retried_for_its_call_alone() -> None:
-    """What was answered is not asked again, and attempts count every call."""
+def test_retry_repeats_one_call() -> None:
+    """A passing fault repeats its own call only, and `attempts` counts every call."""
     client = fake(failures={1: ProviderError("slow down", provider="fake", retryable=True)})
     prediction = classifier(client, tolerance=0.3).classify("t")
     assert prediction.outcome is Outcome.OK
@@ -174,8 +170,8 @@ def test_a_passing_fault_is_retried_for_its_call_alone() -> None:
     assert len(set(client.beginnings)) == prediction.attempts - 1, "one beginning was asked about twice"
 
 
-def test_a_lasting_fault_is_the_rows_error() -> None:
-    """With its reason and the calls made; the other row is answered, and no row is left open."""
+def test_lasting_fault_is_a_row_error() -> None:
+    """A lasting fault makes its row an error, and leaves no session open."""
     failing = ProviderError("broken", provider="fake", status=500, retryable=True)
     client = FakeContinuingClient(LABELS, {"bad": failing, "good": ODDS})
     good, bad = classifier(client, concurrency=1).classify_many(["good", "bad"])
@@ -186,8 +182,8 @@ def test_a_lasting_fault_is_the_rows_error() -> None:
     assert client.open_rows == 0
 
 
-def test_a_systemic_fault_stops_the_batch() -> None:
-    """A bad key is one error, not one per row."""
+def test_systemic_fault_stops_the_batch() -> None:
+    """A bad key raises ProviderError once for the whole batch."""
     denied = ProviderError("bad key", provider="fake", status=401)
     client = FakeContinuingClient(LABELS, lambda _text: denied)
     with pytest.raises(ProviderError, match="bad key"):
@@ -196,8 +192,8 @@ def test_a_systemic_fault_stops_the_batch() -> None:
     assert client.open_rows == 0
 
 
-def test_a_model_that_would_write_no_label_is_unparsed() -> None:
-    """There is no honest distribution, and the reason says what the model did."""
+def test_unlikely_labels_are_unparsed() -> None:
+    """A row without any likely label is unparsed, with the reason."""
     client = fake(illegal_mass=0.5, listed=1)
     prediction = classifier(client, tolerance=0.0).classify("t")
     assert prediction.outcome is Outcome.UNPARSED
@@ -206,16 +202,16 @@ def test_a_model_that_would_write_no_label_is_unparsed() -> None:
     assert "no label is among what the model would write next" in prediction.reason
 
 
-def test_label_mass_is_what_is_left_of_illegal_text() -> None:
-    """Probabilities are among the labels; how little they hold together is said."""
+def test_label_mass_excludes_illegal_text() -> None:
+    """Probabilities are shares of the labels; `label_mass` is what illegal text leaves of 1."""
     prediction = classifier(fake(illegal_mass=0.9), tolerance=0.0).classify("t")
-    assert prediction.distribution is not None
-    assert prediction.distribution.label_mass == pytest.approx(0.1)
-    np.testing.assert_allclose(prediction.distribution.probabilities, [0.5, 0.2, 0.3])
+    found = distribution_of(prediction)
+    assert found.label_mass == pytest.approx(0.1)
+    np.testing.assert_allclose(found.probabilities, [0.5, 0.2, 0.3])
 
 
-def test_rows_run_side_by_side() -> None:
-    """As many as the concurrency allows."""
+def test_rows_run_concurrently() -> None:
+    """As many rows run at a time as the concurrency allows."""
     client = fake(latency=0.01)
     asyncio.run(
         classifier(client, concurrency=4, tolerance=1.0).aclassify_many([f"t{number}" for number in range(8)])
@@ -223,44 +219,42 @@ def test_rows_run_side_by_side() -> None:
     assert client.max_in_flight == 4
 
 
-def test_the_nodes_of_a_level_are_asked_together() -> None:
-    """A server far away is waited for once per level, not once per node."""
+def test_nodes_of_a_level_run_together() -> None:
+    """The nodes of one level are requested at the same time."""
     client = fake(latency=0.01)
     classifier(client, concurrency=4, tolerance=0.2).classify("t")
     assert client.max_in_flight == 2, "F and B"
 
 
 @pytest.mark.parametrize("tolerance", [0.25, "exact", 0.0])
-def test_a_serial_engine_is_asked_neighbours_first(tolerance: Any) -> None:
-    """One call at a time, going on where the last one ended; what is found is the same."""
+def test_serial_engine_visits_neighbours_first(tolerance: Any) -> None:
+    """A serial engine gets one call at a time, each near the last text, with the same result."""
     wide, deep = fake(latency=0.001), fake(latency=0.001, serial=True)
     one = classifier(wide, tolerance=tolerance, concurrency=1).classify("t")
     other = classifier(deep, tolerance=tolerance, concurrency=1).classify("t")
     assert deep.max_in_flight == 1
     assert sorted(wide.beginnings) == sorted(deep.beginnings)
-    assert one.distribution is not None
-    assert other.distribution is not None
-    np.testing.assert_allclose(one.distribution.probabilities, other.distribution.probabilities, rtol=1e-12)
+    same = distribution_of(other).probabilities
+    np.testing.assert_allclose(distribution_of(one).probabilities, same, rtol=1e-12)
     longer = [later.startswith(before) for before, later in itertools.pairwise(deep.beginnings)]
     assert longer.count(False) <= 2, "it leaves a branch only when that is read to its end"
 
 
-def test_a_short_listing_is_asked_for_again_where_it_leads_nowhere() -> None:
-    """At the root where a label is missing, elsewhere where all are: none is lost."""
+def test_short_listing_is_extended_where_needed() -> None:
+    """A short listing is repeated in full where it lacks a label at the root or any elsewhere."""
     client = _Prattling(
         ["Food", "Bills"], {}, default={"Food": 0.7, "Bills": 0.3}, tokens="characters", few=1
     )
     prediction = Classifier(model=client, labels=["Food", "Bills"], field="category", tolerance=0.0).classify(
         "t"
     )
-    assert prediction.distribution is not None
-    np.testing.assert_allclose(prediction.distribution.probabilities, np.array([0.28, 0.3]) / 0.58)
+    np.testing.assert_allclose(distribution_of(prediction).probabilities, np.array([0.28, 0.3]) / 0.58)
     twice = {text for text in client.beginnings if client.beginnings.count(text) == 2}
     assert twice == {'{"category": "', '{"category": "Foo'}, "Bills is not among the first one, nor is d"
 
 
 class _Prattling(FakeContinuingClient):
-    """Behind ``Foo`` it would rather write something else."""
+    """Model that prefers illegal text after ``Foo``."""
 
     async def next_tokens(self, request: CompletionRequest, text: str, *, few: bool = False) -> NextTokens:
         found = await super().next_tokens(request, text)
@@ -269,16 +263,9 @@ class _Prattling(FakeContinuingClient):
         return replace(found, top=found.top[:1], short=True) if few else found
 
 
-def test_an_exact_walk_asks_for_whole_listings() -> None:
-    """What is cut off would be missing from the distribution."""
+def test_exact_tolerance_takes_whole_listings() -> None:
+    """The tolerance "exact" requests whole listings, so no label is missing."""
     client = fake(few=1)
     prediction = classifier(client, tolerance="exact").classify("t")
     assert prediction.attempts == len(set(client.beginnings))
-    assert prediction.distribution is not None
-    np.testing.assert_allclose(prediction.distribution.probabilities, [0.5, 0.2, 0.3])
-
-
-def test_labels_that_differ_in_space_alone_are_refused() -> None:
-    """Nobody could tell which of them an answer means."""
-    with pytest.raises(ConfigurationError, match="equal"):
-        Classifier(model=fake(), labels=["Food", "Food "])
+    np.testing.assert_allclose(distribution_of(prediction).probabilities, [0.5, 0.2, 0.3])

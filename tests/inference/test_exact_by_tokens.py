@@ -1,4 +1,4 @@
-"""Exact scoring in an engine that tells all tokens: what it is asked, and how often."""
+"""Exact scoring in an engine that reports all tokens: results and number of calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import Field, FieldLabels, LabelSet, Outcome
+from calibrant.core import CompletionRequest, Field, FieldLabels, LabelSet, Outcome
 from calibrant.inference import Classifier
+from calibrant.inference._exact import LabelScorer
 from calibrant.inference._methods import ModelCalls
-from calibrant.inference._tokens import TokenScorer
+from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
 
@@ -34,18 +35,17 @@ def asked(engine: Engine, labels: Sequence[str], texts: Sequence[str], **options
     """Return the probabilities that a classifier gives."""
     with Classifier(model=engine, labels=labels, field="label", prompt="Sort.", **options) as classifier:
         found = classifier.classify_many(texts)
-    distributions = [one.distribution for one in found if one.distribution is not None]
-    for one, distribution in zip(found, distributions, strict=True):
-        assert one.label == labels[int(distribution.probabilities.argmax())]
-    return [distribution.probabilities for distribution in distributions]
+    probabilities = [distribution_of(one).probabilities for one in found]
+    assert [one.label for one in found] == [labels[int(each.argmax())] for each in probabilities]
+    return probabilities
 
 
 LABELS = ("cat", "cow", "dog", 'a "b"', "donkey")
 
 
 @pytest.mark.parametrize("labels", [LABELS, ("yes", "no"), [f"group {n}" for n in range(40)]])
-def test_every_label_is_scored_as_brute_force_does(labels: Sequence[str]) -> None:
-    """At tolerance 0; a quote inside a label is escaped."""
+def test_scores_equal_brute_force(labels: Sequence[str]) -> None:
+    """At tolerance 0 the probabilities equal brute force, also for a label with quotes."""
     engine = Engine()
     found = asked(engine, labels, ["one", "two"], tolerance=0.0)
     rows = {row.text: row for row in engine.rows}
@@ -53,8 +53,8 @@ def test_every_label_is_scored_as_brute_force_does(labels: Sequence[str]) -> Non
         np.testing.assert_allclose(probabilities, truth(rows[text], labels), rtol=1e-4, atol=1e-11)
 
 
-def test_the_engine_is_asked_once_without_a_text() -> None:
-    """However many rows begin at the same time."""
+def test_expectations_are_requested_once() -> None:
+    """Rows that begin together share one request without a text."""
     engine = Engine()
     asked(engine, LABELS, [f"row {number}" for number in range(20)])
     (first, *rest) = engine.rows
@@ -62,8 +62,8 @@ def test_the_engine_is_asked_once_without_a_text() -> None:
     assert sorted(row.text for row in rest) == sorted(f"row {number}" for number in range(20))
 
 
-def test_every_prompt_has_expectations_of_its_own() -> None:
-    """A copy under another prompt, or with another template, asks for its own."""
+def test_each_prompt_has_its_own_expectations() -> None:
+    """Every prompt and every template has expectations of its own, requested once."""
     engine = Engine()
     with Classifier(model=engine, labels=LABELS, prompt="one", scoring="exact") as one:
         for prompt, template in [("one", None), ("two", None), ("two", "Say: {input}"), ("one", None)]:
@@ -71,14 +71,15 @@ def test_every_prompt_has_expectations_of_its_own() -> None:
     assert [row.text for row in engine.rows] == ["", "row", "", "row", "Say: ", "Say: row", "row"]
 
 
-def test_a_row_does_not_overtake_those_that_wait() -> None:
-    """One that comes when the engine has just been asked goes behind them."""
-    engine, calls, ended = Engine(), ModelCalls(), list[str]()
-    scorer = TokenScorer(LabelSet(["cat", "dog"]), ["cat", "dog"], tolerance=0.05)
+def test_rows_keep_their_order() -> None:
+    """A row that comes after the request without a text waits behind earlier rows."""
+    labels, ended = LabelSet(["cat", "dog"]), list[str]()
+    scorer = LabelScorer(labels, client=Engine(), tolerance=0.05, calls=ModelCalls())
+    request = CompletionRequest(messages=(), without_text=({"role": "user", "content": ""},))
     rows: list[asyncio.Task[None]] = []
 
     async def row(name: str) -> None:
-        await scorer.prepare(engine, ({"role": "user", "content": ""},), '{"label": "', calls)
+        await scorer.prepare(request, '{"label": "')
         ended.append(name)
         if name == "first":
             rows.append(asyncio.create_task(row("late")))
@@ -92,8 +93,8 @@ def test_a_row_does_not_overtake_those_that_wait() -> None:
     assert ended == ["first", "second", "third", "fourth", "late"]
 
 
-def test_what_rows_leave_out_is_taken_from_the_answer_without_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that says the same to every text is scored exactly by its first tokens."""
+def test_unvisited_nodes_use_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that answers all texts alike is scored exactly by its first tokens."""
     engine = Engine()
     after = Row.after
     monkeypatch.setattr(Row, "after", lambda _, text: after(Row(engine, ""), text))
@@ -102,23 +103,23 @@ def test_what_rows_leave_out_is_taken_from_the_answer_without_a_text(monkeypatch
     assert len(engine.rows[-1].asked) == 1
 
 
-def test_what_every_row_needs_is_asked_about_with_its_prompt() -> None:
-    """The first batch of a row holds more than the beginning of all labels."""
+def test_needed_nodes_join_the_first_batch() -> None:
+    """The first batch of a row holds the nodes that every row needs."""
     engine = Engine()
     asked(engine, ("yes", "no"), ["row"])
     assert len(engine.rows[-1].asked[0]) > 1
 
 
-def test_too_many_labels_are_scored_without_expectations() -> None:
-    """Rows are scored all the same."""
+def test_many_labels_skip_expectations() -> None:
+    """Rows with many labels are scored without a request before them."""
     engine, labels = Engine(), [f"{n:03} of many" for n in range(200)]
     (found,) = asked(engine, labels, ["row"], tolerance=0.0)
     np.testing.assert_allclose(found, truth(engine.rows[-1], labels), rtol=1e-4, atol=1e-11)
     assert len(engine.rows[0].asked) == 0
 
 
-def test_a_thousand_labels_cost_hardly_more_than_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, where the model is sure of most tokens: a few are asked about, within the bound that is stated."""
+def test_thousand_labels_visit_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confident model is scored with a few nodes of a thousand labels, within the error bound."""
     after = Row.after
     monkeypatch.setattr(Row, "after", lambda row, text: 5.0 * after(row, text))
     labels = [f"{n:03}" for n in range(1000)]
@@ -127,8 +128,7 @@ def test_a_thousand_labels_cost_hardly_more_than_a_hundred(monkeypatch: pytest.M
         with Classifier(model=engine, labels=many, prompt="Sort.") as classifier:
             found = classifier.classify_many(["one", "two", "three"])
         for row, prediction in zip(engine.rows[-3:], found, strict=True):
-            distribution, expected = prediction.distribution, truth(row, many)
-            assert distribution is not None
+            distribution, expected = distribution_of(prediction), truth(row, many)
             assert distribution.error_bound is not None
             assert prediction.label == many[int(expected.argmax())]
             off = 0.5 * np.abs(distribution.probabilities - expected).sum()
@@ -137,8 +137,8 @@ def test_a_thousand_labels_cost_hardly_more_than_a_hundred(monkeypatch: pytest.M
             assert sum(map(len, row.asked)) < 100  # of 1,111 beginnings
 
 
-def test_a_prompt_that_is_too_long_is_an_error_of_each_row() -> None:
-    """Nothing is expected behind it either."""
+def test_long_prompt_makes_rows_unparsed() -> None:
+    """A prompt beyond the context makes each row unparsed."""
     with Classifier(model=Engine(context=-1), labels=LABELS, prompt="Sort.", scoring="exact") as classifier:
         found = classifier.classify_many(["row", "another"])
     assert [(one.outcome, one.reason) for one in found] == [
@@ -146,8 +146,8 @@ def test_a_prompt_that_is_too_long_is_an_error_of_each_row() -> None:
     ] * 2
 
 
-def test_fields_are_scored_behind_the_labels_before() -> None:
-    """Each with the same tokens as if it stood alone."""
+def test_fields_are_scored_in_place() -> None:
+    """The second field is scored after the label chosen for the first."""
     engine = Engine()
     sizes = LabelSet(["big", "small"])
     labels = FieldLabels(
@@ -156,22 +156,24 @@ def test_fields_are_scored_behind_the_labels_before() -> None:
     with Classifier(model=engine, labels=labels, prompt="Sort.", tolerance=0.0) as classifier:
         found = classifier.classify("row")
     animal, size = found.parts
-    assert size.distribution is not None
     before = f'{{"animal": "{animal.label}", "size": "'
     np.testing.assert_allclose(
-        size.distribution.probabilities, truth(engine.rows[-1], sizes.labels, before), rtol=1e-4, atol=1e-11
+        distribution_of(size).probabilities,
+        truth(engine.rows[-1], sizes.labels, before),
+        rtol=1e-4,
+        atol=1e-11,
     )
 
 
-def test_answers_of_many_nodes_come_in_several_batches() -> None:
-    """Each holds a number for every token."""
+def test_many_nodes_take_several_batches() -> None:
+    """At most 64 nodes are requested at once."""
     engine = Engine()
     asked(engine, [f"{n:03} of many" for n in range(100)], ["row"], tolerance=0.0)
     assert max(len(batch) for row in engine.rows for batch in row.asked) <= 64
 
 
-def test_log_probabilities_that_are_no_numbers_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the name of the model; whether it was asked about a text or before any."""
+def test_nan_logprobs_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN log-probabilities make the row an error that names the model."""
     nothing = np.full(len(CHARACTERS), np.nan, dtype=np.float32)
     monkeypatch.setattr(Row, "after", lambda *_: nothing)
     for labels in (LABELS, [f"{n:03} of many" for n in range(200)]):  # too many to ask before a text

@@ -1,4 +1,4 @@
-"""The concurrent runner: order, memory, merged calls, and when it gives up."""
+"""The concurrent runner: order, memory, merged calls, failures and stops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import Limits, Outcome, Prediction, ProviderError, RateLimitError, Stop
+from calibrant.core._predictor import Query
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference._loop import ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")
@@ -17,18 +19,53 @@ LABELS = ("cat", "dog")
 
 def classifier(client: Any, **options: Any) -> Classifier:
     """Return a classifier that does not wait between attempts."""
-
-    async def no_sleep(_seconds: float) -> None:
-        pass
-
-    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(initial_seconds=0), **options}
     return Classifier(model=client, labels=LABELS, **settings)
 
 
+class Holding(FakeClient):
+    """Model of cats that holds the rows of these numbers until it may go on."""
+
+    def __init__(self, *rows: int) -> None:
+        super().__init__(LABELS, {}, default="cat")
+        self.begun, self.hold = asyncio.Event(), asyncio.Event()
+        self._rows = rows
+
+    async def complete(self, request: Any) -> object:
+        if int(request.messages[-1]["content"]) in self._rows:
+            self.begun.set()
+            await self.hold.wait()
+        return await super().complete(request)
+
+
+def test_queries_of_several_prompts_run_together() -> None:
+    """Queries with different prompts and templates run in one batch."""
+    client = FakeClient(LABELS, lambda _text, prompt: prompt.removesuffix("!"))
+    queries = [
+        Query(prompt="cat", text="a"),
+        Query(prompt="dog!", text="b", user_template="<{input}>"),
+        Query(prompt="cow", text="c"),
+        Query(prompt="cat", text="d", user_template="nothing"),
+    ]
+    heard: list[int] = []
+    found = ask(classifier(client), queries, on_prediction=lambda index, _: heard.append(index))
+    assert [prediction.label for prediction in found] == ["cat", "dog", None, None]
+    assert [prediction.outcome for prediction in found[2:]] == [Outcome.UNPARSED] * 2
+    assert sorted(heard) == [0, 1, 2, 3]
+    assert [request.messages[1]["content"] for request in client.requests] == ["a", "<b>", "c"]
+
+
+def test_a_query_is_two_messages() -> None:
+    """A query becomes a system message, empty or not, and a user message."""
+    assert Query(prompt="", text="t").messages() == (
+        {"role": "system", "content": ""},
+        {"role": "user", "content": "t"},
+    )
+
+
 def test_texts_are_read_as_rows_are_begun() -> None:
-    """An endless stream is no reason to begin it all; a slow first row bounds what waits behind it."""
+    """Texts are read as rows begin; a slow first row stops reading after 1,024."""
     read = answered = 0
-    hold = asyncio.Event()
 
     def texts() -> Iterator[str]:
         nonlocal read
@@ -36,12 +73,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
             read += 1
             yield str(number)
 
-    class Slow(FakeClient):
-        async def complete(self, request: Any) -> object:
-            if request.messages[-1]["content"] == "0":
-                await hold.wait()
-            return await super().complete(request)
-
+    client = Holding(0)
     delivered: list[int] = []
 
     def count(_index: int, _prediction: Prediction) -> None:
@@ -49,7 +81,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
         answered += 1
 
     async def run() -> None:
-        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=8)
+        made = classifier(client, concurrency=8)
         task = asyncio.ensure_future(
             made.feed(map(made.query, texts()), lambda index, _: delivered.append(index), on_prediction=count)
         )
@@ -57,7 +89,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         assert (delivered, answered, read) == ([], 1023, 1024)
-        hold.set()
+        client.hold.set()
         while len(delivered) <= 1023:  # noqa: ASYNC110 (nor is this)
             await asyncio.sleep(0.001)
         task.cancel()
@@ -66,8 +98,8 @@ def test_texts_are_read_as_rows_are_begun() -> None:
     assert delivered == list(range(len(delivered)))
 
 
-def test_the_same_row_under_way_is_asked_once() -> None:
-    """Ten threads of one question are one call; the answer is everybody's, the attempts the first one's."""
+def test_equal_rows_in_flight_share_a_call() -> None:
+    """Equal rows in flight share one call, and only the first counts its attempts."""
     client = FakeClient(LABELS, {}, default="dog", latency=0.01)
     found = classifier(client, concurrency=10).classify_many(["same"] * 10 + ["other"])
     assert len(client.requests) == 2
@@ -75,8 +107,8 @@ def test_the_same_row_under_way_is_asked_once() -> None:
     assert sorted(prediction.attempts for prediction in found) == [0] * 9 + [1, 1]
 
 
-def test_calls_of_several_callers_are_merged() -> None:
-    """Not only those of one batch."""
+def test_equal_rows_of_callers_share_a_call() -> None:
+    """Equal rows of several callers share one call."""
     client = FakeClient(LABELS, {}, default="dog", latency=0.01)
     made = classifier(client)
 
@@ -87,8 +119,8 @@ def test_calls_of_several_callers_are_merged() -> None:
     assert len(client.requests) == 1
 
 
-def test_whoever_waits_for_a_row_that_is_given_up_asks_for_itself() -> None:
-    """One caller's cancellation is not another's."""
+def test_cancelled_call_is_repeated_for_waiters() -> None:
+    """A row that waits for a cancelled equal row makes its own call."""
 
     class Held(FakeClient):
         async def complete(self, request: Any) -> object:
@@ -115,23 +147,23 @@ def test_whoever_waits_for_a_row_that_is_given_up_asks_for_itself() -> None:
     assert len(client.requests) == 2
 
 
-def test_without_a_journal_a_finished_row_is_asked_again() -> None:
-    """Only calls under way are merged: what is kept is the user's decision."""
+def test_finished_rows_repeat_without_journal() -> None:
+    """Without a journal a finished row is called again."""
     client = FakeClient(LABELS, {}, default="dog")
     classifier(client, concurrency=1).classify_many(["same", "same"])
     assert len(client.requests) == 2
 
 
-def test_with_a_journal_a_repeated_row_is_asked_once() -> None:
-    """Also where the first of them was answered after the journal had been read for both."""
+def test_journal_answers_a_repeated_row() -> None:
+    """A journal answers a repeated row that was looked up before its twin was stored."""
     client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     found = classifier(client, concurrency=1, journal=memory).classify_many(["same", "same"])
     assert len(client.requests) == 1
     assert [prediction.attempts for prediction in found] == [1, 0]
 
 
-def test_a_journal_is_read_in_blocks() -> None:
-    """A million rows are not a million queries."""
+def test_journal_is_read_in_blocks() -> None:
+    """A thousand rows take four reads of the journal."""
     client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     made = classifier(client, concurrency=32, journal=memory)
     texts = [str(number) for number in range(1000)]
@@ -143,8 +175,8 @@ def test_a_journal_is_read_in_blocks() -> None:
     assert memory.reads - before == 4
 
 
-def test_nothing_but_failures_ends_a_run() -> None:
-    """With one message that says what went wrong, not one for each of the rows."""
+def test_twenty_failures_end_a_run() -> None:
+    """Twenty failures without any answer raise one ProviderError."""
     down = ProviderError("connection refused", provider="p", retryable=True)
     client = FakeClient(LABELS, lambda _text: down)
     with pytest.raises(ProviderError, match=r"last 20 rows all failed.*connection refused"):
@@ -152,8 +184,8 @@ def test_nothing_but_failures_ends_a_run() -> None:
     assert len(client.requests) <= 3 * 10 + 30, "no more than three tries of each are needed to see it"
 
 
-def test_a_server_that_dies_ends_a_run_later() -> None:
-    """A hundred failures in a row; what was answered before was delivered."""
+def test_hundred_failures_end_a_run() -> None:
+    """A hundred failures in a row after answers raise ProviderError; the answers are delivered."""
     down = ProviderError("reset", provider="p")
     client = FakeClient(LABELS, lambda text: "cat" if int(text) < 50 else down)
     rows: list[int] = []
@@ -164,24 +196,24 @@ def test_a_server_that_dies_ends_a_run_later() -> None:
     assert 150 <= len(rows) < 170
 
 
-def test_an_answer_that_lost_its_logprobs_is_asked_for_again() -> None:
-    """Where others have them, that is the server's fault, not evidence of nothing."""
+def test_lost_logprobs_are_retried() -> None:
+    """An answer without log-probabilities is retried where other answers had some."""
     client = _Forgetful(LABELS, {}, default={"cat": 0.8, "dog": 0.2}, forgets={3, 4, 6})
     found = classifier(client, concurrency=1).classify_many(["a", "b", "c", "d"])
     assert [round(prediction.confidence or 0, 2) for prediction in found] == [0.8] * 4
     assert [prediction.attempts for prediction in found] == [1, 1, 3, 2]
 
 
-def test_an_answer_without_logprobs_is_an_answer_in_the_end() -> None:
-    """The label counts, and nothing is claimed about its confidence."""
+def test_missing_logprobs_leave_a_label() -> None:
+    """After all retries the label counts, without a confidence."""
     client = _Forgetful(LABELS, {}, default="cat", forgets=set(range(2, 50)))
     found = classifier(client, concurrency=1).classify_many(["a", "b"])
     assert (found[1].label, found[1].confidence, found[1].outcome) == ("cat", None, Outcome.OK)
     assert found[1].attempts == 6
 
 
-def test_a_model_that_never_has_logprobs_is_asked_once_a_row() -> None:
-    """After the first row, which was asked twice to make sure."""
+def test_silent_model_is_called_once_a_row() -> None:
+    """A model without log-probabilities is called twice for the first row and once for others."""
     client = _Forgetful(LABELS, {}, default="cat", forgets=set(range(1, 50)))
     found = classifier(client, concurrency=1).classify_many(["a", "b", "c"])
     assert [prediction.attempts for prediction in found] == [2, 1, 1]
@@ -189,7 +221,7 @@ def test_a_model_that_never_has_logprobs_is_asked_once_a_row() -> None:
 
 
 class _Forgetful(FakeClient):
-    """Leaves log-probabilities out of some answers, by their number."""
+    """Model that leaves log-probabilities out of some answers, by their number."""
 
     def __init__(self, *arguments: Any, forgets: set[int], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -203,30 +235,23 @@ class _Forgetful(FakeClient):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) -> None:
-    """What was answered is delivered; without `at_once` the rows under way are finished."""
-    begun, hold, stop = asyncio.Event(), asyncio.Event(), Stop()
+def test_stop_at_once_cancels_rows(at_once: bool) -> None:
+    """`at_once` cancels the rows in flight; without it they are finished."""
+    client, stop = Holding(*range(3, 9)), Stop()
     delivered: list[int] = []
 
-    class Slow(FakeClient):
-        async def complete(self, request: Any) -> object:
-            if int(request.messages[-1]["content"]) >= 3:
-                begun.set()
-                await hold.wait()
-            return await super().complete(request)
-
     async def run() -> str:
-        made = classifier(Slow(LABELS, {}, default="cat"), concurrency=2)
+        made = classifier(client, concurrency=2)
         row = made.feed(
             map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
         )
         task = asyncio.ensure_future(row)
-        await begun.wait()
+        await client.begun.wait()
         while len(delivered) < 3:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0)
         stop.request("interrupted", at_once=at_once)
         if not at_once:
-            hold.set()
+            client.hold.set()
         return await task
 
     assert asyncio.run(run()) == "interrupted"
@@ -234,7 +259,7 @@ def test_a_stop_gives_up_the_rows_under_way_where_it_is_asked_to(at_once: bool) 
 
 
 class _Limited(FakeClient):
-    """Answers rows 0 to 2, holds row 3 until it is told to go on, and refuses the others for these times in turn."""
+    """Model that answers rows 0 to 2, holds row 3, and refuses the others for these seconds in turn."""
 
     def __init__(self, *seconds: float, held_is_refused: bool = False) -> None:
         super().__init__(LABELS, {}, default="cat")
@@ -253,7 +278,7 @@ class _Limited(FakeClient):
 
 
 async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = True) -> list[int]:
-    """Stop a run while row 3 is held and others wait for a rate limit; return the rows that were delivered."""
+    """Stop a run while row 3 is held and others wait for a rate limit; return the delivered rows."""
     delivered: list[int] = []
     given_up, stop = asyncio.Event(), Stop()
 
@@ -282,10 +307,8 @@ async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = T
 
 @pytest.mark.parametrize("held_is_refused", [False, True])
 @pytest.mark.parametrize("seconds", [(30.0, 30.0), (0.02, 30.0, 30.0)], ids=["at first", "again"])
-def test_a_stop_gives_up_rows_that_wait_for_a_rate_limit_where_it_is_asked_to(
-    seconds: tuple[float, ...], held_is_refused: bool
-) -> None:
-    """A call in flight is waited for; if it is refused, it is not made again."""
+def test_stop_waits_cancels_waiting_rows(seconds: tuple[float, ...], held_is_refused: bool) -> None:
+    """`waits` cancels rows that wait for a rate limit; a call in flight is finished, not repeated."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(*seconds, held_is_refused=held_is_refused))
@@ -293,8 +316,8 @@ def test_a_stop_gives_up_rows_that_wait_for_a_rate_limit_where_it_is_asked_to(
     assert asyncio.run(run()) == ([0, 1, 2] if held_is_refused else [0, 1, 2, 3])
 
 
-def test_a_stop_lets_rows_go_on_that_wait_for_a_moment_only() -> None:
-    """They are finished like any other row under way."""
+def test_stop_waits_finishes_short_waits() -> None:
+    """Rows that wait only a moment are finished."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(0.02), until_given_up=False)
@@ -302,8 +325,8 @@ def test_a_stop_lets_rows_go_on_that_wait_for_a_moment_only() -> None:
     assert asyncio.run(run()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_stop_ends_rows_that_wait_behind_one_that_is_given_up() -> None:
-    """So many are answered that none is begun before the first one is delivered, which it never is."""
+def test_stop_ends_rows_behind_a_cancelled_one() -> None:
+    """A full window behind a cancelled row does not keep the run from ending."""
     stop, delivered = Stop(), []
     answered = 0
 
@@ -334,8 +357,8 @@ def test_a_stop_ends_rows_that_wait_behind_one_that_is_given_up() -> None:
     assert (delivered, answered) == ([], 1023)
 
 
-def test_a_stop_ends_rows_that_wait_for_the_first_ones_price() -> None:
-    """The first one waits for a rate limit, and tells no price any more."""
+def test_stop_ends_rows_waiting_for_a_price() -> None:
+    """Rows that wait for the first row's price end when that row is cancelled."""
 
     async def run() -> str:
         client, stop = FakeClient(LABELS, lambda _text: refused), Stop()

@@ -1,4 +1,4 @@
-"""Heads on a classifier: labelled texts mend what the model gets wrong."""
+"""Heads on a classifier, learned from labelled texts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from distributions import distribution_of
 from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
 from token_engine import Engine, Row
 
@@ -37,69 +38,71 @@ OTHERS = [f"number {n}" for n in range(100, 120)]
 
 
 def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
+    """Return the position of the true label, which no word of the text reveals."""
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def truth(texts: Sequence[str]) -> list[str]:
-    """Return the true labels."""
+    """Return the true labels of texts."""
     return [LABELS[place(text)] for text in texts]
 
 
 def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
+    """Return probabilities that tell the labels apart but favour cats."""
     cat = 0.6 if place(text) else 0.9
     return {"cat": cat, "dog": 1.0 - cat}
 
 
 def make(client: Any = None, **options: Any) -> Classifier:
-    """Return a classifier, of a biased model unless told otherwise."""
+    """Return a classifier, by default of a biased model."""
     settings = {"labels": LABELS, "field": "category", "prompt": "Which?", **options}
     return Classifier(model=client or FakeClient(LABELS, biased), retry=RetryPolicy(attempts=1), **settings)
 
 
+def head_of(classifier: Classifier) -> Head:
+    """Return the head of a classifier that has one."""
+    assert classifier.head is not None
+    return classifier.head
+
+
 def labels_of(predictions: Sequence[Prediction]) -> list[str | None]:
-    """Return their labels."""
+    """Return the labels of predictions."""
     return [found.label for found in predictions]
 
 
 def confidences(predictions: Sequence[Prediction]) -> list[tuple[str | None, float | None]]:
-    """Return labels and confidences."""
+    """Return labels and confidences of predictions."""
     return [(found.label, found.confidence) for found in predictions]
 
 
 # --- what it does -------------------------------------------------------------------------------
 
 
-def test_a_biased_model_is_repaired() -> None:
-    """Half of the other rows are right before, and all of them afterwards."""
+def test_fit_repairs_a_biased_model() -> None:
+    """Half of the other rows are right before `fit`, and all of them after it."""
     classifier = make()
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
     assert classifier.fit(TAUGHT, truth(TAUGHT)) is classifier
-    assert classifier.head is not None
-    assert classifier.head.n_rows == len(TAUGHT)
+    assert head_of(classifier).n_rows == len(TAUGHT)
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
 
 
-def test_the_final_distribution_is_one() -> None:
-    """It sums to 1, the label is its most probable one, the confidence is its probability; the text stays."""
+def test_final_distribution_is_consistent() -> None:
+    """The final distribution sums to 1 and agrees with label and confidence; the text is unchanged."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     for found in classifier.classify_many(OTHERS):
-        assert found.distribution is not None
-        probabilities = found.distribution.probabilities
+        probabilities = distribution_of(found).probabilities
         assert probabilities.sum() == pytest.approx(1.0)
-        assert found.label == found.distribution.emitted == LABELS[int(probabilities.argmax())]
+        assert found.label == distribution_of(found).emitted == LABELS[int(probabilities.argmax())]
         assert found.confidence == pytest.approx(probabilities.max())
         assert json.loads(found.text) == {"category": "cat"}
 
 
 def test_every_way_to_classify_agrees() -> None:
-    """One text, many, as they are answered, and as they come; the head is applied once in each."""
+    """Every way to classify applies the head once."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    raw = make().classify_many(OTHERS)
-    given = np.array([found.distribution.logprobs for found in raw if found.distribution is not None])
-    once = classifier.head.transform(given, OTHERS)
+    raw = np.array([distribution_of(found).logprobs for found in make().classify_many(OTHERS)])
+    once = head_of(classifier).transform(raw, OTHERS)
     expected = [
         (LABELS[int(row.argmax())], pytest.approx(float(np.exp(row.max())), abs=1e-9)) for row in once
     ]
@@ -118,22 +121,20 @@ def test_every_way_to_classify_agrees() -> None:
     assert confidences([soon[index] for index in range(len(OTHERS))]) == expected
 
 
-def test_the_journal_keeps_what_the_model_said() -> None:
-    """The texts that taught the head are not asked again, and a second fit learns the same."""
+def test_journal_keeps_the_models_answers() -> None:
+    """The journal stores the model's own answers, so a second fit makes no call and learns the same."""
     journal, client = MemoryJournal(), FakeClient(LABELS, biased)
     classifier = make(client, journal=journal).fit(TAUGHT, truth(TAUGHT))
-    first = classifier.head
+    first = head_of(classifier)
     assert labels_of(classifier.classify_many(TAUGHT)) == truth(TAUGHT)
     assert labels_of(list(journal.values())) == ["cat"] * len(TAUGHT)
     classifier.fit(TAUGHT, truth(TAUGHT))
     assert len(client.requests) == len(TAUGHT)
-    assert first is not None
-    assert classifier.head is not None
-    assert classifier.head.digest == first.digest
+    assert head_of(classifier).digest == first.digest
 
 
-def test_a_head_belongs_to_its_prompt_whatever_the_limits() -> None:
-    """Another prompt leaves it behind, other limits keep it; the classifier itself keeps its own."""
+def test_head_belongs_to_its_prompt() -> None:
+    """Copies with another prompt drop the head; copies with other limits keep it."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     head = classifier.head
     assert classifier.with_prompt("Another?").head is None
@@ -145,8 +146,8 @@ def test_a_head_belongs_to_its_prompt_whatever_the_limits() -> None:
     assert classifier.head is head
 
 
-def test_a_head_can_be_handed_in_and_taken_away() -> None:
-    """By the constructor as by assignment; without it the model has the last word."""
+def test_head_is_set_and_removed() -> None:
+    """The constructor takes a head; None removes it."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     classifier = make(head=head)
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
@@ -154,8 +155,8 @@ def test_a_head_can_be_handed_in_and_taken_away() -> None:
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
 
 
-def test_what_is_said_of_a_classifier_changes_with_its_head() -> None:
-    """The head of other rows is another one."""
+def test_description_holds_the_head() -> None:
+    """`describe` holds the digest of the head, which differs for other rows."""
     classifier = make()
     plain = classifier.describe()
     assert "head" not in plain
@@ -164,8 +165,8 @@ def test_what_is_said_of_a_classifier_changes_with_its_head() -> None:
     assert classifier.fit(TAUGHT[:30], truth(TAUGHT[:30])).describe()["head"] != first["head"]
 
 
-def test_rows_that_fail_stay_failures() -> None:
-    """They neither teach nor are given a label; the others are repaired all the same."""
+def test_failed_rows_stay_failures() -> None:
+    """Failed rows teach nothing and get no label; other rows are repaired."""
 
     def flaky(text: str) -> Any:
         if text.endswith("5"):
@@ -173,8 +174,7 @@ def test_rows_that_fail_stay_failures() -> None:
         return "neither" if text.endswith("7") else biased(text)
 
     classifier = make(FakeClient(LABELS, flaky)).fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    assert classifier.head.n_rows == len(TAUGHT) - 8
+    assert head_of(classifier).n_rows == len(TAUGHT) - 8
     for text, found in zip(OTHERS, classifier.classify_many(OTHERS), strict=True):
         if text[-1] in "57":
             assert (found.label, found.confidence) == (None, None)
@@ -194,8 +194,8 @@ def test_rows_that_fail_stay_failures() -> None:
         ([], "for each of 40 texts, got 0"),
     ],
 )
-def test_answers_that_do_not_fit_cost_nothing(answers: list[str], said: str) -> None:
-    """They are refused before the model is asked."""
+def test_bad_answers_raise_before_calls(answers: list[str], said: str) -> None:
+    """Illegal or missing answers raise ConfigurationError before any call."""
     client = FakeClient(LABELS, biased)
     with pytest.raises(ConfigurationError, match=said):
         make(client).fit(TAUGHT, answers)
@@ -210,7 +210,7 @@ def test_answers_that_do_not_fit_cost_nothing(answers: list[str], said: str) -> 
     ],
 )
 def test_several_labels_are_refused(labels: Any) -> None:
-    """Before the model is asked; a head of one label is refused as well."""
+    """`fit` and a head of one label raise ConfigurationError for composite answers."""
     client = FakeClient(labels, {})
     classifier = make(client, labels=labels)
     with pytest.raises(ConfigurationError, match="answers hold several"):
@@ -220,8 +220,8 @@ def test_several_labels_are_refused(labels: Any) -> None:
         classifier.head = make().fit(TAUGHT, truth(TAUGHT)).head
 
 
-def test_a_model_without_distributions_teaches_nothing() -> None:
-    """The first row's reason is told, and there is no head."""
+def test_fit_needs_distributions() -> None:
+    """`fit` raises ConfigurationError with the first row's reason where no row has a distribution."""
     classifier = make(FakeClient(LABELS, {}, default="neither"))
     with pytest.raises(ConfigurationError, match=r"got none on 40 rows: .*neither"):
         classifier.fit(TAUGHT, truth(TAUGHT))
@@ -231,8 +231,8 @@ def test_a_model_without_distributions_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("labels", [("dog", "cat"), ("cat", "dog", "cow")])
-def test_a_head_over_other_labels_is_refused(labels: tuple[str, ...]) -> None:
-    """Order and number count; the classifier stays as it was."""
+def test_head_of_other_labels_is_refused(labels: tuple[str, ...]) -> None:
+    """A head over other labels, or another order, raises ConfigurationError."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     other = make(FakeClient(labels, biased), labels=labels)
     with pytest.raises(ConfigurationError, match="fit it on this classifier"):
@@ -244,18 +244,18 @@ def test_a_head_over_other_labels_is_refused(labels: tuple[str, ...]) -> None:
 
 
 class Telling(Engine):
-    """Knows nothing of the labels; tokens that begin none tell the answer."""
+    """Engine that knows nothing of the labels, while tokens that begin none reveal the answer."""
 
     def row(self, text: str) -> Row:
-        """Return the place of a text."""
+        """Return the row of a text."""
         return TellingRow(self, text)
 
 
 class TellingRow(Row):
-    """A row of it."""
+    """Row of a `Telling` engine."""
 
     def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return logits."""
+        """Return the logits of the next token."""
         logits = super().after(text)
         capitals = slice(ord("A") - 32, ord("Z") - 31)
         logits[capitals] += 6.0 * place(self.text)
@@ -263,13 +263,13 @@ class TellingRow(Row):
 
 
 def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return what predictions hold of the texts."""
+    """Return the features that predictions hold of texts."""
     found = [one.features for one in classifier.with_features().classify_many(texts)]
     return [one for one in found if one is not None]
 
 
-def test_features_are_kept_where_they_are_wished_for_and_survive_a_journal() -> None:
-    """Half precision, the same after a record of JSON; a client that tells none gives none."""
+def test_features_survive_a_journal() -> None:
+    """Features are kept in half precision on request and survive a JSON record."""
     classifier = make(Telling())
     assert classifier.classify(OTHERS[0]).features is None
     (found,) = classifier.with_features().classify_many(OTHERS[:1])
@@ -284,12 +284,11 @@ def test_features_are_kept_where_they_are_wished_for_and_survive_a_journal() -> 
     assert features_of(make(), OTHERS) == []
 
 
-def test_a_head_learns_from_features_and_drops_them() -> None:
-    """Where only they tell the answer; the final predictions, and their records, are free of them."""
+def test_head_uses_and_drops_features() -> None:
+    """A head learns from features, and final predictions and records hold none."""
     journal, engine = MemoryJournal(), Telling()
     classifier = make(engine, journal=journal).fit(TAUGHT, truth(TAUGHT))
-    assert classifier.head is not None
-    assert classifier.head.uses_features
+    assert head_of(classifier).uses_features
     found = classifier.classify_many(OTHERS)
     right = np.mean([a == b for a, b in zip(labels_of(found), truth(OTHERS), strict=True)])
     assert right >= 0.9
@@ -302,8 +301,8 @@ def test_a_head_learns_from_features_and_drops_them() -> None:
     assert labels_of(limited.classify_many(OTHERS)) == labels_of(found)
 
 
-def test_a_head_that_needs_features_is_refused_where_there_are_none() -> None:
-    """A client that tells none, and an engine whose answers are decoded."""
+def test_head_needs_an_engine_with_features() -> None:
+    """A head that needs features raises ConfigurationError on a model that reports none."""
     head = make(Telling()).fit(TAUGHT, truth(TAUGHT)).head
     for other in (make(), make(Telling(), scoring="decode")):
         with pytest.raises(ConfigurationError, match="tells what it made of a text"):
@@ -315,12 +314,12 @@ def test_a_head_that_needs_features_is_refused_where_there_are_none() -> None:
 
 
 def texts_asked(engine: Engine) -> int:
-    """Return the number of rows with a text; each prompt is also asked about without one."""
+    """Return the number of rows with a text; each prompt also has one without."""
     return sum(bool(row.text) for row in engine.rows)
 
 
-def test_labelled_texts_are_not_asked_again_where_the_head_needs_no_features() -> None:
-    """What was stored with features answers the question without them, and holds none; not the other way round."""
+def test_journal_answers_without_features() -> None:
+    """Answers stored with features serve classifiers without them, but not the other way round."""
     journal, engine = MemoryJournal(), Telling()
     classifier = make(engine, journal=journal)
     with_features = classifier.with_features().classify_many(TAUGHT)
@@ -341,8 +340,8 @@ def test_labelled_texts_are_not_asked_again_where_the_head_needs_no_features() -
     assert texts_asked(engine) == 46
 
 
-def test_features_are_kept_under_other_limits() -> None:
-    """With a head and without one."""
+def test_limits_keep_features() -> None:
+    """Copies with other limits keep features on or off."""
     copy = make(Telling()).with_features().with_limits(Limits(concurrency=1))
     (found,) = copy.classify_many(OTHERS[:1])
     assert found.features is not None
@@ -354,7 +353,7 @@ def test_features_are_kept_under_other_limits() -> None:
 
 
 def of_one_mind(_: str) -> dict[str, float]:
-    """Know nothing."""
+    """Return even odds."""
     return {"cat": 0.5, "dog": 0.5}
 
 
@@ -364,19 +363,18 @@ def learned(monkeypatch: pytest.MonkeyPatch, embeddings: str = "model2vec:here")
     return make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN, embeddings=embeddings)
 
 
-def test_embeddings_tell_words_that_no_labelled_text_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their synonyms were there; by words alone the answer is a guess."""
+def test_embeddings_classify_unseen_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head with embeddings classifies synonyms that a head of words cannot."""
     texts, answers = UNSEEN
     assert labels_of(learned(monkeypatch).classify_many(texts)) == answers
     plain = make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN)
     assert labels_of(plain.classify_many(texts)) != answers
 
 
-def test_a_saved_head_opens_its_embedding_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """When it is put on a classifier; one whose model is gone or has changed is refused there."""
+def test_saved_head_opens_its_embedding_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A loaded head opens its embedding model; a missing or changed model raises ConfigurationError."""
     first = learned(monkeypatch)
-    assert first.head is not None
-    first.head.save(tmp_path / "head.json", fingerprint=first.fingerprint())
+    head_of(first).save(tmp_path / "head.json", fingerprint=first.fingerprint())
     loaded = Head.load(tmp_path / "head.json", fingerprint=first.fingerprint())
     other = make(FakeClient(LABELS, of_one_mind))
     other.head = loaded
@@ -389,8 +387,8 @@ def test_a_saved_head_opens_its_embedding_model(monkeypatch: pytest.MonkeyPatch,
         other.head = loaded
 
 
-def test_what_embeddings_need_is_missed_before_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra is named with its command, and a name that is none is refused."""
+def test_missing_embeddings_raise_before_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing extra or an unknown name raises ConfigurationError before any call."""
     without_model2vec(monkeypatch)
     fake = FakeClient(LABELS, of_one_mind)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("embeddings"))):

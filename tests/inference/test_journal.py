@@ -1,4 +1,4 @@
-"""A journal of finished predictions: nothing is paid for twice, and no error is remembered."""
+"""The journal of finished predictions: stored rows make no calls, and errors are not stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 from calibrant.core import Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
+from distributions import distribution_of
 
 LABELS = ["cat", "dog"]
 FAULT = ProviderError("broken", provider="fake", status=500)
 
 
 def ask(memory: MemoryJournal, text: str = "meow", **changes: Any) -> tuple[Prediction, int]:
-    """Return the prediction of a fresh classifier on one text, and how many calls it took."""
+    """Return a fresh classifier's prediction of one text, and the number of its calls."""
     name = changes.pop("name", "fake")
     client = FakeClient(
         changes.pop("known", LABELS), {}, default=changes.pop("answer", ("cat", 0.9)), name=name
@@ -25,8 +26,8 @@ def ask(memory: MemoryJournal, text: str = "meow", **changes: Any) -> tuple[Pred
     return classifier.classify(text), len(client.requests)
 
 
-def test_what_the_journal_holds_is_not_asked_again() -> None:
-    """The stored prediction comes back, and says that it took no call."""
+def test_journal_answers_without_calls() -> None:
+    """A stored prediction is returned with 0 attempts."""
     memory = MemoryJournal()
     first, calls = ask(memory)
     assert (first.attempts, calls) == (1, 1)
@@ -53,27 +54,26 @@ def test_what_the_journal_holds_is_not_asked_again() -> None:
     ],
     ids="+".join,
 )
-def test_whatever_can_change_the_answer_is_part_of_the_key(changes: dict[str, Any]) -> None:
-    """Otherwise a journal would answer one question with the answer to another."""
+def test_key_covers_every_setting(changes: dict[str, Any]) -> None:
+    """Every setting that can change the answer is part of the journal's key."""
     memory = MemoryJournal()
     ask(memory)
     _, calls = ask(memory, **changes)
     assert (calls, len(memory)) == (1, 2)
 
 
-def test_labels_are_part_of_the_key_even_where_the_schema_does_not_name_them() -> None:
-    """A distribution is stored over the labels there were, in their order."""
+def test_key_covers_labels_without_enum() -> None:
+    """The labels and their order are part of the key, even if the schema does not hold them."""
     memory = MemoryJournal()
     own = {"type": "json_object"}
     ask(memory, response_format=own)
     again, calls = ask(memory, response_format=own, labels=["dog", "cat"])
     assert calls == 1
-    assert again.distribution is not None
-    assert again.distribution.labels == ("dog", "cat")
+    assert distribution_of(again).labels == ("dog", "cat")
 
 
-def test_how_it_is_run_is_not_part_of_the_key() -> None:
-    """Concurrency and patience change nothing about the answer; nor does the order of options."""
+def test_key_ignores_concurrency_and_order() -> None:
+    """Concurrency and the order of options do not change the key."""
     memory = MemoryJournal()
     ask(memory, options={"a": 1, "b": 2})
     _, calls = ask(memory, options={"b": 2, "a": 1}, concurrency=3)
@@ -81,7 +81,7 @@ def test_how_it_is_run_is_not_part_of_the_key() -> None:
 
 
 def test_errors_are_never_stored() -> None:
-    """The next run tries the row again."""
+    """A failed row is called again by the next run."""
     memory = MemoryJournal()
     failed, _ = ask(memory, answer=FAULT)
     assert (failed.outcome, len(memory)) == (Outcome.ERROR, 0)
@@ -89,8 +89,8 @@ def test_errors_are_never_stored() -> None:
     assert (good.outcome, calls) == (Outcome.OK, 1)
 
 
-def test_answers_that_are_the_models_fault_are_stored() -> None:
-    """They were paid for too, and would come back the same."""
+def test_unparsed_answers_are_stored() -> None:
+    """Unparsed answers are stored."""
     memory = MemoryJournal()
     bad, _ = ask(memory, answer="cow")
     again, calls = ask(memory)
@@ -99,7 +99,7 @@ def test_answers_that_are_the_models_fault_are_stored() -> None:
 
 
 def test_rows_are_stored_as_they_are_answered() -> None:
-    """A run that dies later keeps what it had."""
+    """A run that fails later keeps the rows it had."""
     memory = MemoryJournal()
     client = FakeClient(LABELS, {"meow": "cat"})
     classifier = Classifier(model=client, labels=LABELS, field="category", journal=memory, concurrency=1)
@@ -109,7 +109,7 @@ def test_rows_are_stored_as_they_are_answered() -> None:
 
 
 def test_another_prompt_shares_the_journal() -> None:
-    """Coming back to an earlier prompt costs nothing."""
+    """Copies with another prompt share the journal."""
     memory = MemoryJournal()
     client = FakeClient(LABELS, {}, default="cat")
     first = Classifier(model=client, labels=LABELS, field="category", prompt="a", journal=memory)

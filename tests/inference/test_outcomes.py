@@ -1,4 +1,4 @@
-"""Whose fault a bad row is: the model's, the server's, or everyone's."""
+"""Outcomes of rows: faults of the model, of the server, and of every call."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LABELS = ["cat", "dog"]
 
 
 class Patience:
-    """A retry policy that notes how long it would have slept."""
+    """Retry policy that records its waits."""
 
     def __init__(self, attempts: int = 3) -> None:
         self.waits: list[float] = []
         self.policy = RetryPolicy(attempts=attempts, sleep=self.sleep, jitter=lambda: 1.0)
 
     async def sleep(self, seconds: float) -> None:
-        """Note, and return at once."""
+        """Record the wait and return at once."""
         self.waits.append(seconds)
 
 
@@ -42,7 +42,7 @@ def response(content: object, *, finish_reason: str = "stop", refusal: str | Non
 
 
 def classify(answer: Answer, *, attempts: int = 3, **changes: Any) -> tuple[Prediction, FakeClient]:
-    """Return what becomes of one row under one answer, and the client that was asked."""
+    """Return the prediction of one row with this answer, and the client."""
     client = FakeClient(LABELS, {"text": answer})
     classifier = Classifier(
         model=client, labels=LABELS, field="category", retry=Patience(attempts).policy, **changes
@@ -51,7 +51,7 @@ def classify(answer: Answer, *, attempts: int = 3, **changes: Any) -> tuple[Pred
 
 
 def with_evidence(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return an answer whose label's token was changed."""
+    """Return an answer whose label token was changed."""
     found = fake_response("cat", LABELS, {"cat": 0.9, "dog": 0.1})
     token = next(one for one in found["choices"][0]["logprobs"]["content"] if one["token"].startswith("cat"))
     change(token)
@@ -80,10 +80,8 @@ def with_evidence(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     ],
     ids=["more than 1", "impossible", "null"],
 )
-def test_a_label_is_kept_where_its_evidence_is_none(
-    change: Callable[[dict[str, Any]], object], reason: str
-) -> None:
-    """Without a confidence, and with the reason; asked again, in case it was an accident."""
+def test_unusable_evidence_keeps_the_label(change: Callable[[dict[str, Any]], object], reason: str) -> None:
+    """Unusable log-probabilities leave the label without confidence, with a reason, after one retry."""
     prediction, client = classify(with_evidence(change))
     assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
     assert (prediction.confidence, prediction.distribution) == (None, None)
@@ -95,8 +93,8 @@ def test_a_label_is_kept_where_its_evidence_is_none(
     assert silent.reason == ""
 
 
-def test_what_nobody_asked_for_needs_no_reason() -> None:
-    """An answer without log-probabilities is one like every other."""
+def test_missing_logprobs_need_no_reason() -> None:
+    """An answer without log-probabilities has an empty reason."""
     prediction, _ = classify(response('{"category": "cat"}'))
     assert (prediction.label, prediction.confidence, prediction.reason) == ("cat", None, "")
 
@@ -129,8 +127,8 @@ def test_what_nobody_asked_for_needs_no_reason() -> None:
         ),
     ],
 )
-def test_an_unusable_answer_is_the_models_fault(answer: Answer, reason: str) -> None:
-    """Unparsed, with the reason; asking again would cost money and change nothing."""
+def test_unusable_answers_are_unparsed(answer: Answer, reason: str) -> None:
+    """Unusable answers are unparsed, with a reason and without a retry."""
     prediction, client = classify(answer)
     assert (prediction.outcome, prediction.label, prediction.confidence) == (Outcome.UNPARSED, None, None)
     assert re.search(reason, prediction.reason)
@@ -138,8 +136,8 @@ def test_an_unusable_answer_is_the_models_fault(answer: Answer, reason: str) -> 
 
 
 @pytest.mark.parametrize("spelling", ["CAT", " cat ", "Cat\\n"])
-def test_the_models_spelling_of_a_label_is_accepted(spelling: str) -> None:
-    """Case and surrounding space carry no meaning; the task's spelling comes back."""
+def test_label_spelling_is_normalised(spelling: str) -> None:
+    """Case and surrounding space of a label are ignored."""
     prediction, _ = classify(response(f'{{"category": "{spelling}"}}'))
     assert (prediction.outcome, prediction.label) == (Outcome.OK, "cat")
 
@@ -155,8 +153,8 @@ def test_the_models_spelling_of_a_label_is_accepted(spelling: str) -> None:
         ),
     ],
 )
-def test_a_refusal_is_an_answer(answer: Answer, reason: str) -> None:
-    """It is the prompt's business, and repeating the question is no use."""
+def test_refusals_are_not_retried(answer: Answer, reason: str) -> None:
+    """A refusal is an outcome of its own and is not retried."""
     prediction, client = classify(answer)
     assert (prediction.outcome, prediction.label, prediction.reason) == (Outcome.REFUSAL, None, reason)
     assert len(client.requests) == 1
@@ -177,16 +175,16 @@ def test_a_refusal_is_an_answer(answer: Answer, reason: str) -> None:
         ),
     ],
 )
-def test_a_broken_response_is_the_servers_fault_and_tried_again(answer: Answer, reason: str) -> None:
-    """It says nothing about the prompt."""
+def test_broken_responses_are_retried(answer: Answer, reason: str) -> None:
+    """A broken response is retried, and then an error."""
     prediction, client = classify(answer)
     assert (prediction.outcome, prediction.label) == (Outcome.ERROR, None)
     assert re.search(reason, prediction.reason)
     assert (prediction.attempts, len(client.requests)) == (3, 3)
 
 
-def test_an_empty_answer_may_be_followed_by_a_good_one() -> None:
-    """Which then counts, with the calls it took."""
+def test_retry_after_an_empty_answer() -> None:
+    """A good answer after an empty one counts, with both attempts."""
     prediction, _ = classify([response(""), "cat"])
     assert (prediction.outcome, prediction.label, prediction.attempts) == (Outcome.OK, "cat", 2)
 
@@ -194,8 +192,8 @@ def test_an_empty_answer_may_be_followed_by_a_good_one() -> None:
 # --- calls that fail ----------------------------------------------------------------------------
 
 
-def test_passing_faults_are_retried_with_patience() -> None:
-    """Waits double, and a server that names a time is obeyed, by the other calls too: only that time is slept here."""
+def test_retry_waits_double() -> None:
+    """Waits double, and a server's own time is used where it names one."""
     patience = Patience(attempts=4)
     faults: list[Answer] = [
         ProviderTimeoutError("late", provider="fake", retryable=True),
@@ -209,22 +207,22 @@ def test_passing_faults_are_retried_with_patience() -> None:
     assert patience.waits == [0.5, 1.25, 2.0]
 
 
-def test_a_fault_that_does_not_pass_is_a_row_error() -> None:
-    """With the number of calls made and what the last one said."""
+def test_lasting_fault_is_a_row_error() -> None:
+    """A lasting fault makes the row an error with the last reason and all attempts."""
     prediction, client = classify(ProviderError("overloaded", provider="fake", status=503, retryable=True))
     assert (prediction.outcome, prediction.label, prediction.confidence) == (Outcome.ERROR, None, None)
     assert prediction.reason == "fake: overloaded"
     assert (prediction.attempts, len(client.requests)) == (3, 3)
 
 
-def test_a_fault_that_cannot_pass_is_not_retried() -> None:
-    """A request the provider calls wrong stays wrong."""
+def test_permanent_fault_is_not_retried() -> None:
+    """A fault that is not retryable takes one call."""
     prediction, client = classify(ProviderError("bad request", provider="fake", status=400))
     assert (prediction.outcome, prediction.attempts, len(client.requests)) == (Outcome.ERROR, 1, 1)
 
 
-def test_one_bad_row_does_not_touch_the_others() -> None:
-    """Failures are data."""
+def test_failed_rows_leave_others_alone() -> None:
+    """A failed row does not change the outcome of other rows."""
     client = FakeClient(
         LABELS, {"bad": ProviderError("broken", provider="fake", status=500)}, default=("dog", 0.8)
     )
@@ -234,7 +232,7 @@ def test_one_bad_row_does_not_touch_the_others() -> None:
 
 
 def test_latency_covers_the_whole_row() -> None:
-    """Retries included."""
+    """The latency includes retries."""
     client = FakeClient(LABELS, {"text": [response(""), "cat"]}, latency=0.02)
     classifier = Classifier(model=client, labels=LABELS, field="category", retry=Patience().policy)
     assert 0.04 <= classifier.classify("text").latency_seconds < 5
@@ -244,8 +242,8 @@ def test_latency_covers_the_whole_row() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_bad_key_raises_at_once(status: int) -> None:
-    """A thousand rows must not fail one by one for the same reason."""
+def test_bad_key_raises_at_once(status: int) -> None:
+    """A bad key raises ProviderError after the first call."""
     fault = ProviderError("no", provider="fake", status=status, hint="Check the API key.")
     client = FakeClient(LABELS, {}, default=fault)
     classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=1)
@@ -255,8 +253,8 @@ def test_a_bad_key_raises_at_once(status: int) -> None:
     assert len(client.requests) == 1
 
 
-def test_a_bad_key_stops_the_calls_in_flight() -> None:
-    """One error comes out, plain: no group, no traceback of the workers."""
+def test_bad_key_stops_calls_in_flight() -> None:
+    """A bad key raises one plain ProviderError and stops the other calls."""
     client = FakeClient(
         LABELS,
         {},
@@ -270,8 +268,8 @@ def test_a_bad_key_stops_the_calls_in_flight() -> None:
     assert len(client.requests) < 20
 
 
-def test_after_a_success_the_same_fault_is_a_row_error() -> None:
-    """The key works, so it is not the key: what was paid for is not thrown away."""
+def test_auth_fault_after_success_is_a_row_error() -> None:
+    """After a success the fault of a bad key fails its row only."""
     fault = ProviderError("no", provider="fake", status=401)
     client = FakeClient(LABELS, {}, default="cat", failures={1: fault, 4: fault})
     classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=1)
@@ -281,8 +279,8 @@ def test_after_a_success_the_same_fault_is_a_row_error() -> None:
     assert later == [Outcome.OK, Outcome.ERROR]
 
 
-def test_a_configuration_error_raises_whenever_it_comes() -> None:
-    """The client says that it cannot be used this way."""
+def test_configuration_error_always_raises() -> None:
+    """A client's ConfigurationError ends the run."""
     client = FakeClient(LABELS, {"a": "cat"})
     classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=1)
     with pytest.raises(ConfigurationError, match="knows no answer to 'b'"):

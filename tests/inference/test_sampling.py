@@ -1,4 +1,4 @@
-"""Sampling: several answers to one question, and what their agreement says."""
+"""Sampling: several answers to one query, and their agreement as confidence."""
 
 from __future__ import annotations
 
@@ -27,49 +27,40 @@ from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding
 from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
+from distributions import distribution_of
 
 LABELS = ["cat", "dog", "cow", "horse"]
 SLOW = ProviderTimeoutError("slow", provider="fake", retryable=True)
 DOWN = ProviderError("down", provider="fake", status=500)
 
 
-async def no_sleep(_seconds: float) -> None:
-    """Do not wait."""
-
-
 def make(model: Any, **changes: Any) -> Classifier:
-    """Return a classifier that samples, with some of its arguments replaced."""
+    """Return a sampling classifier with some of its arguments replaced."""
     arguments = {
         "labels": LABELS,
         "field": "category",
         "prompt": "Which animal?",
         "scoring": "sampled",
-        "retry": RetryPolicy(attempts=2, sleep=no_sleep),
+        "retry": RetryPolicy(attempts=2, initial_seconds=0),
         **changes,
     }
     return Classifier(model=model, **arguments)
 
 
 def sample(*answers: Any, **changes: Any) -> Prediction:
-    """Return the prediction made of these answers, one for each sample."""
+    """Return the prediction from these answers, one per sample."""
     client = FakeClient(changes.get("labels", LABELS), {"text": list(answers)})
     return make(client, **{"samples": len(answers), **changes}).classify("text")
 
 
-def distribution_of(prediction: Prediction) -> Any:
-    """Return the distribution, which must be there."""
-    assert prediction.distribution is not None
-    return prediction.distribution
-
-
 def refusal(reason: str = "I will not.") -> dict[str, Any]:
-    """Return an answer that declines."""
+    """Return an answer that refuses."""
     message = {"role": "assistant", "content": None, "refusal": reason}
     return {"choices": [{"finish_reason": "stop", "message": message}]}
 
 
 def priced(label: str, cost: float | None, *, tokens: int = 3) -> dict[str, Any]:
-    """Return an answer whose tokens and price are known."""
+    """Return an answer with known tokens and price."""
     response = fake_response(label, LABELS, top_logprobs=0)
     response["usage"] = {"prompt_tokens": 10, "completion_tokens": tokens}
     return response if cost is None else {**response, "_hidden_params": {"response_cost": cost}}
@@ -79,7 +70,7 @@ def priced(label: str, cost: float | None, *, tokens: int = 3) -> dict[str, Any]
 
 
 def test_probabilities_are_smoothed_frequencies() -> None:
-    """By hand: 3, 1, 1 and 0 of 5 answers, four labels: (n + 1) / (5 + 4)."""
+    """With 3, 1, 1 and 0 of 5 answers for four labels, each probability is (n + 1) / (5 + 4)."""
     prediction = sample("cat", "dog", "cat", "cow", "cat")
     found = distribution_of(prediction)
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
@@ -93,8 +84,8 @@ def test_probabilities_are_smoothed_frequencies() -> None:
 
 
 @pytest.mark.parametrize(("samples", "n_labels"), [(2, 2), (10, 2), (10, 77), (50, 3)])
-def test_answers_that_all_agree_are_not_certain(samples: int, n_labels: int) -> None:
-    """(k + 1) / (k + L): with many labels it takes many samples to be sure."""
+def test_unanimous_answers_are_not_certain(samples: int, n_labels: int) -> None:
+    """The confidence of k equal answers over L labels is (k + 1) / (k + L)."""
     labels = [f"label {number}" for number in range(n_labels)]
     prediction = sample(*["label 1"] * samples, labels=labels)
     assert prediction.confidence == pytest.approx((samples + 1) / (samples + n_labels))
@@ -104,28 +95,28 @@ def test_answers_that_all_agree_are_not_certain(samples: int, n_labels: int) -> 
 @pytest.mark.parametrize(
     "answers", [["horse", "dog"], ["dog", "horse"], ["cow", "horse", "dog", "dog", "horse"]]
 )
-def test_of_equally_frequent_labels_the_first_in_the_label_set_wins(answers: list[str]) -> None:
-    """Whichever was answered first."""
+def test_ties_go_to_the_first_label(answers: list[str]) -> None:
+    """Of equally frequent labels the first in the label set wins."""
     prediction = sample(*answers)
     assert prediction.label == "dog"
     assert distribution_of(prediction).emitted == "dog"
 
 
-def test_the_raw_answer_is_the_first_one_with_the_label() -> None:
-    """Something a person can look at."""
+def test_text_is_the_first_with_the_label() -> None:
+    """The prediction's text is the first answer with its label."""
     assert sample("dog", "cat", "cat").text == '{"category": "cat"}'
 
 
-def test_token_log_probabilities_are_left_aside() -> None:
-    """A function may report them unasked; they are another kind of confidence."""
+def test_token_logprobs_are_ignored() -> None:
+    """Log-probabilities that a function reports are not used."""
     client = FakeClient(LABELS, {"text": ("cat", 0.999)})
     prediction = make(client.as_callable(), samples=3).classify("text")
     assert prediction.confidence == pytest.approx(4 / 7)
     assert distribution_of(prediction).space is LogprobSpace.SAMPLED
 
 
-def test_a_prediction_survives_the_journal() -> None:
-    """Every field, the space included."""
+def test_sampled_prediction_survives_a_record() -> None:
+    """A sampled prediction is equal after a record."""
     prediction = sample("cat", "dog", "cat")
     assert prediction_from_record(prediction_to_record(prediction)) == prediction
 
@@ -133,8 +124,8 @@ def test_a_prediction_survives_the_journal() -> None:
 # --- answers without a label --------------------------------------------------------------------
 
 
-def test_answers_without_a_label_are_not_counted() -> None:
-    """A refusal and a label of no label set leave two cats: 3/6, and half of the label mass."""
+def test_unlabelled_answers_lower_the_label_mass() -> None:
+    """A refusal and an unknown label leave two of four answers: 3/6, and half of the label mass."""
     prediction = sample("cat", refusal(), "whale", "cat")
     found = distribution_of(prediction)
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
@@ -142,8 +133,8 @@ def test_answers_without_a_label_are_not_counted() -> None:
     assert found.label_mass == 0.5
 
 
-def test_one_label_among_refusals_is_an_answer() -> None:
-    """The label mass says how little it is worth."""
+def test_one_label_among_refusals_counts() -> None:
+    """One label among refusals is the answer, with a small label mass."""
     prediction = sample(refusal(), refusal(), refusal(), "dog")
     assert prediction.label == "dog"
     assert prediction.confidence == pytest.approx(2 / 5)
@@ -163,8 +154,8 @@ def test_one_label_among_refusals_is_an_answer() -> None:
         (["whale", refusal("No.")], Outcome.UNPARSED, "answered 'whale', which is not one of the labels"),
     ],
 )
-def test_without_any_label_most_answers_decide(answers: list[Any], outcome: Outcome, reason: str) -> None:
-    """Of two outcomes equally frequent the first; the reason is the first of its kind."""
+def test_most_frequent_outcome_wins(answers: list[Any], outcome: Outcome, reason: str) -> None:
+    """Without any label the most frequent outcome wins, the first one of equals."""
     prediction = sample(*answers)
     assert (prediction.outcome, prediction.reason) == (outcome, reason)
     assert (prediction.label, prediction.confidence, prediction.distribution) == (None, None, None)
@@ -174,15 +165,15 @@ def test_without_any_label_most_answers_decide(answers: list[Any], outcome: Outc
 # --- calls that fail ----------------------------------------------------------------------------
 
 
-def test_every_sample_is_retried_by_itself() -> None:
+def test_each_sample_is_retried_alone() -> None:
     """A passing fault of one sample costs one more call."""
     prediction = sample("cat", SLOW, "cat", "cat", samples=3)
     assert (prediction.label, prediction.attempts) == ("cat", 4)
     assert prediction.confidence == pytest.approx(4 / 7)
 
 
-def test_half_of_the_samples_are_enough() -> None:
-    """Two of four: (2 + 1) / (2 + 4); what failed is neither label mass nor reason."""
+def test_half_of_the_samples_suffice() -> None:
+    """Two of four samples give (2 + 1) / (2 + 4); failures change neither label mass nor reason."""
     prediction = sample("cat", DOWN, "cat", DOWN)
     assert (prediction.outcome, prediction.label, prediction.reason) == (Outcome.OK, "cat", "")
     assert prediction.confidence == pytest.approx(3 / 6)
@@ -191,22 +182,22 @@ def test_half_of_the_samples_are_enough() -> None:
 
 
 @pytest.mark.parametrize("answers", [[DOWN, "cat", DOWN, "cat", DOWN], [DOWN, DOWN]])
-def test_less_than_half_is_a_failed_row(answers: list[Any]) -> None:
-    """The server's fault, with all calls counted."""
+def test_fewer_than_half_fail_the_row(answers: list[Any]) -> None:
+    """Fewer than half of the samples make the row an error with all attempts."""
     prediction = sample(*answers)
     assert (prediction.outcome, prediction.reason) == (Outcome.ERROR, "fake: down")
     assert (prediction.label, prediction.attempts) == (None, len(answers))
 
 
-def test_a_fault_that_every_call_meets_ends_the_run() -> None:
-    """A bad key, as without sampling."""
+def test_bad_key_ends_the_run() -> None:
+    """A bad key raises ProviderError."""
     denied = ProviderError("bad key", provider="fake", status=401)
     with pytest.raises(ProviderError, match="bad key"):
         sample(denied, denied, denied)
 
 
-def test_a_model_that_ends_the_program_does_not_end_the_event_loop() -> None:
-    """The call fails with a reason, and the next one works."""
+def test_system_exit_leaves_the_loop_running() -> None:
+    """A model that raises SystemExit fails its call, and the next call works."""
 
     def rude(_messages: list[dict[str, str]]) -> object:
         raise SystemExit(3)
@@ -216,8 +207,8 @@ def test_a_model_that_ends_the_program_does_not_end_the_event_loop() -> None:
     assert sample("cat", "cat").label == "cat"
 
 
-def test_an_error_of_ones_own_ends_the_row_as_it_is() -> None:
-    """Nothing is hidden that is no fault of the provider."""
+def test_other_errors_pass_unchanged() -> None:
+    """An exception that is no ProviderError is raised unchanged."""
     with pytest.raises(ConfigurationError, match="Expected a label"):
         sample("cat", 3)
 
@@ -225,21 +216,21 @@ def test_an_error_of_ones_own_ends_the_row_as_it_is() -> None:
 # --- what it costs ------------------------------------------------------------------------------
 
 
-def test_tokens_and_costs_of_all_samples_are_added() -> None:
-    """Those that hold no label were paid for too."""
+def test_usage_adds_all_samples() -> None:
+    """Tokens and costs of all answers are added, unlabelled ones included."""
     answers = [priced("cat", 0.25), priced("dog", 0.5, tokens=4), priced("whale", 0.125)]
     usage = sample(*answers).usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cost) == (30, 10, 0.875)
 
 
 @pytest.mark.parametrize(("costs", "total"), [([0.25, None], 0.25), ([None, None], None), ([0.0, None], 0.0)])
-def test_the_cost_is_what_is_known_of_it(costs: list[float | None], total: float | None) -> None:
-    """Unknown only where nothing is known."""
+def test_cost_adds_known_costs(costs: list[float | None], total: float | None) -> None:
+    """The cost is the sum of the known costs, and None where none is known."""
     assert sample(*(priced("cat", cost) for cost in costs)).usage.cost == total
 
 
-def test_the_model_is_the_first_that_is_known() -> None:
-    """Some answers do not say who gave them."""
+def test_model_is_the_first_named() -> None:
+    """The prediction names the first model that an answer names."""
     unnamed = {key: value for key, value in priced("cat", None).items() if key != "model"}
     assert sample(unnamed, {**priced("dog", None), "model": "m-1"}, priced("cat", None)).model == "m-1"
     assert sample(unnamed, unnamed).model is None
@@ -253,8 +244,8 @@ def asked(client: FakeClient) -> list[dict[str, Any]]:
     return [dict(request.options) for request in client.requests]
 
 
-def test_ten_samples_at_temperature_one_by_default() -> None:
-    """Without log-probabilities, and without a seed that nobody set."""
+def test_defaults_are_ten_samples_at_one() -> None:
+    """By default ten samples are drawn at temperature 1, without log-probabilities or a seed."""
     client = FakeClient(LABELS, {}, default="cat")
     make(client, options={"max_tokens": 9}).classify("text")
     assert asked(client) == [{"temperature": 1.0, "max_tokens": 9}] * 10
@@ -271,8 +262,8 @@ def test_ten_samples_at_temperature_one_by_default() -> None:
         ({"options": {"temperature": None}}, None),
     ],
 )
-def test_the_callers_temperature_is_used(changes: dict[str, Any], temperature: float | None) -> None:
-    """Under either name; None sends none, for models that take none."""
+def test_given_temperature_is_sent(changes: dict[str, Any], temperature: float | None) -> None:
+    """The temperature is taken from the argument or the options; None sends none."""
     client = FakeClient(LABELS, {}, default="cat")
     classifier = make(client, samples=2, **changes)
     classifier.classify("text")
@@ -280,8 +271,8 @@ def test_the_callers_temperature_is_used(changes: dict[str, Any], temperature: f
     assert classifier.method.describe()["temperature"] == temperature
 
 
-def test_a_seed_is_counted_on_from() -> None:
-    """One seed for all would make the samples alike."""
+def test_seed_counts_up() -> None:
+    """A seed counts up from sample to sample."""
     client = FakeClient(LABELS, {}, default="cat")
     options = {"seed": 7}
     make(client, samples=3, options=options).classify("text")
@@ -289,8 +280,8 @@ def test_a_seed_is_counted_on_from() -> None:
     assert options == {"seed": 7}
 
 
-def test_samples_share_the_limit_of_the_rows() -> None:
-    """Ten rows of five samples are not fifty calls in flight; every loop has the limit to itself."""
+def test_samples_share_the_concurrency() -> None:
+    """All samples of all rows share the limit of calls in flight."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.002)
     classifier = make(client, samples=5, concurrency=3)
     classifier.classify_many([str(number) for number in range(10)])
@@ -320,13 +311,13 @@ def test_samples_share_the_limit_of_the_rows() -> None:
     ],
 )
 def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    """Every setting that would be misread or ignored is named, with its value."""
+    """Invalid or ignored settings raise ConfigurationError with their name and value."""
     with pytest.raises(ConfigurationError, match=message):
         make(FakeContinuingClient(LABELS, {}), **changes)
 
 
-def test_sampling_is_never_chosen_unasked() -> None:
-    """A model without log-probabilities gives labels without confidence."""
+def test_sampling_is_never_the_default() -> None:
+    """Sampling is used only where scoring="sampled" is given."""
     silent = make(FakeClient(LABELS, {}, default="cat"), scoring=None, top_logprobs=0)
     assert isinstance(silent.method, Decoding)
     assert silent.classify("text").confidence is None
@@ -350,16 +341,16 @@ def test_sampling_is_never_chosen_unasked() -> None:
     ],
     ids=str,
 )
-def test_whatever_changes_the_samples_is_part_of_the_key(changes: dict[str, Any]) -> None:
-    """A confidence of one kind is never returned for another."""
+def test_key_covers_sampling_settings(changes: dict[str, Any]) -> None:
+    """Every setting that changes the samples is part of the journal's key."""
     memory, client = MemoryJournal(), FakeClient(LABELS, {}, default="cat")
     for different in ({}, changes):
         make(client, **{"samples": 3, "journal": memory, **different}).classify("text")
     assert len(memory) == 2
 
 
-def test_what_the_journal_holds_is_not_sampled_again() -> None:
-    """The same settings give the stored prediction."""
+def test_journal_answers_without_samples() -> None:
+    """A stored prediction is returned without a call."""
     memory = MemoryJournal()
     first = sample("cat", "dog", "cat", journal=memory)
     client = FakeClient(LABELS, {}, default="horse")
@@ -377,8 +368,8 @@ def write_task(folder: Path, model: str) -> Path:
     return path
 
 
-def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many stands beside it; the temperature is one of the options."""
+def test_task_file_sets_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task file sets the samples, and the temperature among the options."""
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     path = write_task(
         tmp_path, 'name = "openai/x"\nscoring = "sampled"\nsamples = 4\noptions = { temperature = 0.3 }'
@@ -388,8 +379,8 @@ def test_a_task_file_may_ask_for_samples(tmp_path: Path, monkeypatch: pytest.Mon
     assert (method.samples, method.temperature) == (4, 0.3)
 
 
-def test_another_model_is_sampled_too_where_the_task_says_so(tmp_path: Path) -> None:
-    """Every model allows it; other ways of scoring belong to the task's own model."""
+def test_given_model_keeps_sampled_scoring(tmp_path: Path) -> None:
+    """A model in place of the task's is sampled as the task says."""
     task = Task.from_file(write_task(tmp_path, 'scoring = "sampled"\nsamples = 4'))
     method = Classifier.from_task(task, model=FakeClient(LABELS, {})).method
     assert isinstance(method, Sampling)
@@ -411,14 +402,14 @@ def test_another_model_is_sampled_too_where_the_task_says_so(tmp_path: Path) -> 
         ('scoring = "guess"', "task.toml:6: model.scoring: .*'exact', 'decode' or 'sampled', got 'guess'"),
     ],
 )
-def test_mistakes_in_a_task_file_are_found_with_their_line(tmp_path: Path, model: str, message: str) -> None:
-    """Before anything is asked."""
+def test_task_file_mistakes_name_their_line(tmp_path: Path, model: str, message: str) -> None:
+    """Mistakes in a task file raise ConfigurationError with the line."""
     with pytest.raises(ConfigurationError, match=message):
         Task.from_file(write_task(tmp_path, model))
 
 
-def test_a_search_scores_and_explains_agreement() -> None:
-    """Eight of nine answers are right: 9/13 is the probability that score and feedback speak of."""
+def test_search_scores_agreement() -> None:
+    """With eight of nine right answers, score and feedback use the probability 9/13."""
     client = FakeClient(LABELS, {"text": ["cat", *["dog"] * 8]})
     adapter = ConfidenceAdapter.from_classifier(make(client, samples=9))
     batch = adapter.evaluate(

@@ -1,4 +1,4 @@
-"""Answers that hold several labels, from the model's response to the prediction."""
+"""Answers with several labels, from the model's response to the prediction."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
+from distributions import distribution_of
 from fault_server import FaultServer
 
 BOTH = FieldLabels(
@@ -48,7 +49,7 @@ JOINT = {
 
 
 def classify(labels: Any, said: Any, **options: Any) -> Prediction:
-    """Return the prediction for a text to which a fake model says this."""
+    """Return the prediction of a text with this answer of a fake model."""
     field = options.get("field", "topics")
     fake = FakeClient(
         labels,
@@ -61,22 +62,20 @@ def classify(labels: Any, said: Any, **options: Any) -> Prediction:
 
 
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
-def test_every_field_has_its_own_distribution_given_those_before(tokens: str) -> None:
-    """The fields' confidences multiply to the probability of the whole answer."""
+def test_fields_have_conditional_distributions(tokens: str) -> None:
+    """The confidences of the fields multiply to the probability of the whole answer."""
     found = classify(BOTH, JOINT, tokens=tokens)
     assert found.label == '{"category": "Bills", "urgency": "high"}'
     assert [(part.name, part.label) for part in found.parts] == [("category", "Bills"), ("urgency", "high")]
-    category, urgency = (part.distribution for part in found.parts)
-    assert category is not None
-    assert urgency is not None
+    category, urgency = map(distribution_of, found.parts)
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
     assert found.confidence == pytest.approx(0.5)
     assert found.distribution is None
 
 
-def test_fields_may_share_the_first_element_of_a_list() -> None:
-    """Their paths begin alike; the answer holds one object with both."""
+def test_fields_share_a_list_element() -> None:
+    """Fields whose paths begin alike stand in one object of the answer."""
     found = classify(IN_LIST, ('{"urgency": "high", "category": "Food"}', 0.8))
     assert json.loads(found.text) == {"results": [{"category": "Food", "urgency": "high"}]}
     assert found.label == '{"category": "Food", "urgency": "high"}'
@@ -93,16 +92,16 @@ def test_fields_may_share_the_first_element_of_a_list() -> None:
         ("Bills, low", "Expected a JSON document"),
     ],
 )
-def test_a_field_that_is_missing_or_illegal_is_named(text: str, reason: str) -> None:
-    """The answer is unparsed, and says which field is at fault."""
+def test_bad_field_is_named(text: str, reason: str) -> None:
+    """A missing or illegal field makes the answer unparsed, with the field's name."""
     reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.MASKED)
     found = reader.read(text)
     assert (found.outcome, found.label, found.parts) == (Outcome.UNPARSED, None, ())
     assert reason in found.reason
 
 
-def test_labels_are_canonical_and_parts_keep_the_order_of_the_fields() -> None:
-    """Case does not matter; the order of the answer's keys does not either."""
+def test_parts_are_canonical_and_ordered() -> None:
+    """Labels are canonical and parts keep the order of the fields, not that of the answer."""
     reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.NONE)
     found = reader.read('```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```')
     assert found.label == '{"category": "Bills", "urgency": "high"}'
@@ -111,8 +110,8 @@ def test_labels_are_canonical_and_parts_keep_the_order_of_the_fields() -> None:
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic", "a.b[]", "[]", "[].topic"])
 @pytest.mark.parametrize("tokens", ["label", "characters"])
-def test_every_label_of_a_set_is_in_the_answer_or_not(field: str, tokens: str) -> None:
-    """Parts are yes or no for every label, in the order of the label set."""
+def test_set_has_a_part_per_label(field: str, tokens: str) -> None:
+    """Every label of a set has a part with yes or no, in the order of the label set."""
     said = {'["Food", "Bills"]': 0.6, '["Food"]': 0.3, '["Rent"]': 0.1}
     found = classify(TOPICS, said, field=field, tokens=tokens)
     assert found.label == '["Bills", "Food"]'
@@ -125,8 +124,8 @@ def test_every_label_of_a_set_is_in_the_answer_or_not(field: str, tokens: str) -
     assert found.confidence == pytest.approx(0.6)
 
 
-def test_no_label_at_all_is_an_answer() -> None:
-    """The empty list is legal, and as sure as the end was."""
+def test_empty_set_is_an_answer() -> None:
+    """The empty list is a legal answer with the probability of the end."""
     found = classify(TOPICS, {"[]": 0.7, '["Food"]': 0.3})
     assert (found.label, found.outcome) == ("[]", Outcome.OK)
     assert found.confidence == pytest.approx(0.7)
@@ -134,8 +133,8 @@ def test_no_label_at_all_is_an_answer() -> None:
     assert [part.confidence for part in found.parts] == pytest.approx([0.9] * 3)
 
 
-def test_labels_given_twice_count_once() -> None:
-    """A schema in strict mode cannot forbid them."""
+def test_repeated_labels_count_once() -> None:
+    """A label that the answer holds twice counts once."""
     found = classify(TOPICS, '["Food", "food", "Food"]')
     assert found.label == '["Food"]'
     assert found.text == '{"topics": ["Food", "food", "Food"]}'
@@ -150,16 +149,16 @@ def test_labels_given_twice_count_once() -> None:
         ('{"topic": []}', "has no 'topics'"),
     ],
 )
-def test_what_is_no_list_of_labels_is_unparsed(text: str, reason: str) -> None:
-    """The reason says what came."""
+def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
+    """An answer that is no list of labels is unparsed, with the reason."""
     reader = AnswerReader(labels=TOPICS, field="topics", answer_field="topics", space=LogprobSpace.MASKED)
     found = reader.read(text)
     assert found.outcome is Outcome.UNPARSED
     assert reason in found.reason
 
 
-def test_an_element_without_its_key_is_unparsed() -> None:
-    """The element is named by its place."""
+def test_element_without_key_is_named() -> None:
+    """An element without its key is named by its place."""
     reader = AnswerReader(
         labels=TOPICS, field="results[].topic", answer_field="results[].topic", space=LogprobSpace.MASKED
     )
@@ -170,8 +169,8 @@ def test_an_element_without_its_key_is_unparsed() -> None:
 @pytest.mark.parametrize(
     ("labels", "said"), [(BOTH, '{"category": "Food", "urgency": "low"}'), (TOPICS, '["Food"]')]
 )
-def test_without_log_probabilities_there_are_parts_without_confidence(labels: Any, said: str) -> None:
-    """The labels are known all the same."""
+def test_missing_logprobs_leave_parts(labels: Any, said: str) -> None:
+    """Without log-probabilities the parts have labels and no confidence."""
     found = classify(labels, said, fake_space="none")
     assert found.outcome is Outcome.OK
     assert (found.confidence, found.distribution) == (None, None)
@@ -180,14 +179,14 @@ def test_without_log_probabilities_there_are_parts_without_confidence(labels: An
 
 
 @pytest.mark.parametrize("labels", [BOTH, TOPICS])
-def test_another_answer_field_is_refused(labels: Any) -> None:
-    """Labels and their evidence are read from one place."""
+def test_answer_field_is_refused(labels: Any) -> None:
+    """`answer_field` raises ConfigurationError for composite answers."""
     with pytest.raises(ConfigurationError, match="no answer_field"):
         Classifier(model=FakeClient(labels, {}), labels=labels, field="topics", answer_field="other")
 
 
-def test_plain_labels_of_the_same_names_have_another_key() -> None:
-    """A journal keeps one label, several fields and sets apart, and the paths of fields."""
+def test_key_covers_kind_and_paths() -> None:
+    """Plain labels, fields, sets and moved fields have different keys."""
     plain = ["category=Bills", "category=Food", "category=Rent", "urgency=low", "urgency=high"]
     moved = FieldLabels(
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
@@ -210,8 +209,8 @@ def test_plain_labels_of_the_same_names_have_another_key() -> None:
 @pytest.mark.parametrize(
     ("labels", "said"), [(BOTH, JOINT), (TOPICS, {'["Food", "Bills"]': 0.6, '["Rent"]': 0.4})]
 )
-def test_a_journal_gives_the_parts_back(labels: Any, said: Any) -> None:
-    """A second run reads label, confidences and distributions as they were."""
+def test_journal_returns_parts(labels: Any, said: Any) -> None:
+    """Parts are equal after the journal and after a JSON record."""
     journal = MemoryJournal()
     fake = FakeClient(labels, {"text": said}, field="topics")
     first, second = (
@@ -224,22 +223,22 @@ def test_a_journal_gives_the_parts_back(labels: Any, said: Any) -> None:
     assert prediction_from_record(json.loads(json.dumps(prediction_to_record(first)))).parts == first.parts
 
 
-def test_old_records_have_no_parts() -> None:
-    """Records of one label look as they did."""
+def test_records_without_parts_are_read() -> None:
+    """Records of single labels hold no parts and are read as before."""
     record = prediction_to_record(Prediction(label="Food"))
     assert "parts" not in record
     assert prediction_from_record(record).parts == ()
 
 
-def test_the_effort_changes_and_the_parts_stay() -> None:
-    """Copies of a prediction hold what it holds."""
+def test_with_effort_keeps_parts() -> None:
+    """`with_effort` keeps the parts."""
     found = classify(BOTH, JOINT)
     assert found.with_effort(attempts=3, latency_seconds=1.0).parts == found.parts
 
 
 @pytest.mark.parametrize("labels", [BOTH, TOPICS])
-def test_label_priors_are_refused(labels: Any) -> None:
-    """They are about one label; the message says what to leave out."""
+def test_label_prior_is_refused(labels: Any) -> None:
+    """A label-prior correction raises ConfigurationError for composite answers."""
     fake = FakeClient(labels, {}, field="topics")
     classifier = Classifier(model=fake, labels=labels, field="topics")
     with pytest.raises(ConfigurationError, match="Leave prior_correction out"):
@@ -248,19 +247,17 @@ def test_label_priors_are_refused(labels: Any) -> None:
 
 
 def continuing(labels: Any, said: Any, **options: Any) -> FakeContinuingClient:
-    """Return a model that can be asked about beginnings of its answer."""
+    """Return a model that continues beginnings of its answer."""
     return FakeContinuingClient(labels, {"text": said}, **options)
 
 
 @pytest.mark.parametrize("tokens", ["label", "characters"])
 @pytest.mark.parametrize("serial", [True, False])
-def test_fields_are_scored_one_behind_the_other(tokens: str, serial: bool) -> None:
-    """The second field is asked about behind the label chosen for the first, in the same row of the engine."""
+def test_fields_are_scored_in_sequence(tokens: str, serial: bool) -> None:
+    """The second field is scored after the label chosen for the first, in the same session."""
     fake = continuing(BOTH, JOINT, tokens=tokens, serial=serial)
     found = Classifier(model=fake, labels=BOTH, tolerance="exact").classify("text")
-    category, urgency = (part.distribution for part in found.parts)
-    assert category is not None
-    assert urgency is not None
+    category, urgency = map(distribution_of, found.parts)
     assert category.space is LogprobSpace.EXACT
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
@@ -273,15 +270,15 @@ def test_fields_are_scored_one_behind_the_other(tokens: str, serial: bool) -> No
     assert fake.open_rows == 0
 
 
-def test_all_labels_of_all_fields_are_checked_once() -> None:
-    """The engine is asked whether its tokens spell them."""
+def test_labels_of_fields_are_checked_once() -> None:
+    """The client checks the labels of all fields once."""
     fake = continuing(BOTH, JOINT)
     Classifier(model=fake, labels=BOTH).classify_many(["text", "text again"])
     assert fake.checked == [("Bills", "Food", "Rent", "low", "high")]
 
 
-def test_fields_are_scored_in_the_order_of_the_schema() -> None:
-    """Paths that belong together stand together in the answer; parts keep the order of the fields."""
+def test_scoring_follows_the_schema_order() -> None:
+    """Fields are scored in the schema's order, and parts keep the order of the fields."""
     labels = FieldLabels(
         [
             Field(name="one", labels=["A", "B"], path="x.one"),
@@ -300,8 +297,8 @@ def test_fields_are_scored_in_the_order_of_the_schema() -> None:
     assert found.confidence == pytest.approx(0.9)
 
 
-def test_a_field_without_any_likely_label_is_named() -> None:
-    """What the model would write next leads to none of its labels."""
+def test_unlikely_field_is_named() -> None:
+    """A field without any likely label makes the row unparsed, with the field's name."""
     said = '{"category": "Bills", "urgency": "whenever"}'
     fake = continuing(BOTH, said)
     found = Classifier(model=fake, labels=BOTH).classify("text")
@@ -309,8 +306,8 @@ def test_a_field_without_any_likely_label_is_named() -> None:
     assert "field 'urgency'" in found.reason
 
 
-def test_exact_scores_of_sets_and_of_open_schemas_are_refused() -> None:
-    """By default such answers are decoded; asked for, the reason is told."""
+def test_exact_sets_need_an_engine() -> None:
+    """Sets without an engine and open schemas are decoded; scoring="exact" raises with the reason."""
     topics = continuing(TOPICS, '["Food"]', field="topics")
     assert Classifier(model=topics, labels=TOPICS, field="topics").classify("text").label == '["Food"]'
     with pytest.raises(ConfigurationError, match="how many labels an answer holds"):
@@ -319,8 +316,8 @@ def test_exact_scores_of_sets_and_of_open_schemas_are_refused() -> None:
         Classifier(model=continuing(IN_LIST, "{}"), labels=IN_LIST, scoring="exact")
 
 
-def test_a_schema_with_other_choices_is_not_scored() -> None:
-    """Which choice is which field must be clear, and every label must be legal there."""
+def test_schema_must_match_the_fields() -> None:
+    """scoring="exact" raises where the schema's choices are not the fields or lack labels."""
     fake = continuing(BOTH, JOINT)
     enum = {"type": "string", "enum": ["Bills", "Food", "Rent"]}
     urgency = {"type": "object", "properties": {"urgency": {"type": "string", "enum": ["low", "none"]}}}
@@ -337,8 +334,8 @@ def test_a_schema_with_other_choices_is_not_scored() -> None:
             Classifier(model=fake, labels=BOTH, response_format=schema, scoring="exact")
 
 
-def test_the_order_of_scoring_is_part_of_a_key() -> None:
-    """Two classifiers whose fields have other labels, or another tolerance, do not share answers."""
+def test_key_covers_order_and_tolerance() -> None:
+    """The order of fields, their spelling and the tolerance are part of the key."""
     fake = continuing(BOTH, JOINT)
     turned = FieldLabels(BOTH.fields[::-1])
     known = {
@@ -359,8 +356,8 @@ def test_the_order_of_scoring_is_part_of_a_key() -> None:
     assert grouped[0] != grouped[1]
 
 
-def test_samples_agree_on_whole_answers_and_on_every_part() -> None:
-    """The most frequent answer is taken; its parts have the frequencies of their own values."""
+def test_samples_agree_on_fields() -> None:
+    """The most frequent whole answer wins; each part has the frequencies of its own values."""
     said = [
         '{"category": "Bills", "urgency": "low"}',
         '{"category": "Bills", "urgency": "high"}',
@@ -374,13 +371,12 @@ def test_samples_agree_on_whole_answers_and_on_every_part() -> None:
     category, urgency = found.parts
     assert (category.label, category.confidence) == ("Bills", pytest.approx((3 + 1) / (4 + 3)))
     assert (urgency.label, urgency.confidence) == ("high", pytest.approx((3 + 1) / (4 + 2)))
-    assert category.distribution is not None
-    assert category.distribution.space is LogprobSpace.SAMPLED
+    assert distribution_of(category).space is LogprobSpace.SAMPLED
     assert found.attempts == 4
 
 
-def test_samples_agree_on_every_label_of_a_set() -> None:
-    """Sets in another order are the same answer; what cannot be read counts in no part."""
+def test_samples_agree_on_sets() -> None:
+    """Sets in another order are equal, and unparsed answers count in no part."""
     said = ['["Food", "Bills"]', '["Bills", "Food"]', '["Food"]', '["Taxi"]']
     fake = FakeClient(TOPICS, {"text": list(said)}, field="topics", space="none")
     found = Classifier(
@@ -389,13 +385,11 @@ def test_samples_agree_on_every_label_of_a_set() -> None:
     assert found.label == '["Bills", "Food"]'
     assert found.confidence == pytest.approx(3 / 5)
     assert [part.confidence for part in found.parts] == pytest.approx([3 / 5, 4 / 5, 4 / 5])
-    known = found.parts[0].distribution
-    assert known is not None
-    assert known.label_mass == pytest.approx(3 / 4)
+    assert distribution_of(found.parts[0]).label_mass == pytest.approx(3 / 4)
 
 
-def test_answers_that_lost_their_log_probabilities_are_asked_again() -> None:
-    """As with single labels: where others came with them, it is a failed call."""
+def test_lost_logprobs_are_retried() -> None:
+    """A set without log-probabilities is retried where other answers had some."""
     bare = fake_response('["Food"]', TOPICS, field="topics", top_logprobs=0)
     fake = FakeClient(TOPICS, {"one": '["Food"]', "two": [bare, ('["Food"]', 0.9)]}, field="topics")
     found = Classifier(model=fake, labels=TOPICS, field="topics", concurrency=1).classify_many(["one", "two"])
@@ -403,8 +397,8 @@ def test_answers_that_lost_their_log_probabilities_are_asked_again() -> None:
     assert found[1].confidence is not None
 
 
-def test_a_server_that_speaks_openais_protocol_answers_with_several_labels() -> None:
-    """From the request's schema to the parts, over loopback."""
+def test_openai_server_answers_with_a_set() -> None:
+    """A server gets the schema of a set, and its answer becomes parts."""
     with FaultServer(TOPICS, {"text": ('["Food", "Rent"]', 0.8)}, field="topics", keep_requests=1) as server:
         classifier = Classifier(
             model="openai/gpt-x",
@@ -423,19 +417,8 @@ def test_a_server_that_speaks_openais_protocol_answers_with_several_labels() -> 
     assert schema["schema"]["properties"]["topics"]["items"] == {"type": "string", "enum": list(TOPICS)}
 
 
-def test_a_server_without_rule_names_what_the_text_names() -> None:
-    """Of fields it draws a label where the text names none."""
-    with FaultServer(BOTH) as server:
-        classifier = Classifier(
-            model="openai/gpt-x", labels=BOTH, options={"api_base": server.api_base, "api_key": "k"}
-        )
-        found = classifier.classify("a Rent increase, high")
-        classifier.close()
-    assert found.label == '{"category": "Rent", "urgency": "high"}'
-
-
-def test_a_fake_answer_must_be_a_whole_one() -> None:
-    """What is no JSON of the right kind, or not legal but to have a probability, is a mistake in a test."""
+def test_fake_needs_whole_answers() -> None:
+    """A fake refuses answers that are no JSON of the right kind, or illegal ones with a probability."""
     for labels, said in ((TOPICS, "Food"), (TOPICS, "{}"), (BOTH, "[]"), (BOTH, "Food")):
         with pytest.raises(ConfigurationError, match="whole answer"):
             fake_response(said, labels)
@@ -447,8 +430,8 @@ async def _ask(client: FakeClient) -> object:
     return await client.complete(CompletionRequest(messages=({"role": "user", "content": "x"},)))
 
 
-def test_fake_tokens_spell_the_text_and_hold_the_probabilities() -> None:
-    """The product of the emitted tokens' probabilities is that of the answer."""
+def test_fake_tokens_hold_the_probabilities() -> None:
+    """The tokens of a fake spell the text and multiply to the answer's probability."""
     response = fake_response(
         '["Food", "Bills"]', TOPICS, {'["Food", "Bills"]': 0.6, '["Food"]': 0.4}, field="a.b"
     )

@@ -1,4 +1,4 @@
-"""Routers that learn together: nothing lost, nothing waited for, one warning per outage."""
+"""Routers that share what they learn between processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BREAK = "from another planet"
 
 
 class AveragingRouter:
-    """Counts, and averages latencies in a way in which the order matters; the quickest comes first."""
+    """Router that counts calls and averages latencies in order; the quickest provider comes first."""
 
     strategy = "ema"
 
@@ -69,7 +69,7 @@ class AveragingRouter:
 
 
 class MemoryState:
-    """A state that can be made to fail or to wait, and remembers what was asked."""
+    """State in memory that can fail or wait, and records its updates."""
 
     location = "memory"
 
@@ -152,7 +152,7 @@ NEVER = {"flush_seconds": 3600.0}  # but by flush and close
 
 
 def seen(provider: str = "a", latency: float = 1.0, **options: Any) -> Observation:
-    """Return a call that went well."""
+    """Return a successful call."""
     return Observation(provider=provider, success=True, latency_seconds=latency, **options)
 
 
@@ -162,15 +162,15 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Give the thread time."""
+    """Wait until a condition holds, at most 20 seconds."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def test_it_is_a_router(share: Share) -> None:
-    """With everything of the one inside."""
+def test_shared_router_is_a_router(share: Share) -> None:
+    """A shared router has the strategy, providers and standings of the wrapped one."""
     router = AveragingRouter()
     shared = share(MemoryState(), router)
     assert isinstance(shared, Router)
@@ -183,7 +183,7 @@ def test_it_is_a_router(share: Share) -> None:
 
 
 def test_observations_count_at_once(share: Share) -> None:
-    """By a thread, though nobody flushes."""
+    """An observation changes the order at once, and the thread stores it without a flush."""
     state = MemoryState()
     shared = share(state, flush_seconds=0.0)
     shared.record(seen("a"))
@@ -202,7 +202,7 @@ MAKERS: dict[str, Callable[[], Router]] = {
 
 
 def outcomes(count: int, seed: int = 5) -> list[Observation]:
-    """Return calls of every kind."""
+    """Return observations of every kind."""
     rng = np.random.default_rng(seed)
     kinds = [{"success": True}, {"success": False}, {"success": False, "rate_limited": True}]
     return [
@@ -220,8 +220,8 @@ def outcomes(count: int, seed: int = 5) -> list[Observation]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_strategies_learn_shared_what_they_learn_alone(share: Share, tmp_path: Path, kind: str) -> None:
-    """Decay and averages included; a process that starts later knows the same."""
+def test_shared_strategies_equal_single_ones(share: Share, tmp_path: Path, kind: str) -> None:
+    """A shared strategy learns the same as a single one; a later process starts with it."""
     alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
     shared = share(state, MAKERS[kind](), flush_seconds=0.0)
     for number, observation in enumerate(outcomes(200)):
@@ -238,7 +238,7 @@ def test_strategies_learn_shared_what_they_learn_alone(share: Share, tmp_path: P
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str) -> None:
-    """As one router that was told everything in that order."""
+    """Two routers learn what one router would in the order of the writes."""
     alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
     pair = [share(state, MAKERS[kind](), **NEVER) for _ in range(2)]
     for number in range(10):
@@ -266,10 +266,10 @@ def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str)
         {"version": "1"},
     ],
 )
-def test_what_a_strategy_cannot_read_is_set_aside(
+def test_unreadable_record_is_set_aside(
     share: Share, tmp_path: Path, kind: str, record: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one warning; it begins anew."""
+    """A record that the strategy cannot read is set aside with one warning."""
     state = open_router_state(tmp_path / "router.db")
     state.update(kind, lambda _: record)
     shared = share(state, MAKERS[kind](), **NEVER)
@@ -279,7 +279,7 @@ def test_what_a_strategy_cannot_read_is_set_aside(
 
 
 def test_routers_learn_from_each_other(share: Share) -> None:
-    """Each goes on from what all recorded, its own news included."""
+    """Each router continues from all stored observations and its own new ones."""
     state = MemoryState()
     first, second = share(state, **NEVER), share(state, **NEVER)
     for _ in range(3):
@@ -298,8 +298,8 @@ def test_routers_learn_from_each_other(share: Share) -> None:
     assert state.records["ema"] == second.snapshot()
 
 
-def test_what_is_recorded_during_a_write_is_kept(share: Share) -> None:
-    """Requests wait for no disk, and what came meanwhile counts before and after."""
+def test_observations_during_a_write_are_kept(share: Share) -> None:
+    """Observations during a write count at once and are stored with the next write."""
     state = MemoryState()
     shared, other = share(state, flush_seconds=0.0), share(state, **NEVER)
     other.record(seen("b"))
@@ -320,8 +320,8 @@ def test_what_is_recorded_during_a_write_is_kept(share: Share) -> None:
     assert state.records["ema"] == shared.snapshot() == expected.snapshot()
 
 
-def test_it_begins_with_what_is_stored(share: Share) -> None:
-    """Without writing anything."""
+def test_router_starts_from_the_stored_record(share: Share) -> None:
+    """A new router starts with the stored record and writes nothing."""
     state = MemoryState()
     state.records["ema"] = {"version": 1, "values": {"a": [7, 3.0], "b": [2, 4.0], "gone": [1, 1.0]}}
     shared = share(state, AveragingRouter(("b", "a", "new")))
@@ -330,8 +330,8 @@ def test_it_begins_with_what_is_stored(share: Share) -> None:
     assert state.updates == 0
 
 
-def test_missing_records_begin_with_the_router(share: Share) -> None:
-    """Not with nothing."""
+def test_first_record_keeps_the_routers_state(share: Share) -> None:
+    """Without a stored record the wrapped router's own state is kept."""
     state, router = MemoryState(), AveragingRouter()
     router.record(seen("a"))
     shared = share(state, router, **NEVER)
@@ -340,8 +340,8 @@ def test_missing_records_begin_with_the_router(share: Share) -> None:
     assert state.records["ema"]["values"]["a"][0] == 2
 
 
-def test_a_reset_by_somebody_else_is_followed(share: Share) -> None:
-    """What was learnt before is forgotten, what was recorded since is not."""
+def test_reset_elsewhere_is_followed(share: Share) -> None:
+    """After a reset by another process only new observations count."""
     state = MemoryState()
     shared = share(state, **NEVER)
     shared.record(seen("a"))
@@ -352,8 +352,8 @@ def test_a_reset_by_somebody_else_is_followed(share: Share) -> None:
     assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]} == state.records["ema"]["values"]
 
 
-def test_newer_records_are_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """Old and new processes would set each other's aside for ever; requests go on, one warning."""
+def test_newer_record_is_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """A record of a newer version is not replaced; `flush` raises StateError and one warning is logged."""
     state = MemoryState()
     newer = {"version": 2, "values": BREAK}
     state.records["ema"] = newer
@@ -370,8 +370,8 @@ def test_newer_records_are_left_alone(share: Share, caplog: pytest.LogCaptureFix
     assert state.records["ema"]["values"]["a"][0] == 3
 
 
-def test_an_outage_costs_one_warning(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """However long it lasts; later all is stored, and the next outage is told again."""
+def test_outage_logs_one_warning(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """Each outage logs one warning, and its observations are stored afterwards."""
     state = MemoryState()
     shared = share(state, flush_seconds=0.0)
     for outage in (1, 2):
@@ -395,8 +395,8 @@ def test_an_outage_costs_one_warning(share: Share, caplog: pytest.LogCaptureFixt
     assert len(warnings(caplog)) == 2
 
 
-def test_a_state_that_cannot_be_read_stops_nothing(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """From the very beginning."""
+def test_unreadable_state_stops_nothing(share: Share, caplog: pytest.LogCaptureFixture) -> None:
+    """A state that cannot be read at the start does not stop the router."""
     state = MemoryState()
     state.error = StateError("server gone")
     shared = share(state, **NEVER)
@@ -411,7 +411,7 @@ def test_a_state_that_cannot_be_read_stops_nothing(share: Share, caplog: pytest.
 def test_memory_is_bounded_during_an_outage(
     share: Share, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest observations go; how many is said in the end."""
+    """During an outage the oldest observations are dropped, and `close` logs their number."""
     monkeypatch.setattr(_shared_router, "_MAX_WAITING", 10)
     state = MemoryState()
     shared = share(state, **NEVER)
@@ -419,7 +419,7 @@ def test_memory_is_bounded_during_an_outage(
         shared.record(seen("a"))
     shared.flush()
     state.error = StateError("disk full")
-    shared._try_sync()
+    shared._write_queue()
     for number in range(25):
         shared.record(seen("b", float(number)))
     state.error = None
@@ -432,8 +432,8 @@ def test_memory_is_bounded_during_an_outage(
     assert "15 observations of the router ema could not be saved and are lost" in warnings(caplog)[-1]
 
 
-def test_closing_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
-    """And raises nothing: the requests were answered."""
+def test_close_logs_lost_observations(caplog: pytest.LogCaptureFixture) -> None:
+    """`close` logs the number of lost observations and raises nothing; closing again does nothing."""
     state = MemoryState()
     with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
         state.error = StateError("disk full")
@@ -445,8 +445,8 @@ def test_closing_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     assert (len(warnings(caplog)), state.closed) == (count, 1)
 
 
-def test_closing_stores_what_was_recorded(caplog: pytest.LogCaptureFixture) -> None:
-    """Answers that come later still count for who asks, and raise nothing."""
+def test_close_stores_observations(caplog: pytest.LogCaptureFixture) -> None:
+    """`close` stores all observations; later ones change the order only."""
     state = MemoryState()
     with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
         for _ in range(3):
@@ -458,26 +458,8 @@ def test_closing_stores_what_was_recorded(caplog: pytest.LogCaptureFixture) -> N
     assert (state.closed, warnings(caplog)) == (1, [])
 
 
-def test_many_observations_are_stored_in_several_updates(
-    share: Share, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others get their turn; the order stays."""
-    monkeypatch.setattr(_shared_router, "_BLOCK", 10)
-    state = MemoryState()
-    shared = share(state, **NEVER)
-    expected = AveragingRouter()
-    for number in range(95):
-        shared.record(seen("a", float(number)))
-        expected.record(seen("a", float(number)))
-    shared.flush()
-    assert state.updates == 10
-    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
-    shared.flush()
-    assert state.updates == 10
-
-
 def test_failed_writes_keep_the_order(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was stored is not stored again."""
+    """Observations are stored in blocks of ten; a stored block is not stored again after a failure."""
     monkeypatch.setattr(_shared_router, "_BLOCK", 10)
     state = MemoryState()
     shared = share(state, **NEVER)
@@ -496,12 +478,14 @@ def test_failed_writes_keep_the_order(share: Share, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StateError, match="15 observations could not be saved"):
         shared.flush()
     monkeypatch.setattr(state, "update", update)
-    shared.flush()
-    assert state.records["ema"] == shared.snapshot() == expected.snapshot()
+    for _ in range(2):  # the second flush has nothing to store
+        shared.flush()
+        assert state.updates == 4
+        assert state.records["ema"] == shared.snapshot() == expected.snapshot()
 
 
-def test_who_only_asks_learns_from_others(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then, without writing."""
+def test_order_learns_from_others(share: Share, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that only orders learns from other processes without writing."""
     monkeypatch.setattr(_shared_router, "_REFRESH", 0.0)
     state = MemoryState()
     asking, recording = share(state, flush_seconds=0.0), share(state, **NEVER)
@@ -511,8 +495,8 @@ def test_who_only_asks_learns_from_others(share: Share, monkeypatch: pytest.Monk
     assert state.updates == 1
 
 
-def test_an_observation_the_router_refuses_is_not_noted(share: Share) -> None:
-    """It would be refused with every write."""
+def test_refused_observation_is_not_stored(share: Share) -> None:
+    """An observation of an unknown provider raises ConfigurationError and is not stored."""
     state = MemoryState()
     shared = share(state, **NEVER)
     with pytest.raises(ConfigurationError, match="got 'c'"):
@@ -522,8 +506,8 @@ def test_an_observation_the_router_refuses_is_not_noted(share: Share) -> None:
     assert state.records["ema"]["values"] == {"a": [1, 0.1], "b": [0, 0.0]}
 
 
-def test_restoring_replaces_what_all_have_learnt(share: Share) -> None:
-    """What cannot be used changes nothing; None forgets all."""
+def test_restore_replaces_the_shared_state(share: Share) -> None:
+    """`restore` replaces the state of all routers; a bad snapshot or a failed write changes nothing."""
     state = MemoryState()
     first, second = share(state, **NEVER), share(state, **NEVER)
     first.record(seen("a"))
@@ -545,7 +529,7 @@ def test_restoring_replaces_what_all_have_learnt(share: Share) -> None:
 
 
 def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
-    """While it writes; large contexts are no trouble."""
+    """Threads share a router while its thread writes."""
     state = open_router_state(tmp_path / "router.db")
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
@@ -562,14 +546,12 @@ def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
         thread.join()
     shared.flush()
     assert [standing.observations for standing in shared.standings()] == [2400, 0]
-    record = state.read("ema")
-    assert record is not None
-    assert record["values"]["a"][0] == 2400
+    assert (state.read("ema") or {})["values"]["a"][0] == 2400
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 3601])
-def test_bad_pauses_are_refused(seconds: float) -> None:
-    """Before a thread is started."""
+def test_flush_seconds_out_of_range_are_refused(seconds: float) -> None:
+    """`flush_seconds` out of range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected flush_seconds in"):
         SharedRouter(AveragingRouter(), MemoryState(), flush_seconds=seconds)
 
@@ -607,7 +589,7 @@ def run(code: str, place: Path, flush_seconds: float) -> int:
 
 
 def counted(place: Path) -> int:
-    """Return what is stored."""
+    """Return the number of stored observations."""
     state = open_router_state(place)
     record = state.read("thompson")
     state.close()
@@ -622,15 +604,15 @@ def counted(place: Path) -> int:
         pytest.param("os.kill(os.getpid(), signal.SIGINT)", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_ends_stores_what_it_recorded(tmp_path: Path, end: str) -> None:
-    """Without closing, by an exception or by Ctrl-C."""
+def test_ending_process_stores_observations(tmp_path: Path, end: str) -> None:
+    """A process that ends without `close` stores its observations."""
     run(f"record(300)\n{end}", tmp_path / "router.db", 3600)
     assert counted(tmp_path / "router.db") == 300
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_both_sides_of_a_fork_store(tmp_path: Path) -> None:
-    """Once each, whatever the parent had noted or was writing."""
+def test_fork_stores_each_observation_once(tmp_path: Path) -> None:
+    """Parent and children of a fork store each observation once."""
     code = """
 record(100)
 shared.flush()
@@ -655,34 +637,15 @@ os._exit(7)
     assert counted(tmp_path / "router.db") == 3411
 
 
-def test_a_kill_loses_only_the_last_moment(tmp_path: Path) -> None:
-    """What was stored stays."""
+def test_kill_loses_only_unwritten_observations(tmp_path: Path) -> None:
+    """A killed process loses only what was not yet written."""
     code = "record(50)\nshared.flush()\nrecord(5)\nos.kill(os.getpid(), signal.SIGKILL)"
     assert run(code, tmp_path / "router.db", 3600) == -signal.SIGKILL
     assert counted(tmp_path / "router.db") == 50
 
 
-def test_one_process_stores_what_a_single_router_would_learn(share: Share, tmp_path: Path) -> None:
-    """To the last bit, in the same order, however often it was stored in between."""
-    rng = np.random.default_rng(7)
-    alone = AveragingRouter()
-    state = open_router_state(tmp_path / "router.db")
-    shared = share(state, flush_seconds=0.0)
-    for number in range(500):
-        observation = seen("ab"[int(rng.integers(2))], float(rng.random()))
-        alone.record(observation)
-        shared.record(observation)
-        if number % 50 == 0:
-            shared.flush()
-    assert shared.snapshot() == alone.snapshot()
-    shared.flush()
-    assert state.read("ema") == alone.snapshot() == shared.snapshot()
-
-
-def test_a_record_damaged_in_use_is_set_aside(
-    share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With the next write."""
+def test_damaged_record_is_set_aside(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A record that is damaged in use is set aside with the next write."""
     path = tmp_path / "router.db"
     shared = share(open_router_state(path), **NEVER)
     shared.record(seen("a"))
@@ -694,8 +657,8 @@ def test_a_record_damaged_in_use_is_set_aside(
     assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]}
 
 
-def test_removed_providers_are_forgotten_and_new_ones_begin(share: Share, tmp_path: Path) -> None:
-    """The others keep what is known of them."""
+def test_changed_providers_keep_the_others(share: Share, tmp_path: Path) -> None:
+    """Removed providers are forgotten, new ones begin, and the others keep their state."""
     state = open_router_state(tmp_path / "router.db")
     with SharedRouter(ThompsonRouter(providers=["a", "b"]), state) as old:
         old.record(seen("a"))
@@ -703,6 +666,5 @@ def test_removed_providers_are_forgotten_and_new_ones_begin(share: Share, tmp_pa
     shared = share(state, ThompsonRouter(providers=["b", "c"]), **NEVER)
     shared.record(seen("c"))
     shared.flush()
-    stored = state.read("thompson")
-    assert stored is not None
-    assert {name: values["alpha"] for name, values in stored["providers"].items()} == {"b": 2.0, "c": 2.0}
+    stored = (state.read("thompson") or {})["providers"]
+    assert {name: values["alpha"] for name, values in stored.items()} == {"b": 2.0, "c": 2.0}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction, Task
-from calibrant.inference._demonstration_format import Demonstration
+from calibrant.inference._demonstrations import Demonstration
 from calibrant.logprobs._fields import field_value
 from calibrant.optimization import ExemplarProposer, optimize
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, Example, Outcome, Prediction
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.inference._demonstration_format import Demonstration, one_line
+from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.optimization import ExemplarProposer
 from calibrant.optimization._exemplar import PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens

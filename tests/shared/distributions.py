@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core import LabelDistribution
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LabelDistribution, Prediction
+from calibrant.core._prediction import LogprobSpace, Part
 
 
 def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:
@@ -24,3 +24,9 @@ def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:
         unresolved_mass=0.0,
         space=LogprobSpace.EXACT,
     )
+
+
+def distribution_of(answer: Prediction | Part) -> LabelDistribution:
+    """Return the distribution of an answer that must have one."""
+    assert answer.distribution is not None
+    return answer.distribution

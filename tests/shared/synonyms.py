@@ -50,10 +50,10 @@ class Synonyms:
                 row[:] = self._of_meanings[known].mean(axis=0)
         return found
 
-    def encode(self, texts: list[str], *, use_multiprocessing: bool) -> NDArray[np.float64]:
+    def encode(self, texts: list[str], *, use_multiprocessing: bool) -> NDArray[np.float32]:
         """Return the vectors, as model2vec's models do."""
         assert not use_multiprocessing
-        return self.vectors(texts)
+        return self.vectors(texts).astype(np.float32)
 
 
 def install_model2vec(monkeypatch: pytest.MonkeyPatch, seeds: Mapping[str, int]) -> None:

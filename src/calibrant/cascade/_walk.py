@@ -25,7 +25,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
-from calibrant.inference._prompted import QueryKeys
+from calibrant.inference._predictor import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import Client
@@ -16,15 +18,13 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
-from calibrant.inference._choice import MethodOptions, Scoring, choose_method
 from calibrant.inference._feed import Runner
-from calibrant.inference._from_task import task_arguments, task_head
 from calibrant.inference._limits import Gate, default_concurrency
-from calibrant.inference._methods import ModelCalls, Tolerance, keeps_features
+from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._prompted import ModelPredictor, PromptedModel
+from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import identity, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import DemonstrationIndex
+
+_LOG = logging.getLogger("calibrant")
+_SEVERAL_MODELS: Final = {"cascade": "cascade", "routing": "[routing]"}  # by section of a task file
 
 
 class Classifier(ModelPredictor):
@@ -147,38 +150,35 @@ class Classifier(ModelPredictor):
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
-        self._retry = retry or RetryPolicy()
-        self._wanted = MethodOptions(
-            scoring=scoring if scoring is not None or space is None else "decode",
-            tolerance=tolerance,
-            samples=samples,
-            temperature=temperature,
-            options=call_options(options),
-        )
-        self._reader = AnswerReader(
+        reader = AnswerReader(
             labels=self.labels,
             field=field,
             answer_field=answer_field or field,
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
         )
-        self._response_format = response_format or enum_schema(self.labels, field)
-        self._prepare(client, top_logprobs, limits, journal)
-        self.head = head
-        refuse_misleading(model, options=options, method=self.method)
-
-    def _prepare(self, client: Client, top_logprobs: int, limits: Limits, journal: Journal | None) -> None:
-        gate = Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
-        self._calls = ModelCalls(policy=self._retry, gate=gate)
-        wanted = replace(self._wanted, calls=self._calls)
+        gate = _gate(client, limits)
+        response_format = response_format or enum_schema(self.labels, field)
+        method = choose_method(
+            client,
+            reader,
+            response_format,
+            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
+            options=call_options(options),
+            scoring=scoring if scoring is not None or space is None else "decode",
+            tolerance=tolerance,
+            samples=samples,
+            temperature=temperature,
+        )
         self._model = PromptedModel(
-            client=client,
-            method=choose_method(client, self._reader, self._response_format, wanted),
-            response_format=self._response_format,
+            method=method,
+            response_format=response_format,
             top_logprobs=top_logprobs,
-            options=wanted.options,
+            options=call_options(options),
         )
         self._runner = Runner(gate=gate, journal=journal)
+        self.head = head
+        refuse_misleading(model, options=options, method=method)
 
     @classmethod
     def from_task(
@@ -214,7 +214,7 @@ class Classifier(ModelPredictor):
         StateError
             The head that the task names cannot be used: it was fitted under another prompt or model, for example.
         """
-        arguments = task_arguments(task, model=model, client=client, limits=limits)
+        arguments = _task_arguments(task, model=model, client=client, limits=limits)
         found = cls(**arguments, journal=journal)
         found._owns_client = found._owns_client or found.client is client
         with ExitStack() as opened:
@@ -223,7 +223,12 @@ class Classifier(ModelPredictor):
                 from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (if it shows any)
 
                 found = found._retrieving(DemonstrationIndex.from_task(task), task.demonstrations)
-            found.head = task_head(task, found.fingerprint())
+            if task.head.file is not None:
+                from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
+                from calibrant.inference._heads import opened_head  # noqa: PLC0415
+
+                head = Head.load(task.head.file, fingerprint=found.fingerprint())
+                found.head = opened_head(head, task.head.embeddings)
             opened.pop_all()
         return found
 
@@ -267,11 +272,13 @@ class Classifier(ModelPredictor):
 
     def with_features(self) -> Self:
         """Return a copy without head whose predictions include text features, if the model reports them."""
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy._owns_client, copy._head = False, None
-        copy._model = self._model.with_features()
-        return copy
+        return self._copy(_owns_client=False, _head=None, _model=self._model.with_features())
+
+    def _copy(self, **changes: object) -> Self:
+        """Return a copy with other attributes."""
+        found = copy(self)
+        found.__dict__.update(changes)
+        return found
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy with another prompt; client and journal are shared.
@@ -285,13 +292,8 @@ class Classifier(ModelPredictor):
         user_template : str, optional
             By default this one's.
         """
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy.prompt = prompt
-        copy.prior_correction, copy.head = None, None
-        if user_template is not None:
-            copy.user_template = user_template
-        return copy
+        template = self.user_template if user_template is None else user_template
+        return self._copy(prompt=prompt, user_template=template, _prior_correction=None, _head=None)
 
     def with_demonstrations(
         self,
@@ -353,14 +355,13 @@ class Classifier(ModelPredictor):
         if index is not None:
             from calibrant.inference._demonstrations import Retrieval  # noqa: PLC0415 (if it shows any)
 
-            retrieval = Retrieval.of(index, settings, labels=self.labels, field=self.field)
-        copy = self.with_prompt(self.prompt)
-        copy._model = replace(self._model, retrieval=retrieval)  # noqa: SLF001  (its own class)
-        return copy
+            retrieval = Retrieval(index, settings, labels=self.labels, field=self.field)
+        model = replace(self._model, retrieval=retrieval)
+        return self._copy(_model=model, _prior_correction=None, _head=None)
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy with other `limits` and a new meter; client and journal are shared."""
-        return self._prepared(limits, self._reader, self.top_logprobs)
+        return self._metered(limits, self._model)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
         """Return a copy whose decoded predictions hold their tokens.
@@ -370,20 +371,16 @@ class Classifier(ModelPredictor):
         top_logprobs : int, default 0
             Alternatives asked for per token at least.
         """
-        reader = replace(self._reader, keep_tokens=True)
-        return self._prepared(self.limits, reader, max(top_logprobs, self.top_logprobs))
+        method = replace(self.method, reader=replace(self.method.reader, keep_tokens=True))
+        top_logprobs = max(top_logprobs, self.top_logprobs)
+        return self._metered(self.limits, replace(self._model, method=method, top_logprobs=top_logprobs))
 
-    def _prepared(self, limits: Limits, reader: AnswerReader, top_logprobs: int) -> Self:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy._owns_client, copy._reader = False, reader
-        copy._prepare(self.client, top_logprobs, limits, self.journal)
-        if self.demonstrations is not None:
-            copy._model = replace(copy._model, retrieval=self.demonstrations)
-        if keeps_features(self.method):
-            copy._model = copy._model.with_features()
-        copy.head = self.head
-        return copy
+    def _metered(self, limits: Limits, model: PromptedModel) -> Self:
+        """Return a copy of another model, with a meter of its own."""
+        gate = _gate(self.client, limits)
+        method = replace(model.method, calls=replace(model.method.calls, gate=gate))
+        runner = Runner(gate=gate, journal=self.journal)
+        return self._copy(_owns_client=False, _model=replace(model, method=method), _runner=runner)
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a correction or calibration to this classifier."""
@@ -424,6 +421,50 @@ class Classifier(ModelPredictor):
         """Close the client, unless it was handed in."""
         if self._owns_client:
             self.client.close()
+
+
+def _task_arguments(
+    task: Task, *, model: ModelLike | None, client: Client | None, limits: Limits | None
+) -> dict[str, Any]:
+    """Return the classifier arguments of a task; refuse a task with several models unless one is given."""
+    own = task.model
+    if model is not None:
+        if own.api_base is not None:
+            _LOG.warning(
+                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
+                model if isinstance(model, str) else "Another model",
+                own.name,
+            )
+        is_sampled = (
+            own.scoring == "sampled"
+        )  # which every model allows; nothing else of the task's model applies
+        own = ModelSettings(scoring="sampled", samples=own.samples) if is_sampled else ModelSettings()
+    several = next((title for name, title in _SEVERAL_MODELS.items() if name in task.sections), None)
+    if model is None and client is None and several is not None:
+        raise ConfigurationError(
+            f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
+            "with calibrant.assembly.open_classifier(task)."
+        )
+    if model is None:
+        model = own.name if client is None else client
+    return {
+        "model": model,
+        "labels": task.labels,
+        "field": task.field,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "concurrency": own.concurrency if limits is None else None,
+        "limits": limits,
+        "space": own.space,
+        "options": {**own.options, **({} if own.api_base is None else {"api_base": own.api_base})},
+        "scoring": own.scoring,
+        "tolerance": own.tolerance,
+        "samples": own.samples,
+    }
+
+
+def _gate(client: Client, limits: Limits) -> Gate:
+    return Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
 
 
 def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:

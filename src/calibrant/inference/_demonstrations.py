@@ -6,28 +6,32 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, reduce
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import unknown_answer
+from calibrant.core._composite import CompositeLabels, FieldLabels, unknown_answer
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.core._task_file import Split
 from calibrant.heads._linear import Words
-from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
 from calibrant.inference._embeddings import Model2VecEmbedder
+from calibrant.logprobs._fields import FieldPath, array_path, parse_path
 
 _Floats = NDArray[np.float64]
+_EXAMPLES: Final = "\n\nExamples:\n\n"
+_BETWEEN: Final = "\n\n"
+_TEXT: Final = "Text: "
+_ANSWER: Final = "\nAnswer: "
 _MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
-
 
 _Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
 """Similarities of texts to those of an index, shape (len(texts), n); more is nearer."""
@@ -63,6 +67,19 @@ _RETRIEVERS: Final[Mapping[str, Callable[[Sequence[str]], _Likeness]]] = {
     "tfidf": _word_likeness,
     "model2vec": _embedding_likeness,
 }
+
+
+def one_line(text: str) -> str:
+    """Return `text` with every run of white space as one space."""
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A training text, on one line, with its label."""
+
+    text: str
+    label: str
 
 
 class DemonstrationIndex:
@@ -230,7 +247,8 @@ class DemonstrationIndex:
             if settings.balance == "balanced":
                 ranking = ranking[np.argsort(_rounds(self._codes[ranking]), kind="stable")]
             shown = [self.rows[place] for place in ranking[: settings.k]]
-            found.append(tuple(_order(text, settings.seed).sample(shown, len(shown))))
+            order = random.Random(f"{settings.seed} {text}".encode("utf-8", "surrogatepass"))  # noqa: S311
+            found.append(tuple(order.sample(shown, len(shown))))
         return found
 
     def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
@@ -243,55 +261,76 @@ class DemonstrationIndex:
             yield from zip(batch, self._retrievers[retriever](list(map(one_line, batch))), strict=True)
 
 
-class ShownDemonstrations(NamedTuple):
-    """The demonstrations of one prompt.
+class DemonstrationFormat:
+    """Writes demonstrations below an instruction, and tells them from it.
 
-    Attributes
+    A demonstration shows the answer as the JSON object the model is to write: small models
+    copy the form, and a bare label teaches them the wrong one.
+
+    Parameters
     ----------
-    text : str
-        Text below the instruction.
-    problem : str
-        Reason for missing demonstrations; empty without a problem.
+    field : str
+        JSON path of the label in the answer.
+    labels : LabelSet, optional
+        Only `CompositeLabels` matter: they say what a whole answer holds.
     """
 
-    text: str = ""
-    problem: str = ""
+    def __init__(self, *, field: str, labels: LabelSet | None = None) -> None:
+        self._field = field
+        self._composite = labels if isinstance(labels, CompositeLabels) else None
+
+    def answer(self, label: str) -> str:
+        """Return a label, or a whole answer, as the JSON text that the model is to write."""
+        return json.dumps(_document(self._field, label, self._composite), ensure_ascii=False)
+
+    def render(self, demonstrations: Sequence[Demonstration]) -> str:
+        """Return the text below the instruction; empty without demonstrations."""
+        if not demonstrations:
+            return ""
+        blocks = [f"{_TEXT}{shown.text}{_ANSWER}{self.answer(shown.label)}" for shown in demonstrations]
+        return _EXAMPLES + _BETWEEN.join(blocks)
+
+    @staticmethod
+    def split(prompt: str) -> tuple[str, list[tuple[str, str]]]:
+        """Return a prompt without its demonstrations, and the text and the answer of each.
+
+        A prompt that does not end with demonstrations is returned as it is.
+        """
+        rest, found, tail = prompt.rpartition(_EXAMPLES)
+        blocks = [block.rpartition(_ANSWER) for block in tail.split(_BETWEEN)]
+        if not found or not all(between and text.startswith(_TEXT) for text, between, _ in blocks):
+            return prompt, []
+        return rest, [(text.removeprefix(_TEXT), answer) for text, _, answer in blocks]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retrieval:
     """Demonstrations of a classifier, and their form.
 
-    Attributes
+    Parameters
     ----------
     index : DemonstrationIndex
         The rows.
     settings : DemonstrationSettings or None
         Default settings of queries; None shows no demonstrations.
-    form : DemonstrationFormat
-        Format of the demonstrations.
+    labels : LabelSet
+        The legal labels of the classifier.
+    field : str
+        JSON path of the label in its answers.
+
+    Raises
+    ------
+    ConfigurationError
+        The index is for other labels, or has too few rows.
     """
 
-    index: DemonstrationIndex
-    settings: DemonstrationSettings | None
-    form: DemonstrationFormat
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         index: DemonstrationIndex,
         settings: DemonstrationSettings | None,
         *,
         labels: LabelSet,
         field: str,
-    ) -> Self:
-        """Return the retrieval of a classifier whose answers hold these labels at `field`.
-
-        Raises
-        ------
-        ConfigurationError
-            The index is for other labels, or has too few rows.
-        """
+    ) -> None:
         if index.labels != labels:
             raise ConfigurationError(
                 f"Expected demonstrations with the labels {labels.labels[:3]} ({len(labels)} in all), got an index for "
@@ -299,31 +338,33 @@ class Retrieval:
             )
         if settings is not None:
             index.check(settings)
-        return cls(index=index, settings=settings, form=DemonstrationFormat(field=field, labels=labels))
+        self.index = index
+        self.settings = settings
+        self._form = DemonstrationFormat(field=field, labels=labels)
 
-    def render(self, asked: Sequence[tuple[str, str | None]]) -> list[ShownDemonstrations]:
-        """Render the demonstrations of queries, given the text and `Query.demonstrations` of each.
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with rendered demonstrations, each with the reason if it cannot have its own; else empty.
 
         Raises
         ------
         ConfigurationError
             A package of the retriever is not installed.
         """
-        found = [ShownDemonstrations()] * len(asked)
+        found = [(query, "") for query in queries]
         groups: defaultdict[str | None, list[int]] = defaultdict(list)
-        for place, (_, own) in enumerate(asked):
-            groups[own].append(place)
+        for place, query in enumerate(queries):
+            groups[query.demonstrations].append(place)
         for own, places in groups.items():
             try:
                 settings = self._settings(own)
             except ConfigurationError as error:
                 for place in places:
-                    found[place] = ShownDemonstrations(problem=str(error))
+                    found[place] = queries[place], str(error)
                 continue
             if settings is not None:
-                selected = self.index.select([asked[place][0] for place in places], settings)
+                selected = self.index.select([queries[place].text for place in places], settings)
                 for place, shown in zip(places, selected, strict=True):
-                    found[place] = ShownDemonstrations(self.form.render(shown))
+                    found[place] = replace(queries[place], shown=self._form.render(shown)), ""
         return found
 
     def _settings(self, own: str | None) -> DemonstrationSettings | None:
@@ -348,11 +389,6 @@ def _parsed(text: str) -> DemonstrationSettings:
     return DemonstrationSettings.from_text(text)
 
 
-def _order(text: str, seed: int) -> random.Random:
-    """Return the random generator that orders a text's demonstrations."""
-    return random.Random(f"{seed} {text}".encode("utf-8", "surrogatepass"))  # noqa: S311
-
-
 def _key(text: str) -> str:
     return normalise_label(one_line(text))
 
@@ -371,3 +407,32 @@ def _rows(task: Task, split: Split) -> Sequence[Example]:
     rows: tuple[Example, ...] = getattr(task, split)
     source = task.sources.get(split)
     return rows or ([] if source is None else [row for row, _ in source.examples()])
+
+
+def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:  # noqa: ANN401  (JSON)
+    """Return the smallest JSON document of a label or answer, in the model's output form."""
+    if composite is None:
+        return _placed(parse_path(field), label)
+    if isinstance(composite, FieldLabels):
+        values = composite.values(label)
+        paths = {one.name: parse_path(one.path or one.name) for one in composite.fields}
+        return reduce(_merged_value, (_placed(path, values[name]) for name, path in paths.items()))
+    array, inside = array_path(field)
+    return _placed(array, [_placed(inside, name) for name in composite if name in composite.decisions(label)])
+
+
+def _merged_value(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Merge two JSON values, key by key."""
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merged_value(one[0], other[0])]
+    if isinstance(one, dict) and isinstance(other, dict):
+        shared = {name: _merged_value(one[name], other[name]) for name in one.keys() & other.keys()}
+        return {**one, **other, **shared}
+    return other
+
+
+def _placed(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return the smallest JSON value that holds `value` at a path."""
+    for part in reversed(path):
+        value = [value] if isinstance(part, int) else {part: value}
+    return value

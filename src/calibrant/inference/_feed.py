@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -73,18 +72,15 @@ class QueuedRow(NamedTuple):
     key : str
         Digest of everything that can change the prediction.
     stored : Prediction or None
-        The journal's prediction under the key.
+        The journal's prediction under the key; one with the reason where the query cannot be asked.
     repeated : bool
         True if a row shortly before has the same key.
-    problem : str
-        Reason why it cannot be asked; empty where it can.
     """
 
     query: Query
     key: str
     stored: Prediction | None
     repeated: bool
-    problem: str
 
 
 @dataclass(kw_only=True)
@@ -123,7 +119,10 @@ class Runner:
             for (query, problem), key in zip(prepared, keys, strict=True):
                 if not problem and query.user_template is not None and INPUT_SLOT not in query.user_template:
                     problem = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"  # noqa: PLW2901
-                yield QueuedRow(query, key, stored.get(key), key in seen, problem)
+                refused = (
+                    Prediction(label=None, outcome=Outcome.UNPARSED, reason=problem) if problem else None
+                )
+                yield QueuedRow(query, key, refused or stored.get(key), key in seen)
                 seen.add(key)
 
     def _stored(
@@ -152,7 +151,9 @@ class Runner:
         ProviderError
             A fault that every call would meet, before any call has succeeded.
         """
-        stored = self._unasked(row)
+        stored = row.stored
+        if stored is None and row.repeated and self.journal is not None:
+            stored = self.journal.get_many([row.key]).get(row.key)
         if stored is not None:
             return stored.with_effort(attempts=0)
         flying = self._flying.setdefault(asyncio.get_running_loop(), {})
@@ -187,15 +188,8 @@ class Runner:
             del flying[row.key]
             future.cancel()  # nothing came: an equal row asks for itself
 
-    def _unasked(self, row: QueuedRow) -> Prediction | None:
-        """Return the prediction of a row without a call: an invalid row, or one in the journal."""
-        if row.problem:
-            return Prediction(label=None, outcome=Outcome.UNPARSED, reason=row.problem)
-        if row.stored is None and row.repeated and self.journal is not None:
-            return self.journal.get_many([row.key]).get(row.key)
-        return row.stored
 
-
+@dataclass(eq=False)
 class Feed:
     """One run over rows, as `calibrant.core.Predictor.feed` describes it.
 
@@ -211,31 +205,25 @@ class Feed:
         Returns what is handed over for a query and its prediction; the journal keeps the prediction as it came.
     """
 
-    def __init__(
-        self,
-        model: RowModel,
-        runner: Runner,
-        deliver: OnPrediction,
-        *,
-        finish: Callable[[Query, Prediction], Prediction] | None = None,
-        on_prediction: OnPrediction | None = None,
-        stop: Stop | None = None,
-    ) -> None:
-        self._model = model
-        self._runner = runner
-        self._gate = runner.gate
-        self._deliver = deliver
-        self._finish = finish
-        self._on_prediction = on_prediction
+    model: RowModel
+    runner: Runner
+    deliver: OnPrediction
+    _: KW_ONLY
+    finish: Callable[[Query, Prediction], Prediction] | None = None
+    on_prediction: OnPrediction | None = None
+    stop: InitVar[Stop | None] = None
+    _begun: int = field(default=0, init=False)
+    _delivered: int = field(default=0, init=False)
+    _under_way: int = field(default=0, init=False)
+    _failures: int = field(default=0, init=False)
+    _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
+    _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _patience: list[Patience] = field(default_factory=list, init=False)
+
+    def __post_init__(self, stop: Stop | None) -> None:
         self._stop = stop or Stop()
-        self._begun = 0
-        self._delivered = 0
-        self._under_way = 0
-        self._finished: dict[int, Prediction] = {}
-        self._room = asyncio.Event()
-        self._patience: list[Patience] = []
-        self._answered = runner.answered
-        self._failures = 0
+        self._gate = self.runner.gate
+        self._answered = self.runner.answered
 
     async def run(self, queries: Iterable[Query]) -> str:
         """Answer queries; return the reason of an early end, or an empty text.
@@ -249,7 +237,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        rows = self._runner.rows(self._model, queries)
+        rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()
@@ -262,8 +250,11 @@ class Feed:
             else:
                 loop.call_later(_GRACE_SECONDS, self._end_waits)
 
+        def from_any_thread() -> None:
+            loop.call_soon_threadsafe(give_up)
+
         try:
-            with self._stop.calling(partial(_call_in_loop, loop, give_up)):
+            with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
@@ -291,37 +282,37 @@ class Feed:
                 self._begun += 1
                 self._under_way += 1
                 try:
-                    prediction = await self._runner.answer(self._model, row)
+                    prediction = await self.runner.answer(self.model, row)
                 finally:
                     self._under_way -= 1
                 self._hand_over(
-                    index, prediction if self._finish is None else self._finish(row.query, prediction)
+                    index, prediction if self.finish is None else self.finish(row.query, prediction)
                 )
                 self._watch(prediction)
                 if index % _BREATH == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _may_begin(self) -> bool:
-        while not self._stop.reason and (self._begun - self._delivered >= _WINDOW or self._price_is_open()):
+        gate = self._gate
+        while not self._stop.reason and (
+            self._begun - self._delivered >= _WINDOW
+            # Until the first finished row reveals the cost per row.
+            or (gate.limits.max_cost is not None and not gate.rows and self._under_way > 0)
+        ):
             self._room.clear()
             await self._room.wait()
         if not self._stop.reason:
-            self._stop.request(self._gate.used_up(self._under_way))
+            self._stop.request(gate.used_up(self._under_way))
         return not self._stop.reason
-
-    def _price_is_open(self) -> bool:
-        """Return True until the first finished row reveals the cost per row."""
-        gate = self._gate
-        return gate.limits.max_cost is not None and not gate.rows and self._under_way > 0
 
     def _hand_over(self, index: int, prediction: Prediction) -> None:
         """Report a prediction, and deliver those next in input order."""
-        if self._on_prediction is not None:
-            self._on_prediction(index, prediction)
+        if self.on_prediction is not None:
+            self.on_prediction(index, prediction)
         self._finished[index] = prediction
         while self._delivered in self._finished:
             ready = self._finished.pop(self._delivered)
-            self._deliver(self._delivered, ready)
+            self.deliver(self._delivered, ready)
             self._delivered += 1
         self._room.set()
 
@@ -337,9 +328,5 @@ class Feed:
             raise ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
-                provider=self._model.name,
+                provider=self.model.name,
             )
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(function)

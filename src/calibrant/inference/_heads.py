@@ -16,22 +16,7 @@ from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._methods import Method, keeps_features
-
-
-def check_one_distribution(labels: LabelSet) -> None:
-    """Check that a label-prior correction can apply: answers hold one label each.
-
-    Raises
-    ------
-    ConfigurationError
-        They do.
-    """
-    if isinstance(labels, CompositeLabels):
-        raise ConfigurationError(
-            "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
-            "over all labels. Leave prior_correction out."
-        )
+from calibrant.inference._methods import Method
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
@@ -47,7 +32,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
             f"Expected a head for the labels {labels.labels[:3]} ({len(labels)} in all), got one for "
             f"{head.labels[:3]} ({len(head.labels)}): fit it on this classifier."
         )
-    if head.uses_features and not keeps_features(method):
+    if head.uses_features and not method.keep_features:
         raise ConfigurationError(
             f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
             "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
@@ -90,23 +75,22 @@ def head_of(
         No row has a distribution, an answer is no label, or the lengths differ.
     """
     truth = true_labels(answers, len(texts), labels=labels)
-    usable = [place for place, found in enumerate(predictions) if found.distribution is not None]
+    usable = [
+        (found.distribution.logprobs, found.features, text, labels.labels.index(label))
+        for found, text, label in zip(predictions, texts, truth, strict=True)
+        if found.distribution is not None
+    ]
     if not usable:
+        reason = f": {predictions[0].reason}." if predictions and predictions[0].reason else "."
         raise ConfigurationError(
-            f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows"
-            + (f": {predictions[0].reason}." if predictions and predictions[0].reason else ".")
+            f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
-    logprobs, features = [], []
-    for place in usable:
-        distribution = predictions[place].distribution
-        assert distribution is not None  # noqa: S101 (chosen so)
-        logprobs.append(distribution.logprobs)
-        features.append(predictions[place].features)
+    logprobs, features, shown, codes = zip(*usable, strict=True)
     return fit_head(
         np.array(logprobs),
-        np.array([labels.labels.index(truth[place]) for place in usable]),
+        np.array(codes),
         labels=labels,
-        texts=[texts[place] for place in usable],
+        texts=shown,
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
         embedding=embedding,
     )

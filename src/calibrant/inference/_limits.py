@@ -23,6 +23,8 @@ _IN_PROCESS_CONCURRENCY: Final = 4
 
 # Refusals that say "too much at once", as opposed to faults of a single call.
 _OVERLOAD: Final = frozenset({429, 503, 529})
+_REQUESTS: Final = "requests_per_minute"
+_TOKENS: Final = "tokens_per_minute"
 _MINUTE: Final = 60.0
 _TRIES: Final = 3
 # An allowance that comes back later than this is not waited for: the provider may as well say 429.
@@ -120,10 +122,8 @@ class Gate:
         self.on_pause: Callable[[], None] | None = None
         self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
-        self.rows = 0
-        self.tokens = 0
+        self.rows = self.tokens = self.unpriced = 0
         self.cost = 0.0
-        self.unpriced = 0
         self._clock = clock
         self._sleep = sleep
         self._in_flight = 0
@@ -131,8 +131,6 @@ class Gate:
         self._not_before = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
-        self._requests: Pace | None = None
-        self._tokens: Pace | None = None
         now = clock()
         self.pace(lambda _, per_minute: Bucket(per_minute, now))
 
@@ -145,12 +143,8 @@ class Gate:
             Returns the bucket for a rate's name, as in `Limits`, and its inflow per minute. Called for the rates that
             have a limit.
         """
-        rates = {"requests_per_minute": self.limits.requests_per_minute}
-        rates["tokens_per_minute"] = self.limits.tokens_per_minute
-        own = {name: open_bucket(name, rate) for name, rate in rates.items() if rate is not None}
-        self._requests = own.get("requests_per_minute")
-        self._tokens = own.get("tokens_per_minute")
-        self._paced = bool(own)
+        rates = {name: getattr(self.limits, name) for name in (_REQUESTS, _TOKENS)}
+        self._buckets = {name: open_bucket(name, rate) for name, rate in rates.items() if rate is not None}
 
     async def enter(self) -> int:
         """Wait until a call may begin; return its ticket for `leave`."""
@@ -181,8 +175,8 @@ class Gate:
     def _begin(self) -> int:
         self._in_flight += 1
         self.requests += 1
-        if self._requests is not None:
-            self._requests.take(1.0)
+        if _REQUESTS in self._buckets:
+            self._buckets[_REQUESTS].take(1.0)
         return self._epoch
 
     async def _turn(self, waiter: asyncio.Future[None]) -> None:
@@ -197,14 +191,12 @@ class Gate:
             raise
 
     def _delay(self) -> float:
-        if not self._paced and self._not_before <= 0.0:
+        if not self._buckets and self._not_before <= 0.0:
             return 0.0
         now = self._clock()
-        waits = [self._not_before - now]
-        waits += [bucket.wait(now) for bucket in (self._requests, self._tokens) if bucket is not None]
-        if not self._paced and waits[0] <= 0.0:
+        if self._not_before <= now:
             self._not_before = 0.0
-        return max(waits)
+        return max([self._not_before - now, *(bucket.wait(now) for bucket in self._buckets.values())])
 
     def leave(self, epoch: int, error: BaseException | None = None, *, pause: float | None = None) -> None:
         """Note the end of a call.
@@ -225,7 +217,9 @@ class Gate:
             if pause is not None:
                 self._not_before = max(self._not_before, self._clock() + pause)
             if isinstance(error, ProviderError) and error.status in _OVERLOAD:
-                self._cut(epoch)
+                if epoch == self._epoch:
+                    self._epoch += 1
+                    self.allowed = max(1.0, self.allowed / 2.0)
             elif error is None and self.allowed < self.concurrency:
                 self.allowed = min(float(self.concurrency), self.allowed + 1.0 / self.allowed)
             if self._waiting:
@@ -243,11 +237,6 @@ class Gate:
                 continue
             loop.call_soon_threadsafe(_settle, waiter)
             return
-
-    def _cut(self, epoch: int) -> None:
-        if epoch == self._epoch:
-            self._epoch += 1
-            self.allowed = max(1.0, self.allowed / 2.0)
 
     def heard(self, state: RateState | None) -> None:
         """Record the rate limits of a response; calls wait until an exhausted one resets."""
@@ -279,8 +268,8 @@ class Gate:
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0
-            if self._tokens is not None:
-                self._tokens.take(tokens)
+            if _TOKENS in self._buckets:
+                self._buckets[_TOKENS].take(tokens)
 
     def used_up(self, under_way: int) -> str:
         """Return the exceeded budget, counting the expected cost of rows in flight; else an empty text."""
@@ -311,18 +300,10 @@ def is_in_process(client: Client) -> bool:
     return getattr(client, "in_process", False) is True
 
 
-def default_concurrency(client: Client, otherwise: int = DEFAULT_CONCURRENCY) -> int:
-    """Return the default number of calls in flight to a client.
-
-    Parameters
-    ----------
-    client : Client
-        Client of the calls.
-    otherwise : int, default 10
-        The number for a client that is not in this process.
-    """
+def default_concurrency(client: Client) -> int:
+    """Return the default number of calls in flight to a client."""
     if not is_in_process(client):
-        return otherwise
+        return DEFAULT_CONCURRENCY
     return max(_IN_PROCESS_CONCURRENCY, getattr(client, "n_parallel", 1))
 
 

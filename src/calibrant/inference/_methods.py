@@ -1,17 +1,20 @@
-"""Prediction methods: their model calls, and decoding."""
+"""Prediction methods: their model calls, decoding, and the choice of a classifier's method."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import Client, Completion, CompletionRequest, ContinuingClient
+from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -19,11 +22,17 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
 
+if TYPE_CHECKING:
+    from calibrant.inference._exact import ExactMethod
+
+_LOG = logging.getLogger("calibrant")
+
+Scoring: TypeAlias = Literal["exact", "decode", "sampled"]
 Tolerance: TypeAlias = float | Literal["exact"]
 DEFAULT_TOLERANCE: Final = 0.2
 
@@ -151,39 +160,42 @@ async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[N
         ) from error
 
 
-def total_usage(parts: Iterable[Usage]) -> Usage:
-    """Return the summed usage; its cost is the sum of the known costs, None if none is known."""
-    usages = tuple(parts)
-    costs = [usage.cost for usage in usages if usage.cost is not None]
-    return Usage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        cost=math.fsum(costs) if costs else None,
-    )
+@dataclass(kw_only=True)
+class Method(ABC):
+    """Method that turns a request into a prediction.
 
-
-def check_tolerance(tolerance: Tolerance) -> None:
-    """Check a tolerance.
-
-    Raises
-    ------
-    ConfigurationError
-        The tolerance is neither ``"exact"`` nor a number in [0, 1].
+    Attributes
+    ----------
+    client : Client
+        Client of the calls.
+    reader : AnswerReader
+        Reader of the responses, with the legal labels and the space of the distributions.
+    calls : ModelCalls
+        Calls with gate, deadline and retries.
+    keep_features : bool
+        True if predictions hold text features.
     """
-    if tolerance == "exact":
-        return
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance <= 1.0:
-        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
 
-
-class Method(Protocol):
-    """Method that turns a request into a prediction."""
+    client: Client
+    reader: AnswerReader
+    calls: ModelCalls = field(default_factory=ModelCalls)
+    keep_features: bool = False
 
     @property
     def space(self) -> LogprobSpace:
         """Space of the distributions it returns."""
-        ...
+        return self.reader.space
 
+    @property
+    def might_keep_features(self) -> bool:
+        """True if it could report text features but does not."""
+        return False
+
+    def with_features(self) -> Self:
+        """Return a method whose predictions hold text features, if its engine reports them."""
+        return replace(self, keep_features=True) if self.might_keep_features else self
+
+    @abstractmethod
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the prediction; its ``attempts`` counts the calls made.
 
@@ -192,107 +204,26 @@ class Method(Protocol):
         ProviderError
             The model could not be asked, after retries; ``attempts`` counts the calls made.
         """
-        ...
 
+    @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """Return the settings that can change a prediction as JSON values: part of every cache key."""
-        ...
 
 
 @dataclass(kw_only=True)
-class FeatureMethod(Method):
-    """Base class of methods whose predictions can hold text features.
+class Decoding(Method):
+    """Method that decodes an answer and reads its token log-probabilities."""
 
-    Attributes
-    ----------
-    client : ContinuingClient
-        Client of the calls.
-    keep_features : bool
-        True if predictions hold them, where the engine reports them.
-    """
-
-    client: ContinuingClient
-    keep_features: bool = False
-
-
-def keeps_features(method: Method) -> bool:
-    """Return True if a method's predictions hold text features."""
-    return isinstance(method, FeatureMethod) and method.keep_features
-
-
-def might_keep_features(method: Method) -> bool:
-    """Return True if a method could report text features but does not."""
-    return (
-        isinstance(method, FeatureMethod)
-        and not method.keep_features
-        and bool(getattr(method.client, "in_process", False))
-    )
-
-
-def keeping_features(method: Method) -> Method:
-    """Return a method whose predictions hold text features, if its engine reports them."""
-    if isinstance(method, FeatureMethod) and might_keep_features(method):
-        return replace(method, keep_features=True)
-    return method
-
-
-@dataclass
-class _Evidence:
-    """Record of the models whose answers come with log-probabilities.
-
-    Attributes
-    ----------
-    known : dict of str or None to bool
-        By the model that really answered, which may be one of several; there once it gave an answer with them, or
-        two to one row without.
-    seen : bool
-        True once any answer came with some, be they unusable.
-    """
-
-    known: dict[str | None, bool] = field(default_factory=dict)
-    seen: bool = False
-
-    def missed(self, prediction: Prediction, response: object, *, again: bool) -> bool:
-        """Record an answer; return True if a retry may bring its missing log-probabilities."""
-        if prediction.confidence is not None:
-            self.known[prediction.model] = self.seen = True
-            return False
-        if not self.seen:
-            completion = read_completion(response)
-            self.seen = completion.tokens is not None or bool(completion.evidence_problem)
-        if again:
-            self.known.setdefault(prediction.model, False)
-        return self.known.get(prediction.model, True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """Method that decodes an answer and reads its token log-probabilities.
-
-    Attributes
-    ----------
-    client : Client
-        Client of the calls.
-    reader : AnswerReader
-        Reader of the responses.
-    calls : ModelCalls
-        Calls with gate, deadline and retries.
-    """
-
-    client: Client
-    reader: AnswerReader
-    calls: ModelCalls = field(default_factory=ModelCalls)
-    _evidence: _Evidence = field(default_factory=_Evidence, init=False, repr=False, compare=False)
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Log-probability space of the reader."""
-        return self.reader.space
+    # By the model that really answered, which may be one of several: False once it answered one row twice without
+    # log-probabilities, True once it gave an answer with them.
+    _gives_logprobs: dict[str | None, bool] = field(default_factory=dict, init=False, repr=False)
+    # True once any answer came with some, be they unusable.
+    _any_logprobs: bool = field(default=False, init=False, repr=False)
 
     @property
     def silent_models(self) -> int:
         """Number of models that answered a row twice without log-probabilities; 0 once any answer had some."""
-        return 0 if self._evidence.seen else len(self._evidence.known)
+        return 0 if self._any_logprobs else len(self._gives_logprobs)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the model's answer; a broken response is retried like a failed call.
@@ -336,14 +267,127 @@ class Decoding:
             and self.reader.space_of(response) is not LogprobSpace.NONE
         )
         again = any(earlier.model == prediction.model for earlier in silent)
-        if wants_evidence and self._evidence.missed(prediction, response, again=again):
+        if wants_evidence and self._lacks_logprobs(prediction, response, again=again):
             silent.append(prediction)
             raise ProviderError(
                 "the answer has no log-probabilities.", provider=self.client.name, retryable=True
             )
         return prediction
 
+    def _lacks_logprobs(self, prediction: Prediction, response: object, *, again: bool) -> bool:
+        """Record an answer; return True if a retry may bring its missing log-probabilities."""
+        if prediction.confidence is not None:
+            self._gives_logprobs[prediction.model] = self._any_logprobs = True
+            return False
+        if not self._any_logprobs:
+            completion = read_completion(response)
+            self._any_logprobs = completion.tokens is not None or bool(completion.evidence_problem)
+        if again:
+            self._gives_logprobs.setdefault(prediction.model, False)
+        return self._gives_logprobs.get(prediction.model, True)
+
     def describe(self) -> Mapping[str, Any]:
         """Return the settings of the reader, for cache keys."""
         kept = {"tokens": True} if self.reader.keep_tokens else {}
         return {**kept, "scoring": "decode", **self.reader.describe()}
+
+
+def choose_method(  # noqa: PLR0913  (keyword-only options)
+    client: Client,
+    reader: AnswerReader,
+    response_format: Mapping[str, Any],
+    *,
+    calls: ModelCalls,
+    options: Mapping[str, Any],
+    scoring: Scoring | None,
+    tolerance: Tolerance | None,
+    samples: int | None,
+    temperature: float | None,
+) -> Method:
+    """Return the requested method, or the best that model and schema support.
+
+    Parameters
+    ----------
+    client, reader, response_format, calls
+        As `Method` and the schema have them.
+    options : mapping
+        Handed to the provider with every call.
+    scoring, tolerance, samples, temperature
+        See `calibrant.inference.Classifier`.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is unknown or out of range, or the model or the schema does not allow it.
+    """
+    if scoring not in {None, "exact", "decode", "sampled"}:
+        raise ConfigurationError(f"Expected scoring 'exact', 'decode' or 'sampled', got {scoring!r}.")
+    if tolerance is None:
+        tolerance = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
+    _check_tolerance(tolerance)
+    if scoring == "sampled":
+        from calibrant.inference._sampling import Sampling  # noqa: PLC0415 (only when it is asked for)
+
+        return Sampling.of(
+            client, reader, calls=calls, options=options, samples=samples, temperature=temperature
+        )
+    only_sampled = (("samples", samples, "it"), ("temperature", temperature, "it, or name it among options"))
+    for name, value, instead in only_sampled:
+        if value is not None:
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', got {name}={value!r} and scoring={scoring!r}: add "
+                f"scoring='sampled', or leave out {instead}."
+            )
+    decoding = Decoding(client=client, reader=reader, calls=calls)
+    if scoring == "decode" or (scoring is None and not isinstance(client, ContinuingClient)):
+        return decoding
+    exact_reader = replace(reader, space=LogprobSpace.EXACT)
+    exact = _exact_method(client, exact_reader, response_format, tolerance=tolerance, calls=calls)
+    if not isinstance(exact, str):
+        return exact
+    if scoring == "exact":
+        raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
+    _warn_once(client.name, exact)
+    return decoding
+
+
+def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a caller writes)
+    is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if tolerance != "exact" and not (is_number and 0.0 <= tolerance <= 1.0):
+        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
+
+
+@cache
+def _warn_once(model: str, reason: str) -> None:
+    """Warn once that a model decodes although it could score every label."""
+    _LOG.warning(
+        "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
+        model,
+        reason,
+    )
+
+
+def _exact_method(
+    client: Client,
+    reader: AnswerReader,
+    response_format: Mapping[str, Any],
+    **settings: Any,  # noqa: ANN401  (tolerance and calls)
+) -> ExactMethod | str:
+    """Return the exact method for a model, labels and schema, or the reason why there is none."""
+    if not isinstance(client, ContinuingClient):
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        return (
+            f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
+            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
+        )
+    if reader.answer_field != reader.field:
+        return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
+    if isinstance(reader.labels, CompositeLabels):
+        from calibrant.inference._exact_several import exact_several  # noqa: PLC0415 (only for several labels)
+
+        return exact_several(client, reader, response_format, **settings)
+    from calibrant.inference._exact import ExactScoring  # noqa: PLC0415 (only where it may be possible)
+
+    return ExactScoring.of(client, reader, response_format, **settings)

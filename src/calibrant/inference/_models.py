@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
+from calibrant.clients._redact import public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._choice import Scoring
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
+from calibrant.inference._methods import Scoring
 from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
@@ -94,11 +95,13 @@ def open_client(
     _check_options(options)
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
-    served = _is_served(model, options, scoring)
-    if not served:
-        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (no stand-in needs it)
 
-        names = " or ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+    prefixes = OpenAICompatibleClient.PREFIXES
+    is_named = isinstance(model, str) and model.startswith(prefixes)
+    served = is_named and scoring == "exact" and bool(options.get("api_base"))
+    if not served:
+        names = " or ".join(f"{prefix}NAME" for prefix in prefixes)
         use = f"shapes how a server is asked how probable labels are ({names} with api_base and scoring='exact')"
         _refuse_settings(options, SERVER_SETTINGS, model if isinstance(model, str) else "this model", use)
     if isinstance(model, Client):
@@ -113,14 +116,12 @@ def open_client(
     if not isinstance(model, str) or not model.strip():
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
-    if model.startswith(_GGUF):
+    if model.startswith((_GGUF, _LOCAL)):
         from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
 
+        if model.startswith(_LOCAL):
+            return LlamaCppClient.local(model, **settings)
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
-    if model.startswith(_LOCAL):
-        from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
-
-        return LlamaCppClient.local(model, **settings)
     _refuse_settings(settings, ENGINE_SETTINGS, model, _ENGINE_USE)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
@@ -179,18 +180,6 @@ def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: 
         )
 
 
-def _is_served(model: object, options: Mapping[str, Any], scoring: Scoring | None) -> bool:
-    """Return True if `model` names a server that scores whole labels."""
-    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
-
-    return (
-        scoring == "exact"
-        and isinstance(model, str)
-        and model.startswith(OpenAICompatibleClient.PREFIXES)
-        and bool(options.get("api_base"))
-    )
-
-
 def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options sent with every call, without the client's set-up options."""
     own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
@@ -219,11 +208,7 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     kept: dict[str, Any] = {}
     left_out = []
     for name, value in options.items():
-        from calibrant.clients._redact import secret_texts  # noqa: PLC0415 (loaded when it is used)
-
         if name in _ADDRESSES and isinstance(value, str):
-            from calibrant.clients._redact import public_address  # noqa: PLC0415 (loaded when it is used)
-
             public = public_address(value)
             hides = public != value.strip().rstrip("/")
             kept[name] = public if hides else value

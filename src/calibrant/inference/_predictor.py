@@ -1,21 +1,40 @@
-"""Base class of predictors, on top of `feed`."""
+"""Base class of predictors, and the predictor of one prompted model: its requests and journal keys."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from calibrant.core._completion import Client
+from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import Predictor, Query
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
+from calibrant.core._records import Journal
 from calibrant.core._rows import TextWithContext
-from calibrant.inference._limits import Gate
+from calibrant.inference._feed import Feed, Runner
+from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._loop import ask_async, run_sync
+from calibrant.inference._methods import Method
+
+if TYPE_CHECKING:
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._head import Head
+    from calibrant.inference._demonstrations import Retrieval
 
 _LABELS_SHOWN: Final = 5
+# Options that cannot change an answer.
+_NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
+
+# Prompts whose digests are kept; those with demonstrations differ from row to row.
+_PROMPTS: Final = 256
 
 
 class BasePredictor(Predictor):
@@ -25,11 +44,6 @@ class BasePredictor(Predictor):
     @abstractmethod
     def clients(self) -> tuple[Client, ...]:
         """Clients of its models, in the order in which they are asked."""
-
-    @property
-    @abstractmethod
-    def meter(self) -> Gate:
-        """Meter of its rows: calls, tokens and cost so far."""
 
     @property
     def limits(self) -> Limits:
@@ -51,7 +65,7 @@ class BasePredictor(Predictor):
         self,
         texts: Sequence[str | TextWithContext],
         *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
+        on_prediction: OnPrediction | None = None,
     ) -> list[Prediction]:
         """Classify texts concurrently.
 
@@ -84,7 +98,7 @@ class BasePredictor(Predictor):
         self,
         texts: Sequence[str | TextWithContext],
         *,
-        on_prediction: Callable[[int, Prediction], None] | None = None,
+        on_prediction: OnPrediction | None = None,
     ) -> list[Prediction]:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         return await ask_async(self, [self.query(text) for text in texts], on_prediction=on_prediction)
@@ -107,3 +121,335 @@ class BasePredictor(Predictor):
     async def __aexit__(self, *exception: object) -> None:
         # In a thread: connections of this event loop are closed by the loop itself, which must go on.
         await asyncio.to_thread(self.close)
+
+
+class QueryKeys:
+    """Digests of everything that can change the prediction of a query."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[str, str | None], Any] = {}
+
+    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
+        """Return the digest of a query, 64 hexadecimal digits.
+
+        Parameters
+        ----------
+        query : Query
+            The query.
+        settings_of : callable
+            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
+            prompt. It is not kept: a reference back to the model would keep a client from being closed.
+        """
+        prompt = (query.prompt + query.shown, query.user_template)
+        digest = self._digests.get(prompt)
+        if digest is None:
+            if len(self._digests) >= _PROMPTS:
+                self._digests.clear()
+            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
+            digest = self._digests[prompt] = hashlib.sha256(settings.encode())
+        digest = digest.copy()
+        digest.update(query.text.encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptedModel:
+    """A client with method, schema and options; the `RowModel` of a classifier.
+
+    Attributes
+    ----------
+    method : Method
+        Turns a request into a prediction.
+    response_format : mapping or None
+        JSON schema sent with every call.
+    top_logprobs : int
+        Alternatives asked for per token.
+    options : mapping
+        Handed to the provider with every call.
+    retrieval : Retrieval or None
+        Chooses the demonstrations that prompts show.
+    """
+
+    method: Method
+    response_format: Mapping[str, Any] | None = None
+    top_logprobs: int = 5
+    options: Mapping[str, Any] = field(default_factory=dict)
+    retrieval: Retrieval | None = None
+    _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
+    _richer_keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self.method.client.name
+
+    def with_features(self) -> PromptedModel:
+        """Return a copy whose predictions hold text features, if the model reports them."""
+        return replace(self, method=self.method.with_features())
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return the request of a query with rendered demonstrations."""
+        return CompletionRequest(
+            messages=query.messages(),
+            response_format=self.response_format,
+            top_logprobs=self.top_logprobs,
+            options=self.options,
+            without_text=replace(query, text="", shown="").messages(),
+        )
+
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with rendered demonstrations, each with an error text or an empty one."""
+        if self.retrieval is not None:
+            return self.retrieval.prepare(queries)
+        if any(query.demonstrations and query.demonstrations.strip() for query in queries):
+            raise ConfigurationError(
+                "Expected labelled texts to show as demonstrations, got none: hand in a DemonstrationIndex of the "
+                "training rows (with_demonstrations), or leave the component demonstrations out."
+            )
+        return [(query, "") for query in queries]
+
+    async def predict(self, query: Query) -> Prediction:
+        """Return the prediction of a query; client secrets echoed by the server are removed.
+
+        Raises
+        ------
+        ProviderError
+            The model could not be asked.
+        """
+        return _without_echoes(await self.method.predict(self.request(query)), self.method.client)
+
+    def key(self, query: Query) -> str:
+        """Return a digest of everything that can change the prediction."""
+        return self._keys.key(query, partial(self._settings, method=self.method))
+
+    def richer_key(self, query: Query) -> str | None:
+        """Return the journal key of the same prediction with features; None if no features are possible."""
+        if not self.method.might_keep_features:
+            return None
+        return self._richer_keys.key(query, partial(self._settings, method=self.method.with_features()))
+
+    def is_final(self, prediction: Prediction) -> bool:
+        """Return True if a retry could not change the prediction."""
+        return prediction.outcome is not Outcome.ERROR
+
+    def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
+        """Return True if no further row can succeed."""
+        return error.systemic and not answered
+
+    def _settings(self, query: Query, *, method: Method) -> list[object]:
+        return [
+            self.method.client.name,
+            getattr(self.method.client, "endpoint", None),
+            dict(method.describe()),
+            query.prompt + query.shown,
+            query.user_template,
+            self.response_format,
+            self.top_logprobs,
+            {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
+        ]
+
+
+def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
+    """Return a prediction without echoed client secrets; label and evidence stay."""
+    hidden = getattr(client, "hidden", None)
+    if hidden is None:
+        return prediction
+    texts = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
+    clean = {name: hidden(text) for name, text in texts.items() if text}
+    changed = {name: text for name, text in clean.items() if text != texts[name]}
+    return replace(prediction, **changed) if changed else prediction
+
+
+class ModelPredictor(BasePredictor):
+    """A predictor that asks one model."""
+
+    _model: PromptedModel
+    _runner: Runner
+    _head: Head | None = None
+    _prior_correction: LabelPriorCorrection | None = None
+
+    @property
+    def answer_field(self) -> str:
+        """JSON path of the label."""
+        return self.method.reader.answer_field
+
+    @property
+    def client(self) -> Client:
+        """The client of all calls."""
+        return self.method.client
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """The one client."""
+        return (self.client,)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.client.name
+
+    @property
+    def method(self) -> Method:
+        """Method that turns a request into a prediction."""
+        return self._model.method
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Kind of its log-probabilities, as `LogprobSpace` names them."""
+        return self.method.space
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """JSON schema sent with every call."""
+        return self._model.response_format
+
+    @property
+    def top_logprobs(self) -> int:
+        """Alternatives asked for per token."""
+        return self._model.top_logprobs
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options sent to the provider with every call."""
+        return self._model.options
+
+    @property
+    def in_process(self) -> bool:
+        """True if rows are computed in this process, where concurrency brings no speed."""
+        return is_in_process(self.client)
+
+    @property
+    def demonstrations(self) -> Retrieval | None:
+        """Index of the demonstrations; None without any."""
+        return self._model.retrieval
+
+    @property
+    def meter(self) -> Gate:
+        """Meter of its rows: calls, tokens and cost so far."""
+        return self._runner.gate
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Meter of the calls to its model, with their rates."""
+        return (self._runner.gate,)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Use `journal` for looking up and storing predictions; copies that share it follow."""
+        self._runner.journal = journal
+
+    def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> Coroutine[Any, Any, str]:
+        """Answer a stream of queries in bounded memory; see `calibrant.core.Predictor.feed`."""
+        learned = self._head is not None or self._prior_correction is not None
+        feed = Feed(
+            self._model,
+            self._runner,
+            deliver,
+            finish=self.finished if learned else None,
+            on_prediction=on_prediction,
+            stop=stop,
+        )
+        return feed.run(queries)
+
+    async def answer(self, query: Query) -> Prediction:
+        """Return the model's prediction of one query, for a caller that handles limits and failures itself.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        (row,) = self._runner.rows(self._model, [query])
+        return await self._runner.answer(self._model, row)
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return the request of a query, as sent.
+
+        Raises
+        ------
+        ConfigurationError
+            Its demonstrations cannot be shown.
+        """
+        ((prepared, problem),) = self._model.prepare([query])
+        if problem:
+            raise ConfigurationError(problem)
+        return self._model.request(prepared)
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return the model's answer to another request, such as a check of its own answer.
+
+        Limits, retries and options are those of the classification; options of the request come before
+        the latter.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            The request.
+
+        Returns
+        -------
+        completion : Completion
+            The answer.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            Every call failed, retries included; ``attempts`` counts the calls made.
+        """
+        options = {**self.options, **request.options}
+        return await self.method.calls.complete(self.client, replace(request, options=options))
+
+    @property
+    def prior_correction(self) -> LabelPriorCorrection | None:
+        """Label-prior correction of every prediction; None without one."""
+        return self._prior_correction
+
+    @prior_correction.setter
+    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
+        if correction is not None and isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
+                "over all labels. Leave prior_correction out."
+            )
+        self._prior_correction = correction
+
+    @property
+    def head(self) -> Head | None:
+        """Head that computes the final distributions; None without a head."""
+        return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if head is not None:
+            from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
+
+            if head.uses_features:
+                self._model = self._model.with_features()
+            check_head(head, labels=self.labels, method=self.method)
+            head = opened_head(head)
+        self._head = head
+
+    def finished(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return a prediction with the label prior and head of its own prompt applied."""
+        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
+        if not own or (self.prior_correction is None and self.head is None):
+            return prediction
+        from calibrant.calibration._prior import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
+        from calibrant.inference._heads import apply_head  # noqa: PLC0415
+
+        if self.prior_correction is not None:
+            prediction = correct_prediction(prediction, self.prior_correction)
+        return prediction if self.head is None else apply_head(self.head, prediction, query.text)

@@ -60,16 +60,10 @@ class AnswerReader:
     keep_tokens: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.labels, CompositeLabels):
-            return
-        if self.answer_field != self.field:
+        if isinstance(self.labels, CompositeLabels) and self.answer_field != self.field:
             raise ConfigurationError(
                 f"Expected no answer_field for answers that hold several labels, got {self.answer_field!r}: leave it "
                 "out."
-            )
-        if not isinstance(self.labels, FieldLabels | MultiLabels):
-            raise ConfigurationError(
-                f"Expected FieldLabels or MultiLabels, got {type(self.labels).__name__}."
             )
 
     def read(self, response: object) -> Prediction:
@@ -78,30 +72,26 @@ class AnswerReader:
             completion = read_completion(response)
         except CalibrantError as error:
             return Prediction(label=None, outcome=Outcome.ERROR, reason=f"broken response: {error}")
-        problem = self._problem(completion)
-        if problem is not None:
-            outcome, reason = problem
-            return self._prediction(completion, label=None, outcome=outcome, reason=reason)
-        space = self.space_of(completion)
-        try:
-            content = self._content(completion, space)
-        except UnparsedError as error:
-            cut = "cut off by the length limit: " if completion.finish_reason in _CUT_OFF else ""
-            content = f"{cut}{error}"
-        if isinstance(content, str):
-            return self._prediction(completion, label=None, outcome=Outcome.UNPARSED, reason=content)
-        lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
-        return self._prediction(completion, **content, reason=f"no confidence: {lost}" if lost else "")
+        return Prediction(
+            **self._content(completion),
+            text=completion.text,
+            usage=completion.usage,
+            model=completion.model,
+            tokens=completion.tokens if self.keep_tokens else None,
+        )
 
     def describe(self) -> Mapping[str, Any]:
         """Return the legal answers and their JSON paths, as JSON values."""
+        form: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
+        if isinstance(self.labels, FieldLabels):
+            form["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
         return {
             "space": self.space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
             "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
-            **self._form(),
+            **form,
         }
 
     def space_of(self, response: object) -> LogprobSpace:
@@ -111,26 +101,27 @@ class AnswerReader:
         own = response.space if isinstance(response, Completion) else None
         return LogprobSpace.NONE if own is None else own
 
-    def _problem(self, completion: Completion) -> tuple[Outcome, str] | None:
+    def _content(self, completion: Completion) -> _Content:
+        """Return label and evidence of an answer, or the outcome and reason of one without a label."""
+        is_cut_off = completion.finish_reason in _CUT_OFF
         if completion.refusal or completion.finish_reason in _FILTERED:
-            return Outcome.REFUSAL, completion.refusal or "stopped by the provider's content filter"
-        if completion.text.strip():
-            return None
-        if completion.finish_reason in _CUT_OFF:
-            return Outcome.UNPARSED, "cut off by the length limit before the answer began"
-        return Outcome.ERROR, "the response holds no text and no refusal"
+            refusal = completion.refusal or "stopped by the provider's content filter"
+            return {"label": None, "outcome": Outcome.REFUSAL, "reason": refusal}
+        if not completion.text.strip() and is_cut_off:
+            return _unparsed("cut off by the length limit before the answer began")
+        if not completion.text.strip():
+            reason = "the response holds no text and no refusal"
+            return {"label": None, "outcome": Outcome.ERROR, "reason": reason}
+        space = self.space_of(completion)
+        try:
+            content = self._evidence(completion, space)
+        except UnparsedError as error:
+            return _unparsed(f"{'cut off by the length limit: ' if is_cut_off else ''}{error}")
+        lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
+        return {"reason": f"no confidence: {lost}" if lost else "", **content}
 
-    def _prediction(self, completion: Completion, **content: Any) -> Prediction:  # noqa: ANN401
-        return Prediction(
-            **content,
-            text=completion.text,
-            usage=completion.usage,
-            model=completion.model,
-            tokens=completion.tokens if self.keep_tokens else None,
-        )
-
-    def _content(self, completion: Completion, space: LogprobSpace) -> _Content | str:
-        """Return label and evidence of an answer, or the reason it is illegal."""
+    def _evidence(self, completion: Completion, space: LogprobSpace) -> _Content:
+        """Return label and evidence of an answer, or the outcome and reason of an illegal one."""
         labels = self.labels
         if isinstance(labels, FieldLabels):
             return _fields_content(labels, completion, space)
@@ -139,17 +130,20 @@ class AnswerReader:
         value = field_value(completion.text, self.answer_field)
         label = labels.canonical(value) if isinstance(value, str) else None
         if label is None:
-            return f"answered {value!r:.80}, which is not one of the labels"
+            return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
         distribution = _distribution(completion, labels, self.field, space)
         confidence = None if distribution is None else distribution.confidence(label)
         return {"label": label, "confidence": confidence, "distribution": distribution}
 
-    def _form(self) -> Mapping[str, Any]:
-        """Return the additional settings of composite answers as JSON values, for cache keys."""
-        if isinstance(self.labels, FieldLabels):
-            fields = self.labels.fields
-            return {"fields": [[field.name, field.path, list(field.labels.labels)] for field in fields]}
-        return {"several": True} if isinstance(self.labels, MultiLabels) else {}
+
+def _unparsed(reason: str) -> _Content:
+    return {"label": None, "outcome": Outcome.UNPARSED, "reason": reason}
+
+
+def scored_part(name: str, label: str, distribution: LabelDistribution | None) -> Part:
+    """Return a part of an answer, with the confidence that its distribution gives the label."""
+    confidence = None if distribution is None else distribution.confidence(label)
+    return Part(name=name, label=label, confidence=confidence, distribution=distribution)
 
 
 def joint_confidence(parts: Sequence[Part]) -> float | None:
@@ -160,19 +154,16 @@ def joint_confidence(parts: Sequence[Part]) -> float | None:
 
 def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
     """Return one part per label: its membership in the answer, and the confidence in that, if known."""
-    values = labels.values(answer)
-    if evidence is None:
-        return tuple(Part(name=name, label=value) for name, value in values.items())
     parts = []
-    for place, (name, value) in enumerate(values.items()):
+    for place, (name, value) in enumerate(labels.values(answer).items()):
         no, yes = labels.labels_of(name)
-        distribution = evidence.distribution(place, (no, yes))
-        confidence = distribution.confidence(value)
-        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
+        parts.append(
+            scored_part(name, value, None if evidence is None else evidence.distribution(place, (no, yes)))
+        )
     return tuple(parts)
 
 
-def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobSpace) -> _Content | str:
+def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobSpace) -> _Content:
     """Return the label of every field with its distribution, given the fields before it.
 
     By the chain rule, the product of the fields' confidences is that of the whole answer.
@@ -186,23 +177,23 @@ def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobS
             raise UnparsedError(f"field {field.name!r}: {error}", kind=error.kind) from error
         label = field.labels.canonical(value) if isinstance(value, str) else None
         if label is None:
-            return f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
-        distribution = _distribution(completion, field.labels, path, space)
-        confidence = None if distribution is None else distribution.confidence(label)
-        parts.append(Part(name=field.name, label=label, confidence=confidence, distribution=distribution))
+            return _unparsed(
+                f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
+            )
+        parts.append(scored_part(field.name, label, _distribution(completion, field.labels, path, space)))
     answer = labels.answer_of({part.name: part.label for part in parts})
     return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
 
 
-def _set_content(
-    labels: MultiLabels, field: str, completion: Completion, space: LogprobSpace
-) -> _Content | str:
+def _set_content(labels: MultiLabels, field: str, completion: Completion, space: LogprobSpace) -> _Content:
     """Return the membership of every label in the answer; see `extract_set` for its confidence."""
     given = []
     for number, value in enumerate(field_values(completion.text, field), 1):
         label = labels.label_of(value) if isinstance(value, str) else None
         if label is None:
-            return f"answered {value!r:.80} at place {number} of the list, which is not one of the labels"
+            return _unparsed(
+                f"answered {value!r:.80} at place {number} of the list, which is not one of the labels"
+            )
         given.append(label)
     answer = labels.answer_with(given)
     evidence = None
@@ -221,19 +212,12 @@ def _distribution(
     if space is LogprobSpace.NONE:
         return None
     names = labels.labels
-    if len(names) == 1:
-        return _over_one_label(completion, names, field, space)
-    try:
-        return extract_distribution(completion, names, field, space)
-    except LogprobsUnavailableError:
-        return None
-
-
-def _over_one_label(
-    completion: Completion, names: tuple[str, ...], field: str, space: LogprobSpace
-) -> LabelDistribution | None:
-    """Return a distribution over the only label of an open set so far."""
-    joint = joint_logprob(completion, field)
+    if len(names) > 1:
+        try:
+            return extract_distribution(completion, names, field, space)
+        except LogprobsUnavailableError:
+            return None
+    joint = joint_logprob(completion, field)  # of the only label of an open set so far
     if joint is None:
         return None
     return LabelDistribution(

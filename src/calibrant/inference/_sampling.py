@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -16,45 +15,12 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Part, Prediction, Usage
-from calibrant.inference._methods import Decoding, ModelCalls, total_usage
-from calibrant.inference._reader import AnswerReader
+from calibrant.inference._methods import Decoding, Method, ModelCalls
+from calibrant.inference._reader import AnswerReader, scored_part
+from calibrant.routing._checks import check_whole, is_number
 
-DEFAULT_SAMPLES: Final = 10
+_DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0
-
-
-def resolve_temperature(temperature: float | None, options: Mapping[str, Any]) -> float | None:
-    """Return the sampling temperature: from `options`, else the given one, else 1.
-
-    Raises
-    ------
-    ConfigurationError
-        Both are given.
-    """
-    if "temperature" not in options:
-        return _DEFAULT_TEMPERATURE if temperature is None else temperature
-    own: float | None = options["temperature"]
-    if temperature is not None:
-        raise ConfigurationError(
-            f"Expected one temperature, got temperature={temperature!r} and {own!r} among the model's options: "
-            "leave out one of them."
-        )
-    return own
-
-
-def check_seed(options: Mapping[str, Any]) -> None:
-    """Check a first seed; the other samples count up from it.
-
-    Raises
-    ------
-    ConfigurationError
-        `options` hold a seed that is no whole number.
-    """
-    seed = options.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ConfigurationError(
-            f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +47,7 @@ class RowAnswers:
     @property
     def usage(self) -> Usage:
         """Tokens and cost of all answers."""
-        return total_usage(answer.usage for answer in self.given)
-
-    @property
-    def model(self) -> str | None:
-        """Name of the first model that answered."""
-        return next((answer.model for answer in self.given if answer.model is not None), None)
-
-    def failure(self) -> ProviderError:
-        """Return the first failure, with the calls of the whole row as its attempts."""
-        first = self.failures[0]
-        first.attempts = self.attempts
-        return first
-
-    def without_label(self) -> Prediction:
-        """Return the most frequent outcome, for rows without a labelled answer.
-
-        Of outcomes that are equally frequent the one that came first is taken; text and reason are
-        those of the first answer that had it.
-        """
-        ((outcome, _),) = Counter(answer.outcome for answer in self.given).most_common(1)
-        first = next(answer for answer in self.given if answer.outcome is outcome)
-        return replace(first, usage=self.usage, model=self.model, attempts=self.attempts)
+        return sum((answer.usage for answer in self.given), Usage())
 
 
 async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers:
@@ -135,8 +80,8 @@ async def _answer(question: Awaitable[Prediction]) -> Prediction | ProviderError
         raise CalibrantError(f"The model raised {error!r}.") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
+@dataclass(kw_only=True)
+class Sampling(Method):
     """Method that samples several answers, for models without log-probabilities.
 
     With n_l of the k legal answers for label l, and L labels, the probability of l is
@@ -158,22 +103,11 @@ class Sampling:
 
     Attributes
     ----------
-    client : Client
-        Client of the calls.
-    reader : AnswerReader
-        Reads the responses; log-probabilities are left aside.
     samples : int, default 10
         Calls about each row, at least 2.
     temperature : float or None, default 1
         Sampling temperature, above 0; None leaves it to the provider. A temperature among the
         request's options comes before it.
-    calls : ModelCalls
-        Calls with gate, deadline and retries.
-
-    Raises
-    ------
-    ConfigurationError
-        `samples` or `temperature` is out of range.
 
     References
     ----------
@@ -183,30 +117,46 @@ class Sampling:
        Elicitation in LLMs", ICLR 2024.
     """
 
-    client: Client
-    reader: AnswerReader
-    samples: int = DEFAULT_SAMPLES
+    samples: int = _DEFAULT_SAMPLES
     temperature: float | None = _DEFAULT_TEMPERATURE
-    calls: ModelCalls = field(default_factory=ModelCalls)
-    _decoding: Decoding = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        samples, temperature = self.samples, self.temperature
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
-            raise ConfigurationError(f"Expected samples to be a whole number of at least 2, got {samples!r}.")
-        if temperature is not None and not _is_positive(temperature):
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        reader: AnswerReader,
+        *,
+        calls: ModelCalls,
+        options: Mapping[str, Any],
+        samples: int | None,
+        temperature: float | None,
+    ) -> Self:
+        """Return the method of a classifier with these `options` of all calls.
+
+        Raises
+        ------
+        ConfigurationError
+            `samples` or `temperature` is out of range, there are two temperatures, or a seed is no whole number.
+        """
+        own, seed = options.get("temperature", _DEFAULT_TEMPERATURE), options.get("seed")
+        if temperature is None:
+            temperature = own
+        elif "temperature" in options:
+            raise ConfigurationError(
+                f"Expected one temperature, got temperature={temperature!r} and {own!r} among the model's options: "
+                "leave out one of them."
+            )
+        if temperature is not None and not (is_number(temperature) and temperature > 0.0):
             raise ConfigurationError(
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
             )
-        decoding = Decoding(
-            client=self.client, reader=replace(self.reader, space=LogprobSpace.NONE), calls=self.calls
-        )
-        object.__setattr__(self, "_decoding", decoding)
-
-    @property
-    def space(self) -> LogprobSpace:
-        """Always ``sampled``."""
-        return LogprobSpace.SAMPLED
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ConfigurationError(
+                f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
+            )
+        samples = check_whole("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
+        reader = replace(reader, space=LogprobSpace.SAMPLED)
+        return cls(client=client, reader=reader, calls=calls, samples=samples, temperature=temperature)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the most frequent label and the smoothed frequencies of all of them.
@@ -216,27 +166,26 @@ class Sampling:
         ProviderError
             More than half of the samples failed, after retries; the first failure.
         """
+        # Log-probabilities of single samples are left aside.
+        reader = replace(self.reader, space=LogprobSpace.NONE)
+        decoding = Decoding(client=self.client, reader=reader, calls=self.calls)
         answers = await ask_together(
-            self._decoding.predict(self._sample(request, number)) for number in range(self.samples)
+            decoding.predict(self._sample(request, number)) for number in range(self.samples)
         )
         if 2 * len(answers.given) < self.samples:
-            raise answers.failure()
+            failure = answers.failures[0]
+            failure.attempts = answers.attempts
+            raise failure
         found = Counter(answer.label for answer in answers.given if answer.label is not None)
-        if not found:
-            return answers.without_label()
-        labels = self.reader.labels
-        if isinstance(labels, CompositeLabels):
-            agreed = _composite_agreement(labels, found, n_answers=len(answers.given))
-        else:
-            agreed = _agreement(labels, found, n_answers=len(answers.given))
-        first = next(answer for answer in answers.given if answer.label == agreed["label"])
-        return replace(
-            first,
-            **agreed,
-            usage=answers.usage,
-            model=answers.model,
-            attempts=answers.attempts,
-        )
+        if found:
+            content = _agreement(self.reader.labels, found, n_answers=len(answers.given))
+            first = next(answer for answer in answers.given if answer.label == content["label"])
+        else:  # the most frequent outcome; of equally frequent ones, the first
+            content, outcomes = {}, Counter(answer.outcome for answer in answers.given)
+            ((outcome, _),) = outcomes.most_common(1)
+            first = next(answer for answer in answers.given if answer.outcome is outcome)
+        model = next((answer.model for answer in answers.given if answer.model is not None), None)
+        return replace(first, **content, usage=answers.usage, model=model, attempts=answers.attempts)
 
     def _sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
         options = {"temperature": self.temperature, **request.options}
@@ -255,48 +204,35 @@ class Sampling:
         }
 
 
-def _agreement(labels: LabelSet, found: Mapping[str, int], *, n_answers: int) -> dict[str, Any]:
-    """Return the most frequent label, its confidence and the distribution."""
-    counts = [found.get(label, 0) for label in labels]
-    label = labels[counts.index(max(counts))]
-    distribution = _smoothed(labels.labels, counts, label=label, n_answers=n_answers)
-    return {"label": label, "confidence": distribution.confidence(label), "distribution": distribution}
-
-
-def _composite_agreement(
-    labels: CompositeLabels, found: Mapping[str, int], *, n_answers: int
-) -> dict[str, Any]:
-    """Return the most frequent whole answer, its confidence and its parts."""
-    label = max(found, key=lambda answer: found[answer])
+def _agreement(labels: LabelSet, found: Counter[str], *, n_answers: int) -> dict[str, Any]:
+    """Return the most frequent answer, its confidence, and its distribution or parts."""
+    if not isinstance(labels, CompositeLabels):
+        label = max(labels.labels, key=found.__getitem__)
+        part = _smoothed_part("", label, labels, found, n_answers=n_answers)
+        return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
+    label = max(found, key=found.__getitem__)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for answer, times in found.items():
         for name, value in labels.values(answer).items():
             counts[name][value] += times
-    parts = []
-    for name, value in labels.values(label).items():
-        own = labels.labels_of(name).labels
-        distribution = _smoothed(own, [counts[name][one] for one in own], label=value, n_answers=n_answers)
-        confidence = distribution.confidence(value)
-        parts.append(Part(name=name, label=value, confidence=confidence, distribution=distribution))
-    confidence = (found[label] + 1) / (sum(found.values()) + 2)
-    return {"label": label, "confidence": confidence, "parts": tuple(parts)}
+    parts = tuple(
+        _smoothed_part(name, value, labels.labels_of(name), counts[name], n_answers=n_answers)
+        for name, value in labels.values(label).items()
+    )
+    return {"label": label, "confidence": (found[label] + 1) / (found.total() + 2), "parts": parts}
 
 
-def _smoothed(
-    labels: tuple[str, ...], counts: Sequence[int], *, label: str, n_answers: int
-) -> LabelDistribution:
-    legal = sum(counts)
-    return LabelDistribution(
-        labels=labels,
-        logprobs=np.log((np.array(counts) + 1.0) / (legal + len(labels))),
-        measured=np.array(counts) > 0,
+def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str], *, n_answers: int) -> Part:
+    counts = np.array([found[one] for one in labels.labels])
+    legal = int(counts.sum())
+    distribution = LabelDistribution(
+        labels=labels.labels,
+        logprobs=np.log((counts + 1.0) / (legal + len(counts))),
+        measured=counts > 0,
         joint_logprob=None,
         label_mass=legal / n_answers,
         unresolved_mass=0.0,
         space=LogprobSpace.SAMPLED,
         emitted=label,
     )
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
+    return scored_part(name, label, distribution)

@@ -72,7 +72,7 @@ class SharedRouter(WriteBehind):
         self._last_stored: Mapping[str, Any] | None = None
         self._has_news = False  # True if the stored record holds what the router has not learnt itself
         super().__init__(pause=flush_seconds)
-        self._try_sync()
+        self._write_queue()
 
     def _reset(self) -> None:
         super()._reset()
@@ -162,7 +162,7 @@ class SharedRouter(WriteBehind):
         if not self._stop():
             return
         if not self._failing:  # the thread just tried
-            self._try_sync()
+            self._write_queue()
         lost = len(self._notes) + self._dropped
         if lost:
             _LOG.warning(
@@ -174,10 +174,7 @@ class SharedRouter(WriteBehind):
         self._state.close()
 
     def _write_queue(self) -> bool:
-        return self._try_sync() or not self._notes
-
-    def _try_sync(self) -> bool:
-        """Write the queued observations, or read the state; return False on failure."""
+        """Write the queued observations, or read the state; return False if some are left after a failure."""
         try:
             # Decided while nobody else writes: what a failed write put back is there again, and reading
             # alone does not pass for an end of the failure.
@@ -196,7 +193,7 @@ class SharedRouter(WriteBehind):
             with self._lock:
                 self._failing = True
                 self._shorten()
-            return False
+            return not self._notes
         finally:
             self._looked_at = time.monotonic()
         if self._failing:

@@ -16,7 +16,7 @@ from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.inference._demonstration_format import Demonstration, one_line
+from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
 
 MAX_DEMONSTRATION_SHARE = 0.2

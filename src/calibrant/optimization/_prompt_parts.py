@@ -12,7 +12,7 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
 from calibrant.core._task import Task
-from calibrant.inference._demonstration_format import Demonstration, DemonstrationFormat, one_line
+from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, one_line
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState

@@ -17,7 +17,6 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._methods import total_usage
 from calibrant.inference.routed._assess import (
     DriftWatch,
     Helper,
@@ -412,4 +411,4 @@ def _final_response(
     others = [answer.completion.usage for answer in answers if answer is not best]
     if tools or not (others or paid or best.adds):
         return best.response
-    return replace(best.completion, usage=total_usage([best.completion.usage, *others, *paid]))
+    return replace(best.completion, usage=sum([*others, *paid], best.completion.usage))
