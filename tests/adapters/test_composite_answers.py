@@ -102,7 +102,7 @@ def test_thresholds_are_found_for_parts() -> None:
     [
         (
             {"prior_correction": "batch"},
-            "no prior_correction where an answer holds several",
+            "leave prior_correction out",
         ),
         ({"objectives": ["brier"]}, "got 'brier', which needs a distribution over whole answers"),
         ({"objectives": ["accuracy", "answer_probability"]}, "got 'answer_probability'"),

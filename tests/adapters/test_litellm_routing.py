@@ -20,8 +20,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.adapters._litellm_calls import asked_before, is_their_fault, note_asked, text_of
-from calibrant.adapters.litellm import LiteLLMRoutingStrategy
+from calibrant.adapters.litellm import (
+    LiteLLMRoutingStrategy,
+    _asked_before,
+    _is_their_fault,
+    _note_asked,
+    _text_of,
+)
 from calibrant.core import ConfigurationError
 from calibrant.inference import open_embedder
 from calibrant.inference._embeddings import CachedEmbedder
@@ -421,19 +426,19 @@ def test_one_trace_of_many_requests_does_not_grow() -> None:
     """A session may keep both its trace and its metadata: every deployment is noted once."""
     kwargs: dict[str, Any] = {"metadata": {}, "litellm_trace_id": "session"}
     for number in range(100):
-        note_asked(kwargs, f"deployment {number % 2}")
-    assert asked_before(kwargs) == ["deployment 0", "deployment 1"]
-    assert asked_before({**kwargs, "litellm_trace_id": "other"}) == []
+        _note_asked(kwargs, f"deployment {number % 2}")
+    assert _asked_before(kwargs) == ["deployment 0", "deployment 1"]
+    assert _asked_before({**kwargs, "litellm_trace_id": "other"}) == []
 
 
 @pytest.mark.parametrize("noted", ["x", 7, [], {"request": "t"}, {"request": "t", "deployments": 3}])
 def test_whatever_a_caller_writes_into_the_metadata_is_harmless(noted: object) -> None:
     """On a proxy, metadata comes from outside."""
     kwargs: dict[str, Any] = {"metadata": {"calibrant_asked": noted}, "litellm_trace_id": "t"}
-    assert asked_before(kwargs) == []
-    note_asked(kwargs, "one")
-    assert asked_before(kwargs) == ["one"]
-    assert asked_before({"metadata": noted}) == []
+    assert _asked_before(kwargs) == []
+    _note_asked(kwargs, "one")
+    assert _asked_before(kwargs) == ["one"]
+    assert _asked_before({"metadata": noted}) == []
 
 
 def test_an_error_with_an_odd_status_is_nobody_s_fault() -> None:
@@ -448,7 +453,7 @@ def test_an_error_with_an_odd_status_is_nobody_s_fault() -> None:
     ):
         error = Exception()
         error.status_code = status  # type: ignore[attr-defined]
-        assert is_their_fault(error) is theirs
+        assert _is_their_fault(error) is theirs
 
 
 def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None:
@@ -765,7 +770,9 @@ def test_a_strategy_without_a_router_says_so() -> None:
         LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
     left = LiteLLMRoutingStrategy(Noting)
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
-        left.get_available_deployments("g", [{"model_name": "g", "model_info": {"id": "a"}}])
+        left.get_available_deployments(
+            model_group="g", healthy_deployments=[{"model_name": "g", "model_info": {"id": "a"}}]
+        )
     assert left.standings() == {}
     with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
         LiteLLMRoutingStrategy(Noting).attach(object())
@@ -800,7 +807,7 @@ def test_a_place_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
 )
 def test_the_text_of_a_request(messages: object, given: object, text: str | None) -> None:
     """The user's last message, or the input; nothing where there is none or litellm hides it."""
-    assert text_of(messages, given) == text
+    assert _text_of(messages, given) == text
 
 
 def test_the_package_does_not_load_litellm() -> None:

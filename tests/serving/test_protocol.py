@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from calibrant.assembly import Bundle
 from calibrant.serving import ConnectionLimits
-from calibrant.serving._protocol import PatientProtocol
+from calibrant.serving._server import PatientProtocol
 from held import PATH, SECONDS, Held, app, ask, counts
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

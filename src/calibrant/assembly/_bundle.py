@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import pydantic
 
-from calibrant.assembly._bundle_files import Folder, read_folder
+from calibrant.assembly._bundle_files import Folder, damaged_file, read_folder
 from calibrant.assembly._sections import cascade_settings
-from calibrant.assembly._task_record import RecordedTask, task_from_record
+from calibrant.assembly._task_record import RecordedTask, checked_record, task_from_record
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
@@ -22,14 +22,13 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, StateErro
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._sections import Number, Section, Share, describe_problem
+from calibrant.core._sections import Number, Section, Share
 from calibrant.heads._head import Head
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
 _LEARNED: Final = "learned.json"
-_AGAIN: Final = "export the run again"
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
 DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
@@ -336,10 +335,9 @@ def read_bundle(path: str | Path) -> Bundle:
     except StateError:
         raise
     except (CalibrantError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"{path}: damaged: its parts are not what a bundle of calibrant {folder.calibrant} holds ({error!r}): "
-            f"{_AGAIN}."
-        ) from error
+        version = folder.manifest.calibrant
+        problem = f"damaged: its parts are not what a bundle of calibrant {version} holds ({error!r})"
+        raise damaged_file(folder.path, problem) from error
 
 
 class _BundleReader:
@@ -351,7 +349,8 @@ class _BundleReader:
 
     def bundle(self) -> Bundle:
         """Return the bundle."""
-        settings = self._validated_record("settings.json", BundleSettings, self._content["settings.json"])
+        manifest = self._folder.manifest
+        settings = self._checked_record("settings.json", BundleSettings, self._content["settings.json"])
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(tasks[0], settings.description)
@@ -361,8 +360,8 @@ class _BundleReader:
             )
         return Bundle(
             path=self._folder.path,
-            calibrant=self._folder.calibrant,
-            digest=self._folder.digest,
+            calibrant=manifest.calibrant,
+            digest=manifest.sha256,
             name=first.name,
             labels=first.labels,
             field=first.field,
@@ -378,8 +377,7 @@ class _BundleReader:
             calibrator=self._load_part("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
             figures=tuple(
-                self._validated_record("figures.json", Figure, entry)
-                for entry in self._content["figures.json"]
+                self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
             ),
             history=self._history(first.labels),
         )
@@ -414,7 +412,7 @@ class _BundleReader:
 
     def _fingerprint(self, recorded: RecordedTask, description: Mapping[str, Any] | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
-        task, record = recorded.task, self._folder.fingerprint
+        task, record = recorded.task, self._folder.manifest.fingerprint
         # The prompts of a cascade's models differ; its description then has none.
         prompt, template = task.prompt, task.user_template
         if description is not None:
@@ -462,7 +460,7 @@ class _BundleReader:
         return thresholds
 
     def _history(self, labels: LabelSet) -> BundleHistory:
-        history = self._validated_record("history.json", BundleHistory, self._content["history.json"])
+        history = self._checked_record("history.json", BundleHistory, self._content["history.json"])
         counts = history.labels.values()
         # An answer of several labels counts each of them.
         most = max(counts, default=0) if isinstance(labels, CompositeLabels) else sum(counts)
@@ -470,14 +468,8 @@ class _BundleReader:
             raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history
 
-    def _validated_record(self, name: str, kind: type[_Model], value: object) -> _Model:
-        if not isinstance(value, dict):
-            raise self._damage(name, f"expected an object, got {value!r:.40}")
-        try:
-            return kind.model_validate(value)
-        except pydantic.ValidationError as error:
-            problem = describe_problem(dict(error.errors()[0]), kind)
-            raise self._damage(name, problem.rstrip(".")) from error
+    def _checked_record(self, name: str, kind: type[_Model], value: object) -> _Model:
+        return checked_record(kind, value, self._folder.path / name, damaged_file)
 
     def _damage(self, name: str, why: str) -> StateError:
-        return StateError(f"{self._folder.path / name}: {why}: {_AGAIN}.")
+        return damaged_file(self._folder.path / name, why)

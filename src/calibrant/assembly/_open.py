@@ -69,7 +69,7 @@ def open_classifier(
     # A wrong section is an error even if `model` replaces it.
     cascade, routing = cascade_settings(task), routing_settings(task)
     if model is None and cascade is not None:
-        from calibrant.assembly._cascade import open_cascade  # noqa: PLC0415 (few tasks have one)
+        from calibrant.assembly._routing import open_cascade  # noqa: PLC0415 (few tasks have one)
 
         return open_cascade(task, cascade, routing, journal=journal, limits=limits)
     if model is None and routing is not None:
