@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,26 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import calibrant
+from bundle_runs import fresh, lasting, run
 from calibrant.assembly import export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
-from calibrant.cli._app import app
 from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError, Task
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
 Rows = Sequence[Mapping[str, Any]]
 
-PASSING = {"attempts", "latency_seconds"}
 KEY = "sk-0123456789abcdef"
 MODEL = """
 [model]
@@ -41,13 +37,7 @@ api_base = "{base}"
 options = {{ api_key = "{key}", seed = 3 }}
 """
 ROWS = [{"input": f"{n} {'a cat' if n % 3 else 'who knows'}", "answer": "cat"} for n in range(60)]
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
+TEXTS = [row["input"] for row in ROWS]
 
 
 @pytest.fixture
@@ -70,15 +60,9 @@ def evaluated(task: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without what depends on the moment."""
-    return {name: value for name, value in row.items() if name not in PASSING}
-
-
 def lines(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of an evaluation."""
-    text = (directory / "predictions.jsonl").read_text()
-    return [lasting(json.loads(line)) for line in text.splitlines()]
+    return list(map(lasting, prediction_rows(directory)))
 
 
 def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
@@ -95,51 +79,13 @@ def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-FRESH = """
-import json, sys
-import calibrant
-from calibrant.core import Example
-from calibrant.runs._records import row_record
-folder, options, rows = json.loads(sys.stdin.read())
-classifier = calibrant.load(folder, options=options)
-texts = [row["input"] for row in rows]
-for number, (row, found) in enumerate(zip(rows, classifier.classify_many(texts))):
-    print(json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), found)))
-classifier.close()
-"""
-
-
-def fresh(folder: Path, rows: Rows, options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return what a fresh process makes of the rows."""
-    done = subprocess.run(  # noqa: S603 (our own code)
-        [sys.executable, "-c", FRESH],
-        input=json.dumps([str(folder), options, rows]),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [lasting(json.loads(line)) for line in done.stdout.splitlines()]
-
-
-@contextlib.contextmanager
-def loaded(folder: Path, **options: Any) -> Iterator[Classifier]:
-    """Load a bundle, and close it at the end."""
-    classifier = calibrant.load(folder, **options)
-    try:
-        yield classifier
-    finally:
-        classifier.close()
-
-
 # --- the same predictions -----------------------------------------------------------------------
 
 
 def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
     """Labels, distributions and confidences, bit for bit."""
     run("export", evaluated, "--out", tmp_path / "bundle")
-    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
+    assert fresh(tmp_path / "bundle", TEXTS, {"api_key": KEY}) == lines(evaluated)
 
 
 def test_the_correction_and_template_of_a_search_come_along(
@@ -172,8 +118,10 @@ def test_the_correction_and_template_of_a_search_come_along(
     assert answers(calibrant.load(tmp_path / "one", options=options), ROWS) == expected
     assert answers(calibrant.load(tmp_path / "two", options=options), ROWS) == expected
     searched = [row for row in lines(search) if row["prompt"] == "best"]
+    with calibrant.load(tmp_path / "one", options=options) as classifier:
+        found_again = classifier.classify_many(TEXTS)
     for name in ("label", "confidence", "distribution"):
-        mine = [record_of(found)[name] for found in found_again(tmp_path / "one", options)]
+        mine = [record_of(found)[name] for found in found_again]
         assert mine == [row[name] for row in searched]
     one, two = read_bundle(tmp_path / "one"), read_bundle(tmp_path / "two")
     assert isinstance(one.prior_correction, LabelPriorCorrection)
@@ -195,12 +143,6 @@ def without_head(search: Path) -> None:
     (search / "result.json").write_text(json.dumps(record))
     rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
     (search / "predictions.jsonl").write_text("".join(rows))
-
-
-def found_again(folder: Path, options: Mapping[str, Any]) -> list[Prediction]:
-    """Return the bundle's predictions."""
-    with loaded(folder, options=options) as classifier:
-        return classifier.classify_many([row["input"] for row in ROWS])
 
 
 def record_of(found: Prediction) -> dict[str, Any]:
@@ -306,7 +248,7 @@ def test_providers_come_along_without_their_keys(
     assert "hand it in as router_state" in caplog.text
     caplog.clear()
     state = tmp_path / "elsewhere.sqlite"
-    with loaded(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
+    with calibrant.load(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
         assert classifier.classify("a cat").label == "cat"
     assert state.exists()
     assert not caplog.records
@@ -348,7 +290,7 @@ def test_the_embedded_model_predicts_what_it_predicted(write_task: WriteTask, tm
     rows = [{"input": f"I heard a {sound}.", "answer": "cat"} for sound in ("meow", "bark", "purr", "growl")]
     run("evaluate", write_task(test=rows), "--out", tmp_path / "run", "--no-cache")
     run("export", tmp_path / "run", "--out", tmp_path / "bundle")
-    assert fresh(tmp_path / "bundle", rows) == lines(tmp_path / "run")
+    assert fresh(tmp_path / "bundle", [row["input"] for row in rows]) == lines(tmp_path / "run")
 
 
 # --- what a bundle holds ------------------------------------------------------------------------
@@ -389,7 +331,7 @@ def test_another_model_may_be_asked_with_a_warning(
     """In the way the bundle's own is asked."""
     export(evaluated, tmp_path / "bundle")
     fake = FakeClient(["cat", "dog"], {}, default=("dog", 0.7))
-    with loaded(tmp_path / "bundle", model=fake) as classifier:
+    with calibrant.load(tmp_path / "bundle", model=fake) as classifier:
         assert classifier.classify("a cat").label == "dog"
         assert classifier.prompt == "Which animal?"
         assert fake.requests[0].options["seed"] == 3
@@ -527,7 +469,7 @@ def test_an_older_run_is_exported_with_its_task_file(task: Path, evaluated: Path
     assert "--task" in result.stderr
     run("export", evaluated, "--out", tmp_path / "bundle", "--task", task)
     assert read_bundle(tmp_path / "bundle").digest == whole.digest
-    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
+    assert fresh(tmp_path / "bundle", TEXTS, {"api_key": KEY}) == lines(evaluated)
     for old, new, named in (
         ("seed = 3", "seed = 4", "options of the model"),
         ("openai/animal", "openai/other", "model ('openai/animal' in the run, 'openai/other' in the task)"),

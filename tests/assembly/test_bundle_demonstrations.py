@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export, open_classifier, read_bundle
-from calibrant.cli._app import app
 from calibrant.cli._evaluate import EvaluateOptions, _opening
 from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
@@ -32,13 +31,6 @@ def copying(text: str, system: str) -> dict[str, float]:
     share = (1 + cats) / (2 + cats + dogs)
     share = 0.9 * share + 0.1 * (len(text) % 7) / 7
     return {"cat": share, "dog": 1.0 - share}
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """Run a command and return what it printed."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 @pytest.fixture
@@ -102,7 +94,7 @@ def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: 
     with calibrant.Classifier.from_task(Task.from_file(task)) as classifier:
         expected, fingerprint = classifier.classify_many(TEXTS), classifier.fingerprint()
     assert bundle.fingerprint.to_record() == fingerprint.to_record()
-    said = run("export", evaluated, "--out", tmp_path / "again")
+    said = run("export", evaluated, "--out", tmp_path / "again").output
     assert "It holds 8 training texts with their labels" in said
     for split in ("train", "validation", "test"):
         (task.parent / f"{split}.jsonl").unlink()

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._bundle import Figure
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.assembly._task_record import record_run
 from calibrant.calibration._saved import SavedPredictions, read_predictions
-from calibrant.cli._app import app
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 from packed import packed
 
 WriteTask = Callable[..., Path]
@@ -126,8 +126,7 @@ def test_figures_of_an_evaluation_have_its_baselines(
     answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.8)}
     use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["evaluate", str(write_task()), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    run("evaluate", write_task(), "--out", out)
     bundle = export(out, tmp_path / "bundle")
     beside = json.loads((out / "metrics.json").read_text())["baselines"]
     found = {figure.name: figure for figure in bundle.figures}
@@ -155,7 +154,7 @@ def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     assert (share.estimate, share.rows) == (1 / 8, 16)
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
     assert figure_warnings(bundle.figures) == [warning]
-    assert f"warning: {warning}" in said(tmp_path)
+    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
 def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
@@ -173,14 +172,7 @@ def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
         BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
     record_run(tmp_path / "run", [(task, "fake")])
     warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
-    assert f"warning: {warning}" in said(tmp_path)
-
-
-def said(folder: Path) -> str:
-    """Return what `calibrant export` prints of the run in a folder."""
-    done = CliRunner().invoke(app, ["export", str(folder / "run"), "--out", str(folder / "again")])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
 def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
@@ -216,11 +208,9 @@ def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> N
             for n in range(60)
         ],
     )
-    runner = CliRunner()
-    args = ["calibrate", str(tmp_path / "run"), "--out", str(tmp_path / "run"), "--target-accuracy", "0.5"]
-    assert runner.invoke(app, args).exit_code == 0
+    run("calibrate", tmp_path / "run", "--out", tmp_path / "run", "--target-accuracy", 0.5)
     bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(tmp_path / "run")
     accepted = [
         row
         for row in rows
@@ -236,10 +226,8 @@ def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> N
 def test_exporting_says_what_it_made(tmp_path: Path) -> None:
     """For people and for programs."""
     digest = packed(tmp_path, ROWS[:6]).digest
-    args = ["export", str(tmp_path / "run"), "--task", str(tmp_path / "task.toml"), "--out"]
-    runner = CliRunner()
-    assert f"SHA-256 of the bundle: {digest}" in runner.invoke(app, [*args, str(tmp_path / "one")]).stdout
-    record = json.loads(runner.invoke(app, [*args, str(tmp_path / "two"), "--json"]).stdout)
+    args = ("export", tmp_path / "run", "--task", tmp_path / "task.toml", "--out")
+    assert f"SHA-256 of the bundle: {digest}" in run(*args, tmp_path / "one").stdout
+    record = json.loads(run(*args, tmp_path / "two", "--json").stdout)
     assert record == {"bundle": str(tmp_path / "two"), "name": "animals", "sha256": digest}
-    taken = runner.invoke(app, [*args, str(tmp_path / "two")])
-    assert (taken.exit_code, "got one that is taken" in taken.stderr) == (2, True)
+    assert "got one that is taken" in run(*args, tmp_path / "two", code=2).stderr

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export
 from calibrant.cascade import Cascade
-from calibrant.cli._app import app
 from calibrant.core import Client
 from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 
 WriteTask = Callable[..., Path]
 CASCADE = """
@@ -61,16 +61,10 @@ def asked(use_model: Callable[..., Any]) -> dict[str, list[FakeClient]]:
     return found
 
 
-def run(*arguments: object) -> None:
-    """Run a command that succeeds."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
-
-
 def searched(task: Path, out: Path) -> list[dict[str, Any]]:
     """Search for a prompt, and return what the best one, with its head if it has one, predicted of the test rows."""
     run("optimize", task, "--out", out, "--minibatch-size", 4, "--max-metric-calls", 120)
-    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(out)
     assert json.loads((out / "result.json").read_text())["improved"]
     return [row for row in rows if row["prompt"] == "final"] or [
         row for row in rows if row["prompt"] == "best"

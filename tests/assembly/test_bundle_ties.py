@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
 import in_process
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
-from calibrant.cli._app import app
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
 from calibrant.serving import create_classifier_app
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 
 ROWS = [
     {"input": f"{n} {'meow' if n % 10 else 'woof'}", "answer": "cat" if n % 10 else "dog"} for n in range(200)
@@ -36,17 +35,6 @@ class Split(NamedTuple):
     bundle: Path
     data: Path
     answered: list[str]
-
-
-def run(*arguments: object) -> None:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-
-
-def rows_of(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -67,7 +55,7 @@ def split(
     run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
     run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
     export(tmp_path / "run", tmp_path / "bundle")
-    answered = [row["steps"][-1]["model"] for row in rows_of(tmp_path / "run")]
+    answered = [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "run")]
     assert set(answered) == {"certain", "large"}
     return Split(bundle=tmp_path / "bundle", data=tasks[0].parent / "test.jsonl", answered=answered)
 
@@ -97,7 +85,7 @@ def test_workers_decide_every_text_as_the_run_did(
         out=tmp_path / "workers",
         cluster=Cluster(workers=2, block_rows=16),
     )
-    assert [row["steps"][-1]["model"] for row in rows_of(tmp_path / "workers")] == split.answered
+    assert [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "workers")] == split.answered
 
 
 def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:

@@ -30,6 +30,7 @@ from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
+pytestmark = pytest.mark.usefixtures("opened")
 
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
 SECTION = f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n{MODELS}'
@@ -131,9 +132,7 @@ def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, open
         ('escalation_order = "automix"\ncost_quality_tradeoff = 1', ["small", "large"]),
     ],
 )
-def test_cost_size_and_quality_arrive(
-    open_cascade: OpenCascade, opened: Opened, settings: str, order: list[str]
-) -> None:
+def test_cost_size_and_quality_arrive(open_cascade: OpenCascade, settings: str, order: list[str]) -> None:
     """As each order shows."""
     cascade = open_cascade(
         f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 1\n{settings}\n'
@@ -141,7 +140,6 @@ def test_cost_size_and_quality_arrive(
         '[[cascade.models]]\nname = "small"\ncost = 1\nsize = "2b"\nquality = 0.7\n'
     )
     assert [name for name, _ in asked(cascade, "woof")] == order
-    assert opened
 
 
 @pytest.mark.parametrize(
@@ -169,13 +167,12 @@ def test_cost_size_and_quality_arrive(
     ],
 )
 def test_every_method_opens_with_its_settings(
-    open_cascade: OpenCascade, opened: Opened, keys: str, kind: type, described: dict[str, object]
+    open_cascade: OpenCascade, keys: str, kind: type, described: dict[str, object]
 ) -> None:
     """And only with those it knows."""
     method = open_cascade(f"[cascade]\n{keys}\n{MODELS}").method
     assert type(method) is kind
     assert described.items() <= dict(method.describe()).items()
-    assert opened
 
 
 def test_the_section_opens_every_method_it_names() -> None:
@@ -186,7 +183,7 @@ def test_the_section_opens_every_method_it_names() -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "7", "0.5"])
 def test_the_verifier_is_told_threshold_and_timeout(
-    open_cascade: OpenCascade, opened: Opened, monkeypatch: pytest.MonkeyPatch, seconds: str
+    open_cascade: OpenCascade, monkeypatch: pytest.MonkeyPatch, seconds: str
 ) -> None:
     """A threshold of zero is zero; what zero seconds stand for is the method's business."""
     told: dict[str, Any] = {}
@@ -201,7 +198,6 @@ def test_the_verifier_is_told_threshold_and_timeout(
         f"verifier_timeout_seconds = {seconds}\nthreshold = 0\n{MODELS}"
     )
     assert told == {"timeout_seconds": float(seconds), "threshold": 0.0}
-    assert opened
 
 
 @pytest.mark.parametrize("fitted_on", ["small", "large"])
@@ -254,7 +250,7 @@ def test_a_model_keeps_to_its_own_concurrency(
 # --- zero is zero -------------------------------------------------------------------------------
 
 
-def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade, opened: Opened) -> None:
+def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade) -> None:
     """Which is not the method's own threshold."""
     section = SECTION.replace("threshold = 0.9", "threshold = 0")
     assert asked(open_cascade(section), "woof") == [("small", Verdict.ACCEPTED)]
@@ -262,16 +258,12 @@ def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade, opene
         "small",
         Verdict.ESCALATED,
     )
-    assert opened
 
 
-def test_a_native_threshold_of_zero_accepts_nothing_but_certainty(
-    open_cascade: OpenCascade, opened: Opened
-) -> None:
+def test_a_native_threshold_of_zero_accepts_nothing_but_certainty(open_cascade: OpenCascade) -> None:
     """A mean log-probability of 0."""
     cascade = open_cascade(f"[cascade]\nnative_threshold = 0\n{MODELS}")
     assert [verdict for _, verdict in asked(cascade, "meow")] == [Verdict.ESCALATED, Verdict.ESCALATED]
-    assert opened
 
 
 @pytest.mark.parametrize("limit", ["max_escalations", "max_tokens", "deadline_seconds"])
@@ -315,15 +307,12 @@ def looper(directory: Path, refs: str = "") -> None:
     )
 
 
-def test_the_looper_s_file_configures_the_cascade(
-    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
-) -> None:
+def test_the_looper_s_file_configures_the_cascade(tmp_path: Path, open_cascade: OpenCascade) -> None:
     """With the models and limits of the task file."""
     looper(tmp_path)
     cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\nmax_escalations = 0\n{MODELS}')
     assert cascade.method.describe() == {"method": "avg_logprob", "token_filter": "all"}
     assert asked(cascade, "woof") == [("small", Verdict.ESCALATED)]
-    assert opened
 
 
 @pytest.mark.parametrize(
@@ -334,7 +323,6 @@ def test_the_looper_s_file_configures_the_cascade(
     ],
     ids=["named there alone", "chosen among the task's"],
 )
-@pytest.mark.usefixtures("opened")
 def test_the_looper_s_file_names_the_models(
     tmp_path: Path, open_cascade: OpenCascade, refs: str, models: str, name: str
 ) -> None:

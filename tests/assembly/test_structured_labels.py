@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._task_record import task_from_record, task_to_record
-from calibrant.cli._app import app
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
 from fault_server import FaultServer
@@ -40,13 +39,6 @@ ROWS = [
 ]
 TREE = 'structure = "hierarchical"'
 SCALE = 'structure = "ordinal"'
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture
