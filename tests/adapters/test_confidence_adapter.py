@@ -110,6 +110,8 @@ def test_a_callable_takes_its_labels_from_either_schema() -> None:
     assert ConfidenceAdapter(model, "category", response_schema=schema()).labels.labels == tuple(LABELS)
     both = ConfidenceAdapter(model, "category", schema(["x", "y"]), response_schema=schema())
     assert both.labels.labels == tuple(LABELS)
+    plain = {"type": "object", "properties": {"category": {"type": "string"}}}
+    assert ConfidenceAdapter(model, "category", schema(), plain).labels.labels == tuple(LABELS)
 
 
 def test_pydantic_models_are_accepted_as_schemas() -> None:
@@ -408,13 +410,6 @@ def test_a_model_that_calls_exit_ends_the_batch_and_not_the_process() -> None:
     with pytest.raises(CalibrantError, match="SystemExit"):
         made.evaluate([row("quit", "Food")], CANDIDATE)
     assert made.evaluate([row("go on", "Food")], CANDIDATE).scores == [1.0]
-
-
-def test_labels_come_from_the_schema_that_has_them() -> None:
-    """A response schema without the enum does not hide the format's."""
-    plain = {"type": "object", "properties": {"category": {"type": "string"}}}
-    model = FakeClient(LABELS, {}).as_callable()
-    assert ConfidenceAdapter(model, "category", schema(), plain).labels.labels == tuple(LABELS)
 
 
 def test_a_bad_key_stops_at_once() -> None:

@@ -85,7 +85,7 @@ def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
 def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
     """Labels, distributions and confidences, bit for bit."""
     run("export", evaluated, "--out", tmp_path / "bundle")
-    assert fresh(tmp_path / "bundle", TEXTS, {"api_key": KEY}) == lines(evaluated)
+    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
 
 
 def test_the_correction_and_template_of_a_search_come_along(
@@ -290,7 +290,7 @@ def test_the_embedded_model_predicts_what_it_predicted(write_task: WriteTask, tm
     rows = [{"input": f"I heard a {sound}.", "answer": "cat"} for sound in ("meow", "bark", "purr", "growl")]
     run("evaluate", write_task(test=rows), "--out", tmp_path / "run", "--no-cache")
     run("export", tmp_path / "run", "--out", tmp_path / "bundle")
-    assert fresh(tmp_path / "bundle", [row["input"] for row in rows]) == lines(tmp_path / "run")
+    assert fresh(tmp_path / "bundle", rows) == lines(tmp_path / "run")
 
 
 # --- what a bundle holds ------------------------------------------------------------------------
@@ -469,7 +469,7 @@ def test_an_older_run_is_exported_with_its_task_file(task: Path, evaluated: Path
     assert "--task" in result.stderr
     run("export", evaluated, "--out", tmp_path / "bundle", "--task", task)
     assert read_bundle(tmp_path / "bundle").digest == whole.digest
-    assert fresh(tmp_path / "bundle", TEXTS, {"api_key": KEY}) == lines(evaluated)
+    assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
     for old, new, named in (
         ("seed = 3", "seed = 4", "options of the model"),
         ("openai/animal", "openai/other", "model ('openai/animal' in the run, 'openai/other' in the task)"),

@@ -69,7 +69,7 @@ def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_pa
     """Whole answers, their confidence, and every part."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     rows = prediction_rows(evaluated)
-    found = fresh(tmp_path / "bundle", [row["input"] for row in rows], {"api_key": "k"})
+    found = fresh(tmp_path / "bundle", rows, {"api_key": "k"})
     assert [[row[name] for name in ("label", "confidence", "parts")] for row in found] == [
         [row[name] for name in ("label", "confidence", "parts")] for row in rows
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -229,18 +228,3 @@ def test_optimize_corrects_no_prior_of_several_providers(task: WriteRouted, serv
     result = run("optimize", task(), "--prior-correction", "batch", code=2)
     assert "Expected no --prior-correction batch beside [routing]" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]
-
-
-def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """The provider that failed is not tried first again."""
-    path = task()
-    run("evaluate", path, "--out", tmp_path / "one", "--no-cache")
-    state = tmp_path / "router.sqlite"
-    assert stat.S_IMODE(state.stat().st_mode) == 0o600
-    asked = len(servers[0].requests)
-    assert asked >= 1
-    run("evaluate", path, "--out", tmp_path / "two", "--no-cache")
-    assert len(servers[0].requests) == asked
-    assert len(servers[1].requests) == 24

@@ -19,10 +19,11 @@ import json, sys
 import calibrant
 from calibrant.core import Example
 from calibrant.runs._records import row_record
-folder, options, texts = json.loads(sys.stdin.read())
+folder, options, rows = json.loads(sys.stdin.read())
 with calibrant.load(folder, options=options) as classifier:
-    for number, (text, found) in enumerate(zip(texts, classifier.classify_many(texts))):
-        print(json.dumps(row_record(number, Example(input=text, answer="cat"), found)))
+    texts = [row["input"] for row in rows]
+    for number, (row, found) in enumerate(zip(rows, classifier.classify_many(texts))):
+        print(json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), found)))
 """
 
 
@@ -39,12 +40,12 @@ def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fresh(
-    folder: Path, texts: Sequence[str], options: Mapping[str, Any] | None = None
+    folder: Path, rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows that a fresh process writes with a bundle."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", FRESH],
-        input=json.dumps([str(folder), options, texts]),
+        input=json.dumps([str(folder), options, rows]),
         capture_output=True,
         text=True,
         timeout=100,
