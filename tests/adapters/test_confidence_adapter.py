@@ -296,7 +296,9 @@ def test_worker_limit_is_kept() -> None:
 
 def test_an_answer_outside_the_labels_is_an_error_that_names_the_row() -> None:
     """A typing error in the data is not scored as the model's."""
-    with pytest.raises(DataError, match=r"Electrcity.*'power'"):
+    with pytest.raises(
+        DataError, match=r"input 'power': answer 'Bills/Electrcity' is not one of the 3 labels"
+    ):
         adapter({"power": "Food"}).evaluate([row("power", "Bills/Electrcity")], CANDIDATE)
 
 

@@ -346,7 +346,7 @@ def test_examples_are_checked_and_keep_their_context() -> None:
     assert first.toDict() == {"text": "a", "label": "cat", "additional_context": {"note": "n"}}
     assert second.toDict() == {"text": "b", "label": "dog"}
     assert first.inputs().toDict() == {"text": "a"}
-    with pytest.raises(DataError, match="Expected an answer among the 3 labels"):
+    with pytest.raises(DataError, match="answer 'horse' is not one of the 3 labels"):
         module.examples([{"input": "a", "answer": "horse"}])
     with pytest.raises(DataError, match="Expected text under 'input'"):
         module.examples([{"answer": "cat"}])  # type: ignore[typeddict-item]

@@ -22,6 +22,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
+from calibrant.metrics._validation import check_number
 from calibrant.routing._ema import unexplored
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.store._router_open import open_router_state
@@ -149,10 +150,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        if not 0.0 < retry_seconds < math.inf:
-            raise ConfigurationError(
-                f"Expected retry_seconds to be a finite number above 0, got {retry_seconds!r}."
-            )
+        check_number("retry_seconds", retry_seconds, "(0, inf)")
         if state is not None:
             open_router_state(state).close()  # what is wrong with its name shows now, not in every request
         # litellm takes loggers of one class for the same one unless a public attribute tells them apart.

@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from calibrant.cascade.methods._verification import Verification, Verifier
-from calibrant.core._errors import CalibrantError, ConfigurationError, ContextLengthError
+from calibrant.core._errors import CalibrantError, ContextLengthError
+from calibrant.metrics._validation import check_number
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ConnectionLimits
 
@@ -90,8 +91,7 @@ def create_verifier_app(
     >>> found["confidence"], found["total_samples"], found["should_escalate"]
     (1.0, 4, False)
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
+    check_number("threshold", threshold, "[0, 1]")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
     limits = connections or ConnectionLimits()
     prepare_app(app, limits, routes="POST /verify and GET /health")
