@@ -52,7 +52,7 @@ def accepted(saved: SavedPredictions, thresholds: dict[str, Any]) -> list[Figure
 
 
 def test_accepted_rows_are_counted() -> None:
-    """Rows without a confidence are not accepted, unlabelled ones have no say in the accuracy."""
+    """Rows without a confidence are not accepted, and unlabelled rows do not count for the accuracy."""
     saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
     share, accuracy = accepted(saved, suggested(0.8))
     assert (share.estimate, share.rows) == (3 / 5, 5)
@@ -67,8 +67,8 @@ def test_accepted_rows_are_counted() -> None:
     assert accepted(saved, NOTHING) == []
 
 
-def test_a_run_without_metrics_is_counted_from_its_rows() -> None:
-    """A row that failed for the server's reasons counts among all rows, and not among the answered ones."""
+def test_a_run_without_metrics_is_counted() -> None:
+    """A failed row counts among all rows, and not among the answered ones."""
     rows = [
         {"label": "a", "answer": "a"},
         {"label": "a", "answer": "b"},
@@ -98,8 +98,8 @@ def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
     return figures_of(predictions((0.9, True)), LABELS, search=record)
 
 
-def test_figures_of_a_search_are_about_answered_rows() -> None:
-    """They compare with the first prompt only where another one was found."""
+def test_search_figures_count_answered_rows() -> None:
+    """They are compared with the first prompt only where another one was found."""
     best, first, difference = of_search(searched())
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
     assert len(of_search(searched(improved=False))) == 2
@@ -119,10 +119,10 @@ def test_a_search_of_today_adds_macro_f1() -> None:
     ]
 
 
-def test_figures_of_an_evaluation_have_its_baselines(
+def test_evaluation_figures_include_baselines(
     write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Accuracy and macro F1 of both, and the difference to words alone."""
+    """The figures hold accuracy and macro F1 of the baselines, and the difference to TF-IDF."""
     answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.8)}
     use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
     out = tmp_path / "out"
@@ -141,8 +141,8 @@ def test_figures_of_an_evaluation_have_its_baselines(
     assert found["macro F1, majority"].rows == 4
 
 
-def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
-    """In the figures and when it is exported."""
+def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
+    """The warning is derived from the figures, and the command prints it."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     with contextlib.closing(
         Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
@@ -157,8 +157,8 @@ def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
-def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
-    """When it is exported, with the rows it was so on; those that failed do not count."""
+def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
+    """The warning counts answered rows only."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     fake = FakeClient(
         task.labels,
@@ -175,8 +175,8 @@ def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
     assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
-def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
-    """The least and the greatest among them; of fewer rows, all."""
+def test_a_history_keeps_a_thousand_confidences() -> None:
+    """They are evenly spaced and hold both ends; of fewer rows, all are kept."""
     values = [n / 4000 for n in range(4001)]
     history = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
     kept = history.confidence
@@ -189,7 +189,7 @@ def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
-    """Nothing would say what it is from, and how good."""
+    """Its origin and quality would be unknown."""
     packed(tmp_path, ROWS[:6])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calibrator.json").write_text("{}")
@@ -199,8 +199,8 @@ def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> None:
-    """The same rows, by the figures and by `decide`."""
+def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
+    """The figures and `decide` accept the same rows."""
     packed(
         tmp_path,
         [
@@ -223,8 +223,8 @@ def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> N
     assert read_bundle(tmp_path / "calibrated").figures == bundle.figures
 
 
-def test_exporting_says_what_it_made(tmp_path: Path) -> None:
-    """For people and for programs."""
+def test_export_prints_what_it_made(tmp_path: Path) -> None:
+    """The command prints the digest as text and as JSON."""
     digest = packed(tmp_path, ROWS[:6]).digest
     args = ("export", tmp_path / "run", "--task", tmp_path / "task.toml", "--out")
     assert f"SHA-256 of the bundle: {digest}" in run(*args, tmp_path / "one").stdout

@@ -72,10 +72,10 @@ def searched(task: Path, out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("extra", [CASCADE, '\n[model]\nname = "small"\n'])
-def test_the_best_prompt_is_asked_of_every_model(
+def test_the_best_prompt_replaces_all_prompts(
     write_task: WriteTask, asked: dict[str, list[FakeClient]], tmp_path: Path, extra: str
 ) -> None:
-    """The predictions are those of the search's test rows, steps and verdicts included."""
+    """The bundle repeats the search's test rows, steps and verdicts included."""
     rows = searched(write_task(extra=extra, train=TRAIN), tmp_path / "run")
     bundle = export(tmp_path / "run", tmp_path / "bundle")
     asked.clear()
@@ -102,7 +102,7 @@ def test_the_best_prompt_is_asked_of_every_model(
 
 @pytest.mark.usefixtures("asked")
 def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
-    """Its result says neither which prompt was chosen among which, nor how many labels were answered."""
+    """Its result holds neither the choice nor the number of answered labels."""
     searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     record = json.loads(path.read_text())

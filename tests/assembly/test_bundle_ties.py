@@ -60,24 +60,22 @@ def split(
     return Split(bundle=tmp_path / "bundle", data=tasks[0].parent / "test.jsonl", answered=answered)
 
 
-def test_a_bundle_holds_the_key(split: Split) -> None:
-    """In its plan."""
+def test_a_bundle_holds_the_plan_s_key(split: Split) -> None:
+    """The plan keeps its key and the tied confidence."""
     plan = read_bundle(split.bundle).plan
     assert plan is not None
     assert (plan.key, plan.tied_confidence) == ("other", 1.0)
 
 
-def test_a_bundle_decides_every_text_as_the_run_did(split: Split) -> None:
-    """In whatever order they come."""
+def test_a_bundle_breaks_ties_as_the_run(split: Split) -> None:
+    """The order of the texts does not matter."""
     with contextlib.closing(calibrant.load(split.bundle)) as classifier:
         found = classifier.classify_many(TEXTS[::-1])
     assert [answer.steps[-1].model for answer in found] == split.answered[::-1]
 
 
-def test_workers_decide_every_text_as_the_run_did(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever of them gets it."""
+def test_workers_break_ties_as_the_run(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of workers does not matter."""
     in_process.install(monkeypatch)
     evaluate(
         Dataset(source=DataSource(path=split.data), labels=LabelSet.of(["cat", "dog"])),
@@ -88,8 +86,8 @@ def test_workers_decide_every_text_as_the_run_did(
     assert [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "workers")] == split.answered
 
 
-def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:
-    """The small model is sure to the last digit; the large one is not."""
+def test_a_service_breaks_ties_as_the_run(split: Split) -> None:
+    """The confidence shows which model answered."""
 
     async def asked() -> list[dict[str, Any]]:
         with contextlib.closing(calibrant.load(split.bundle)) as classifier:

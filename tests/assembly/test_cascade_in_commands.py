@@ -72,16 +72,16 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 # --- classify -----------------------------------------------------------------------------------
 
 
-def test_classify_prints_the_answer_of_the_model_that_was_sure(task: Path, opened: Opened) -> None:
-    """One line a text, as ever."""
+def test_classify_prints_the_sure_answer(task: Path, opened: Opened) -> None:
+    """The command prints one line for each text."""
     result = run("classify", task, "--text", "meow", "--text", "woof")
     assert result.stdout == "cat\t0.950\tmeow\ndog\t0.970\twoof\n"
     assert asked(opened) == [2, 1]
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
-def test_classify_says_why_nothing_says_how_sure_the_models_are(write_task: WriteTask) -> None:
-    """Such as a verifier that is down: otherwise nobody finds out."""
+def test_classify_prints_missing_evidence(write_task: WriteTask) -> None:
+    """A verifier that is down is named in the output."""
     section = SECTION.replace("label_probability", "automix_entailment").format(threshold=0.5)
     verifier = (
         'verifier_server_url = "http://127.0.0.1:9"\nverifier_timeout_seconds = 1\n\n[[cascade.models]]'
@@ -127,7 +127,7 @@ def test_answers_are_verified_with_their_context(
     options: list[str],
     expected: list[str],
 ) -> None:
-    """From the task file, the command line, and a column of the rows, which comes first."""
+    """A context comes from the rows' column, else from the command line, else from the task file."""
     rows = [
         {"input": "a meow", "answer": "cat", "passage": "It hisses."},
         {"input": "woof", "answer": "dog", "passage": ""},
@@ -144,7 +144,7 @@ def test_answers_are_verified_with_their_context(
 
 
 def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
-    """A row may have nothing in it; a file without it is refused, and another context is another run."""
+    """A file without the column, or with another context, exits with 2."""
     rows = [{"input": "a meow", "answer": "cat", "passage": "It hisses."}]
     task = write_task(extra=GRADED, test=rows)
     task.write_text(task.read_text().replace("[data]", '[data]\ncontext_column = "passage"'))
@@ -158,8 +158,8 @@ def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Ope
     assert "expected text in 'passage'" in found.stderr
 
 
-def test_a_context_that_nobody_would_read_is_refused(write_task: WriteTask) -> None:
-    """On the command line and in the task file."""
+def test_an_unused_context_is_refused(write_task: WriteTask) -> None:
+    """The command line and the task file exit with 2."""
     task = write_task(extra=SECTION.format(threshold=0.9))
     result = run("classify", task, "--text", "woof", "--context", "Dogs bark.", code=2)
     assert "'label_probability': leave them out" in result.stderr
@@ -168,8 +168,8 @@ def test_a_context_that_nobody_would_read_is_refused(write_task: WriteTask) -> N
     assert "cascade.context: Input should come with" in result.stderr
 
 
-def test_classify_says_when_nobody_was_sure(write_task: WriteTask) -> None:
-    """An answer nobody vouches for is not passed off as one."""
+def test_classify_marks_unaccepted_answers(write_task: WriteTask) -> None:
+    """An answer that no model was sure of is marked."""
     task = write_task(extra=SECTION.format(threshold=0.98))
     result = run("classify", task, "--text", "woof")
     assert result.stdout == "dog\t0.970\twoof\t(not accepted: no model was sure enough)\n"
@@ -179,7 +179,7 @@ def test_classify_says_when_nobody_was_sure(write_task: WriteTask) -> None:
 
 
 def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Opened) -> None:
-    """With its line, and before any model is opened."""
+    """The command names the line before any model is opened."""
     result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof", code=2)
     assert re.search(
         r"task.toml:13: cascade.threshold: Input should be less than or equal to 1", result.stderr
@@ -187,8 +187,8 @@ def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Op
     assert opened == {}
 
 
-def test_a_batch_is_not_made_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """A provider's batch interface asks one model."""
+def test_a_batch_takes_one_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """A provider's batch interface calls one model, so a cascade exits with 2."""
     result = run("batch", "submit", task, "--out", tmp_path / "batch", code=2)
     assert "Expected a task with one model, got the cascade of task 'animals'" in result.stderr
     assert opened == {}
@@ -197,8 +197,8 @@ def test_a_batch_is_not_made_of_a_cascade(task: Path, tmp_path: Path, opened: Op
 # --- evaluate -----------------------------------------------------------------------------------
 
 
-def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """On the terminal, in the file and on the page; intervals are Wilson's."""
+def test_evaluate_reports_every_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Terminal, metrics.json and report agree; the intervals are Wilson's."""
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
@@ -248,7 +248,7 @@ def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, o
     ],
 )
 def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, healthy: str, broken: str) -> None:
-    """By a report, and by an evaluation that would go on."""
+    """The report and a resumed evaluation name file and line."""
     out = tmp_path / "out"
     run("evaluate", task, "--out", out, "--no-cache")
     path = out / "predictions.jsonl"
@@ -260,8 +260,8 @@ def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, health
         assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in result.stderr
 
 
-def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """What another run paid for is not paid for here, neither in all nor model by model."""
+def test_cached_rows_count_no_calls(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Neither the total nor a model counts calls that another run made."""
     cache = ("--cache", tmp_path / "cache.sqlite")
     run("evaluate", task, "--out", tmp_path / "first", *cache)
     result = run("evaluate", task, "--out", tmp_path / "second", *cache)
@@ -271,8 +271,8 @@ def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: P
     assert "0 calls, 5 rows without a call" in result.stdout
 
 
-def test_evaluate_counts_rows_nobody_was_sure_of(write_task: WriteTask, tmp_path: Path) -> None:
-    """Apart from the accepted ones, with an accuracy of their own."""
+def test_evaluate_counts_unaccepted_rows(write_task: WriteTask, tmp_path: Path) -> None:
+    """Unaccepted rows have a count and an accuracy of their own."""
     task = write_task(extra=SECTION.format(threshold=0.98), test=ROWS)
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
@@ -291,7 +291,7 @@ def test_evaluate_counts_rows_nobody_was_sure_of(write_task: WriteTask, tmp_path
 def test_evaluate_names_models_without_an_answer(
     task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failures are counted where they happened."""
+    """Failures are counted for the model that failed."""
 
     async def babble(_self: FakeClient, request: Any) -> object:
         label, probability = ("dog", 0.97) if _self.name == "large" else ("horse", 0.99)
@@ -306,10 +306,8 @@ def test_evaluate_names_models_without_an_answer(
     )
 
 
-def test_a_row_that_failed_is_neither_right_nor_wrong(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was answered by nobody, on the terminal and on the page."""
+def test_a_failed_row_is_not_judged(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terminal, metrics.json and report leave the row out."""
     healthy = FakeClient.complete
 
     async def sometimes(self: FakeClient, request: Any) -> object:
@@ -334,7 +332,7 @@ def test_a_row_that_failed_is_neither_right_nor_wrong(
 
 
 def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path) -> None:
-    """Neither on the terminal nor in the file nor on the page."""
+    """Terminal, metrics.json and report of one model mention no cascade."""
     out = tmp_path / "out"
     result = run("evaluate", write_task(extra='\n[model]\nname = "small"\n'), "--out", out, "--no-cache")
     assert "cascade" not in result.stdout
@@ -343,8 +341,8 @@ def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path) -> N
     assert "cascade" not in (out / "report.html").read_text().lower()
 
 
-def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """What is there is read back, steps and all; only the rest is asked."""
+def test_an_interrupted_evaluation_resumes(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Finished rows are read back with their steps, and only the rest is called."""
     whole, part = tmp_path / "whole", tmp_path / "part"
     run("evaluate", task, "--out", whole, "--no-cache")
     opened.clear()
@@ -361,7 +359,7 @@ def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: O
 
 
 def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
-    """Its rows do not mix; with a cache it pays for nothing it knows."""
+    """The rows of two thresholds do not mix; a cache saves the calls."""
     out, cache = tmp_path / "out", tmp_path / "cache.db"
     task = write_task(extra=SECTION.format(threshold=0.9), test=ROWS)
     run("evaluate", task, "--out", out, "--cache", cache)
@@ -377,8 +375,8 @@ def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path,
 BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
 
 
-def test_optimize_searches_for_the_prompt_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Every model is asked under the candidate's prompt; a second start asks nothing."""
+def test_optimize_improves_a_cascade_s_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Every model is called under the candidate's prompt; a second start calls none."""
     out = tmp_path / "out"
     result = run("optimize", task, *BUDGET, "--out", out, "--json")
     record = json.loads(result.stdout)
@@ -403,8 +401,8 @@ def test_optimize_searches_for_the_prompt_of_a_cascade(task: Path, tmp_path: Pat
     assert json.loads(again.stdout)["best_prompt"] == record["best_prompt"]
 
 
-def test_a_search_with_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path) -> None:
-    """Its journal is not continued."""
+def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Path) -> None:
+    """The journal of a search with another threshold is not continued."""
     out = tmp_path / "out"
     first = write_task(extra=SECTION.format(threshold=0.9), directory=tmp_path / "a")
     run("optimize", first, *BUDGET, "--out", out)
@@ -412,8 +410,8 @@ def test_a_search_with_another_threshold_is_another_run(write_task: WriteTask, t
     run("optimize", second, *BUDGET, "--out", out, code=2)
 
 
-def test_optimize_corrects_no_prior_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Of one model it does."""
+def test_optimize_refuses_a_cascade_s_prior(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """The option exits with 2 for a cascade, and works for one model."""
     refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out", code=2)
     assert "Expected no --prior-correction batch for a cascade" in refused.stderr
     assert opened == {}
@@ -421,8 +419,8 @@ def test_optimize_corrects_no_prior_of_a_cascade(task: Path, tmp_path: Path, ope
     run("optimize", task, *options, "--out", tmp_path / "out")
 
 
-def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """`--run` asks every model under it."""
+def test_evaluate_takes_the_searched_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """The option `--run` calls every model under the best prompt."""
     search, out = tmp_path / "search", tmp_path / "out"
     run("optimize", task, *BUDGET, "--out", search)
     (search / "best_prompt.txt").write_text("Best.")
@@ -432,10 +430,10 @@ def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Pa
         assert {request.messages[0]["content"] for request in fakes[0].requests} == {"Best."}
 
 
-def test_optimize_says_that_own_prompts_are_not_used(
+def test_optimize_warns_of_unused_prompts(
     write_task: WriteTask, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The search has one prompt for all."""
+    """The search has one prompt for all models."""
     task = write_task(extra=SECTION.format(threshold=0.9) + 'prompt = "Look closely."\n')
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         run("optimize", task, *BUDGET)
@@ -443,8 +441,8 @@ def test_optimize_says_that_own_prompts_are_not_used(
     assert all("Look closely." not in r.messages[0]["content"] for r in opened["large"][0].requests)
 
 
-def test_a_search_leaves_its_classifier_as_it_was(task: Path, opened: Opened) -> None:
-    """It works on a copy."""
+def test_a_search_keeps_its_classifier(task: Path, opened: Opened) -> None:
+    """The search works on a copy, and closes no model."""
     loaded = Task.from_file(task)
     cascade = open_classifier(loaded)
     result = optimize(loaded, model=cascade, max_metric_calls=30, minibatch_size=4)
@@ -455,7 +453,7 @@ def test_a_search_leaves_its_classifier_as_it_was(task: Path, opened: Opened) ->
 
 
 def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
-    """A classifier that is handed in is asked as a model would be."""
+    """A classifier gives the same result as its model."""
     task = Task.from_file(write_task())
 
     def fake() -> FakeClient:
@@ -468,8 +466,8 @@ def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
     assert (one.seed_prompt, one.best_prompt) == (other.seed_prompt, other.best_prompt)
 
 
-def test_a_search_refuses_what_cannot_be_meant(task: Path, opened: Opened) -> None:
-    """A cascade that is not opened, and a classifier over other labels."""
+def test_a_search_refuses_unfit_models(task: Path, opened: Opened) -> None:
+    """A cascade that is not opened, and a classifier over other labels, raise ConfigurationError."""
     loaded = Task.from_file(task)
     with pytest.raises(ConfigurationError, match=r"open all with calibrant\.assembly\.open_classifier"):
         optimize(loaded, max_metric_calls=30, minibatch_size=4)
@@ -479,8 +477,8 @@ def test_a_search_refuses_what_cannot_be_meant(task: Path, opened: Opened) -> No
     assert opened == {}
 
 
-def test_a_cascade_of_a_nameless_function_leaves_no_directory(write_task: WriteTask, tmp_path: Path) -> None:
-    """What was paid for is kept under the names of its models."""
+def test_a_nameless_function_is_refused(write_task: WriteTask, tmp_path: Path) -> None:
+    """Stored answers need the names of their models, so nothing is written."""
     loaded = Task.from_file(write_task())
     models = [
         Classifier(model=model, labels=["cat", "dog"], field="category") for model in (lambda _: "cat", named)
@@ -499,7 +497,7 @@ def named(_messages: object) -> str:
 
 
 def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) -> None:
-    """On fakes: the rows of the other example, two prompts, legal settings."""
+    """The example's settings are legal, and its prompts hold no held-out row."""
     path = Path(__file__).parents[2] / "examples" / "cascade" / "task.toml"
     task = Task.from_file(path)
     assert len(task.test) == 144

@@ -68,7 +68,7 @@ def body(text: str) -> bytes:
 
 
 def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
-    """A client that trickles, or says nothing, first or after an answer, is hung up on; others are served."""
+    """Silent and trickling clients are disconnected, and others are served."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as silent, connected(running) as begun, connected(running) as second:
         begun.sendall(b"POST /v1/classify HT")
@@ -90,7 +90,7 @@ def sending(running: Any, head: bytes) -> Any:
 
 
 def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
-    """However little by little it comes; others are served meanwhile, and nothing was asked."""
+    """A body that trickles is refused, others are served meanwhile, and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with sending(running, b"Content-Length: 100\r\n\r\n") as stated, sending(running, CHUNKED) as chunked:
@@ -106,8 +106,8 @@ def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
     assert held.asked == ["a"] * 3
 
 
-def test_the_time_for_a_body_is_not_that_for_headers(serve: Any, bundle: Bundle) -> None:
-    """A body may take longer."""
+def test_bodies_have_their_own_timeout(serve: Any, bundle: Bundle) -> None:
+    """A body may take longer than headers."""
     running = serve(app(bundle, Held(held=False)))
     with sending(running, b"Content-Length: 13\r\n\r\n") as line:
         line.sendall(b'{"text": ')
@@ -116,8 +116,8 @@ def test_the_time_for_a_body_is_not_that_for_headers(serve: Any, bundle: Bundle)
         assert status(line) == 200
 
 
-def test_of_too_many_connections_the_longest_idle_goes(serve: Any, bundle: Bundle) -> None:
-    """Whoever comes is answered; connections that hold back bodies go, those that are worked for stay."""
+def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> None:
+    """Connections with a request in progress stay."""
     held = Held()
     running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
     with contextlib.ExitStack() as lines:
@@ -138,8 +138,8 @@ def test_of_too_many_connections_the_longest_idle_goes(serve: Any, bundle: Bundl
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_where_nobody_is_idle_for_long_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
-    """With 503, also where the body comes late; still others wait until there is room, and are answered."""
+def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
+    """It gets 503, also if its body comes late; others wait until there is room."""
     held = Held(held=not idle)
     limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
     running = serve(app(bundle, held, connections=limits))
@@ -170,10 +170,8 @@ def test_where_nobody_is_idle_for_long_the_last_is_refused(serve: Any, bundle: B
 
 
 @pytest.mark.parametrize(("clients", "most"), [(300, 20), pytest.param(2_000, 512, marks=pytest.mark.slow)])
-def test_a_crowd_is_answered_or_refused_but_not_reset(
-    serve: Any, bundle: Bundle, clients: int, most: int
-) -> None:
-    """All connect before any is let go; whoever is not answered gets 429 or 503."""
+def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: int) -> None:
+    """Every connection gets an answer, 429 or 503."""
     held = Held()
     limits = ConnectionLimits(most_connections=most, seconds_idle=float(SECONDS))
     running = serve(app(bundle, held, connections=limits, most_rows=most // 2, most_texts=1))
@@ -201,8 +199,8 @@ def test_a_crowd_is_answered_or_refused_but_not_reset(
     assert running.ask(path="/healthz", method="GET").status == 200
 
 
-def test_of_a_crowd_only_some_are_taken_at_a_time(serve: Any, bundle: Bundle) -> None:
-    """Half as many again as are served; the others cost no file descriptor until one of these goes."""
+def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
+    """One and a half times the limit are accepted; the others take no file descriptor."""
     limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
     running = serve(app(bundle, Held(held=False), connections=limits))
     with connected(running) as first, contextlib.ExitStack() as lines:
@@ -240,7 +238,7 @@ def file_descriptors(most: int) -> Any:
     ids=["length first", "chunked first", "HTTP/1.0"],
 )
 def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
-    """A proxy could take its end for another request: the connection ends, and nothing was asked."""
+    """A proxy could read its end as another request, so the connection is closed."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with connected(running) as line:
@@ -252,8 +250,8 @@ def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: byte
     assert held.asked == []
 
 
-def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> None:
-    """Each costs as much as a large one; a reasonable number is read."""
+def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
+    """A reasonable number of chunks is read."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with connected(running) as line:
@@ -271,8 +269,8 @@ def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> N
         assert held.asked[-1] == text.decode()
 
 
-def test_every_request_may_have_many_pieces(serve: Any, bundle: Bundle) -> None:
-    """On one connection."""
+def test_pieces_are_counted_by_request(serve: Any, bundle: Bundle) -> None:
+    """Several requests on one connection may have many pieces each."""
     running = serve(app(bundle, Held(held=False)))
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
     with connected(running) as line:
@@ -291,10 +289,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     ]
 
 
-def test_nobody_reads_on_for_ever_once_it_has_answered(
-    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The rest of an unwanted body: a little is thrown away and the connection kept, of more it is closed."""
+def test_an_unwanted_body_is_cut_off(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    """A short rest is read and the connection kept; after a long one it is closed."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as line:
         for _ in range(2):
@@ -316,10 +312,10 @@ def test_nobody_reads_on_for_ever_once_it_has_answered(
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00", b"GET /\xff HTTP/1.1\r\n\r\n"])
-def test_what_is_no_http_is_refused(
+def test_other_protocols_are_refused(
     serve: Any, bundle: Bundle, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With 400; the service stays up."""
+    """The status is 400, and the service stays up."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as line:
         line.sendall(sent + b"\r\n\r\n")
@@ -328,10 +324,8 @@ def test_what_is_no_http_is_refused(
     assert not errors(caplog)
 
 
-def test_a_client_that_goes_while_it_sends_is_no_error(
-    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is counted with 499."""
+def test_a_lost_sender_is_no_error(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    """The request is counted with status 499."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
@@ -340,8 +334,8 @@ def test_a_client_that_goes_while_it_sends_is_no_error(
     assert not errors(caplog)
 
 
-def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bundle) -> None:
-    """Also where the first time was over while the answer was worked at."""
+def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
+    """It restarts after an answer that took longer than the timer."""
     held = Held()
     running = serve(app(bundle, held))
     with connected(running) as line:
@@ -363,7 +357,7 @@ def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bu
 
 
 def test_simultaneous_connections_each_drop_an_idle_one() -> None:
-    """Before the event loop has told any that it is closed."""
+    """A closed connection is not counted twice before the event loop reports it."""
 
     class Line(asyncio.Transport):
         aborted = False
@@ -388,8 +382,8 @@ def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientPr
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundle, *, patient: bool) -> None:
-    """One that takes it late gets all of it, though the time for its next request is over."""
+def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, patient: bool) -> None:
+    """A client that reads late gets all of the answer."""
     size = 16 << 20  # more than sockets hold
     made = app(bundle, Held(held=False))
 
@@ -408,7 +402,7 @@ def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundl
 
 
 def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
-    """Of sockets that are accepted by hand, asyncio does not see to that itself."""
+    """Sockets that are accepted by hand have TCP_NODELAY."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running):
         until(lambda: running.connections == 1)
@@ -417,8 +411,8 @@ def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_headers_without_end_are_refused(serve: Any, bundle: Bundle) -> None:
-    """Before they fill the memory."""
+def test_endless_headers_are_refused(serve: Any, bundle: Bundle) -> None:
+    """They are refused before they fill the memory."""
     running = serve(app(bundle, Held(held=False)))
     with connected(running) as line:
         with contextlib.suppress(ConnectionError):
@@ -429,7 +423,7 @@ def test_headers_without_end_are_refused(serve: Any, bundle: Bundle) -> None:
 
 
 def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
-    """One after the other."""
+    """Pipelined requests are answered one after the other."""
     running = serve(
         app(bundle, Held(held=False), most_texts=1),
     )

@@ -243,8 +243,15 @@ def resolve_objectives(
             raise ConfigurationError(
                 f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
             )
-        return _bound({**{name: OBJECTIVES[name] for name in _DEFAULT_OBJECTIVES}, **objectives}, labels)
-    names = tuple(_DEFAULT_OBJECTIVES if objectives is None else objectives)
+        chosen = {**{name: OBJECTIVES[name] for name in _DEFAULT_OBJECTIVES}, **objectives}
+    else:
+        chosen = _named_objectives(tuple(_DEFAULT_OBJECTIVES if objectives is None else objectives), labels)
+    return {
+        name: Credit(labels) if objective == Credit() else objective for name, objective in chosen.items()
+    }
+
+
+def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Objective]:
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown:
         known = ", ".join(OBJECTIVES)
@@ -259,13 +266,7 @@ def resolve_objectives(
             f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
             "distribution over whole answers: leave it out."
         )
-    return _bound({name: OBJECTIVES[name] for name in names}, labels)
-
-
-def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, Objective]:
-    return {
-        name: Credit(labels) if objective == Credit() else objective for name, objective in objectives.items()
-    }
+    return {name: OBJECTIVES[name] for name in names}
 
 
 class ConfidenceGrader:

@@ -348,7 +348,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         self.text_field = text_field
         self.label_field = label_field
         self._shared = _SharedState(classifier)
-        self.predict = dspy.Predict(_signature(classifier, text_field, label_field))
+        labels = cast("Any", Literal)[classifier.labels.labels]
+        fields = {text_field: (str, dspy.InputField()), label_field: (labels, dspy.OutputField())}
+        self.predict = dspy.Predict(dspy.Signature(fields, classifier.prompt))
 
     @property
     def classifier(self) -> BasePredictor:
@@ -485,9 +487,3 @@ def _check_fields(text_field: str, label_field: str) -> None:
             )
     if text_field == label_field:
         raise ConfigurationError(f"Expected two different fields, got {text_field!r} for text and label.")
-
-
-def _signature(classifier: BasePredictor, text_field: str, label_field: str) -> Any:  # noqa: ANN401
-    labels = cast("Any", Literal)[classifier.labels.labels]
-    fields = {text_field: (str, dspy.InputField()), label_field: (labels, dspy.OutputField())}
-    return dspy.Signature(fields, classifier.prompt)

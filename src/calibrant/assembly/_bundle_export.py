@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, read_bundle
+from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, Figure, read_bundle
 from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -279,7 +279,7 @@ class _ExportedRun:
             "certified": record.get("certified"),
             "certification": record.get("certification"),
         }
-        history, figures = BundleHistory(rows=0, labels={}, confidence=()), ()
+        history, figures = BundleHistory(rows=0, labels={}, confidence=()), tuple[Figure, ...]()
         if not self._texts_left_out:
             history = _history(self._predictions, task.labels)
             # A cascade decides by the thresholds between its models.

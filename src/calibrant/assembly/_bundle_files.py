@@ -10,7 +10,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -54,25 +53,6 @@ class Manifest(Section):
     fingerprint: dict[str, Any]
     files: dict[str, _FileEntry]
     sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """Contents of a bundle's folder, checked against its manifest.
-
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    manifest : Manifest
-        Version of calibrant that wrote it, fingerprint, and SHA-256 of the bundle.
-    content : mapping of str to Any
-        Contents of every file by name, the manifest aside: JSON values, or text.
-    """
-
-    path: Path
-    manifest: Manifest
-    content: Mapping[str, Any]
 
 
 def damaged_file(place: Path | str, why: str) -> StateError:
@@ -197,8 +177,8 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def read_folder(path: str | Path) -> Folder:
-    """Return the contents of a bundle's folder.
+def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
+    """Return a bundle's manifest, and the contents of its other files by name: JSON values, or text.
 
     Raises
     ------
@@ -206,7 +186,6 @@ def read_folder(path: str | Path) -> Folder:
         The folder is no bundle, is of another version, or was changed after the export: a file is missing, added,
         altered, not a regular file, or not UTF-8.
     """
-    path = Path(path)
     if not os.path.isdir(path):  # noqa: PTH112 (a path that cannot be looked up is none, too)
         raise StateError(f"{path}: expected a bundle's folder, got none: make one with `calibrant export`.")
     manifest = _read_manifest(path)
@@ -215,7 +194,7 @@ def read_folder(path: str | Path) -> Folder:
     for name, entry in manifest.files.items():
         text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
-    return Folder(path=path, manifest=manifest, content=content)
+    return manifest, content
 
 
 def _read_manifest(path: Path) -> Manifest:

@@ -26,8 +26,6 @@ from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
-# Key of the address in a description: it may differ between machines without changing the model.
-_ENDPOINT: Final = "endpoint"
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
 
@@ -218,16 +216,13 @@ def _open_plan(
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     members = plan.policy.members
-    alone = len(members) == 1
+    whole: dict[str, Any] = {"limits": limits, "journal": journal}
+    each, several = (whole, {}) if len(members) == 1 else ({}, {**whole, "owns_models": True})
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
-            classifier = Classifier.from_task(
-                task, limits=limits if alone else None, journal=journal if alone else None
-            )
-            opened.callback(classifier.close)
-            classifiers.append(classifier)
-        several = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
+            classifiers.append(Classifier.from_task(task, **each))
+            opened.callback(classifiers[-1].close)
         cascade = plan.cascade(classifiers, **several)
         opened.pop_all()
     for number, classifier in enumerate(classifiers):
@@ -265,7 +260,10 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
     if bundle.description is None:
         return
-    before, now = map(_comparable_description, (bundle.description, classifier.describe()))
+    before, now = (
+        json.loads(json.dumps(public_description(described), default=repr), object_hook=_without_address)
+        for described in (bundle.description, classifier.describe())
+    )
     if name != bundle.fingerprint.model:
         before["model"] = now["model"]
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
@@ -277,12 +275,6 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
 
 
-def _comparable_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description in its stored form, without addresses."""
-    text = json.dumps(public_description(description), default=repr)
-    content: dict[str, Any] = json.loads(text, object_hook=_without_address)
-    return content
-
-
 def _without_address(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != _ENDPOINT}
+    # Addresses may differ between machines without changing the model.
+    return {name: value for name, value in record.items() if name != "endpoint"}

@@ -100,15 +100,6 @@ def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = 
     return router
 
 
-def _triage(settings: RoutingSettings) -> dict[str, Any]:
-    if settings.triage is None:  # the section refuses it
-        raise ConfigurationError("Expected [routing.triage] for routing = 'triage', got none: add it.")
-    return {
-        "tiers": settings.triage.tiers.model_dump(exclude_none=True),
-        "context_windows": _by_provider(settings, "context_window"),
-    }
-
-
 # Factory of each strategy, and its arguments beside the providers' names.
 _STRATEGIES: Final[
     Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
@@ -124,7 +115,13 @@ _STRATEGIES: Final[
         CascadeRouter,
         lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _by_provider(own, "cost")},
     ),
-    "triage": (TriageRouter, _triage),
+    "triage": (
+        TriageRouter,
+        lambda own: {
+            "tiers": own.triage.tiers.model_dump(exclude_none=True) if own.triage else {},
+            "context_windows": _by_provider(own, "context_window"),
+        },
+    ),
     "bandit": (
         BanditRouter,
         lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _by_provider(own, "cost")},

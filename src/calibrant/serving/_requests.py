@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from calibrant.serving._settings import ConnectionLimits
 
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
+_FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
 
@@ -38,10 +39,11 @@ def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> 
 
     async def refuse(_: Request, error: Exception) -> JSONResponse:
         status = getattr(error, "status_code", 500)
-        message = f"There is only {routes}." if status in {404, 405} else getattr(error, "detail", "")
+        message = f"There is only {routes}." if status in {404, 405} else getattr(error, "detail", _FAILED)
         return JSONResponse({"error": message}, status, getattr(error, "headers", None))
 
     app.add_exception_handler(AnyHTTPException, refuse)
+    app.add_exception_handler(Exception, refuse)  # the server logs it
     app.state.connections = connections
     app.state.stopping = stopping = threading.Event()
     return stopping

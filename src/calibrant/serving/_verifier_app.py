@@ -95,7 +95,6 @@ def create_verifier_app(
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
     limits = connections or ConnectionLimits()
     prepare_app(app, limits, routes="POST /verify and GET /health")
-    app.add_exception_handler(Exception, _fail)
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
@@ -166,8 +165,3 @@ def _spent_record(found: Verification) -> dict[str, Any]:
     usage = found.usage
     counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}
-
-
-async def _fail(_: Request, error: Exception) -> JSONResponse:
-    del error  # the server logs it
-    return JSONResponse({"error": "The service failed; its log says why."}, status_code=500)
