@@ -25,9 +25,9 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
-from calibrant.inference import RetryPolicy
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
+from scripted import QUICK, body
 
 LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]
 CANDIDATE = {"system_prompt": "Classify."}
@@ -50,13 +50,6 @@ def schema(labels: list[str] = LABELS, field: str = "category") -> dict[str, Any
     }
 
 
-async def no_sleep(seconds: float) -> None:
-    """Do not wait."""
-
-
-QUICK = RetryPolicy(sleep=no_sleep)
-
-
 def adapter(answers: Any, **options: Any) -> ConfidenceAdapter:
     """Return an adapter around a scripted model that answers one user message at a time."""
     client = options.pop("client", None) or FakeClient(LABELS, answers)
@@ -66,12 +59,6 @@ def adapter(answers: Any, **options: Any) -> ConfidenceAdapter:
 def row(text: str, answer: str, **context: str) -> dict[str, Any]:
     """Return a data row."""
     return {"input": text, "answer": answer, "additional_context": context}
-
-
-def body(content: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    """Return a chat completion without log-probabilities."""
-    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
-    return {"choices": [choice], "model": "m"}
 
 
 # -- parameters ----------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, DataError, Example, Limits, ProviderError, Task
 from calibrant.core._installation import install_command
-from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference import Classifier
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, ThresholdScoring
 from calibrant.testing import FakeClient, MemoryJournal
+from scripted import QUICK, body
 
 dspy = pytest.importorskip("dspy", reason="the extra dspy is not installed")
 
@@ -33,13 +34,6 @@ from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # no
 
 LABELS = ["cat", "dog", "owl"]
 TRANSACTIONS = Path(__file__).parents[2] / "examples" / "transactions" / "task.toml"
-
-
-async def no_sleep(seconds: float) -> None:
-    """Do not wait."""
-
-
-QUICK = RetryPolicy(sleep=no_sleep)
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +57,6 @@ def program(answers: Any, **options: Any) -> ConfidenceClassifier:
 def gold(label: Any, text: str = "x", **fields: Any) -> Any:
     """Return a labelled example."""
     return dspy.Example(text=text, label=label, **fields).with_inputs("text")
-
-
-def body(content: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    """Return a chat completion without log-probabilities."""
-    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
-    return {"choices": [choice], "model": "m"}
 
 
 def refused(*_: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import open_classifier
 from calibrant.cascade import (
     AutoMixEntailment,
     AvgLogprob,
@@ -34,16 +33,6 @@ pytestmark = pytest.mark.usefixtures("opened")
 
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
 SECTION = f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n{MODELS}'
-
-
-@pytest.fixture
-def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
-    """Return a function that opens the task of two labels with these further sections."""
-
-    def open_it(extra: str, **options: Any) -> Classifier:
-        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
-
-    return open_it
 
 
 @pytest.fixture

@@ -96,16 +96,6 @@ def providers(use_model: Callable[..., Any]) -> Providers:
     return found
 
 
-@pytest.fixture
-def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
-    """Return a function that opens the task of two labels with these further sections."""
-
-    def open_it(extra: str, **options: Any) -> Classifier:
-        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
-
-    return open_it
-
-
 OpenTask = Callable[..., Classifier]
 
 
@@ -132,66 +122,52 @@ def taught(router: Router) -> dict[str, Any]:
     return {"snapshot": router.snapshot(), "order": [router.order(request) for _ in range(5)]}
 
 
+PRICED = {"providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}]}
+TIERS = {"simple": "second", "expert": "first"}
+BANDIT = {"alpha": 0.5, "dim": 8, "cost_weight": 0.9, "decay_factor": 0.8}
+COSTS = {"first": 2.0, "second": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("keys", "make"),
+    ("keys", "kind", "options"),
     [
-        ({}, FixedRouter),
-        ({"router_ema_enabled": True}, EMARouter),
+        ({}, FixedRouter, {}),
+        ({"router_ema_enabled": True}, EMARouter, {}),
         (
             {"routing": "ema", "router_ema_alpha": 0.7, "router_reorder_interval": 3},
-            lambda names, **o: EMARouter(names, alpha=0.7, reorder_interval=3, **o),
+            EMARouter,
+            {"alpha": 0.7, "reorder_interval": 3},
         ),
-        (
-            {"routing": "thompson", "thompson_decay": 0.5},
-            lambda names, **o: ThompsonRouter(names, decay=0.5, **o),
-        ),
+        ({"routing": "thompson", "thompson_decay": 0.5}, ThompsonRouter, {"decay": 0.5}),
         (
             {"routing": "task", "tasks": {"animals": "second"}},
-            lambda names, **o: TaskRouter(names, tasks={"animals": "second"}, **o),
+            TaskRouter,
+            {"tasks": {"animals": "second"}},
         ),
         (
             {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
-            lambda names, **o: CascadeRouter(names, cost_tiers=["second"], **o),
+            CascadeRouter,
+            {"cost_tiers": ["second"]},
         ),
-        (
-            {
-                "routing": "cascade",
-                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
-            },
-            lambda names, **o: CascadeRouter(names, costs={"first": 2.0, "second": 1.0}, **o),
-        ),
+        ({"routing": "cascade", **PRICED}, CascadeRouter, {"costs": COSTS}),
         (
             {
                 "routing": "triage",
-                "triage": {"triage_provider": "first", "tiers": {"simple": "second", "expert": "first"}},
+                "triage": {"triage_provider": "first", "tiers": TIERS},
                 "providers": [{"name": "first", "context_window": 10}, {"name": "second"}],
             },
-            lambda names, **o: TriageRouter(
-                names, tiers={"simple": "second", "expert": "first"}, context_windows={"first": 10}, **o
-            ),
+            TriageRouter,
+            {"tiers": TIERS, "context_windows": {"first": 10}},
         ),
-        (
-            {
-                "routing": "bandit",
-                "bandit": {"alpha": 0.5, "dim": 8, "cost_weight": 0.9, "decay_factor": 0.8},
-                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
-            },
-            lambda names, **o: BanditRouter(
-                names,
-                alpha=0.5,
-                dim=8,
-                cost_weight=0.9,
-                decay_factor=0.8,
-                costs={"first": 2.0, "second": 1.0},
-                **o,
-            ),
-        ),
+        ({"routing": "bandit", "bandit": BANDIT, **PRICED}, BanditRouter, {**BANDIT, "costs": COSTS}),
     ],
 )
-def test_every_strategy_has_its_settings(keys: dict[str, Any], make: Callable[..., Router]) -> None:
+def test_every_strategy_has_its_settings(
+    keys: dict[str, Any], kind: Callable[..., Router], options: dict[str, Any]
+) -> None:
     """It learns and orders as a router made with the same settings in Python."""
     router = open_router(settings(**keys), rng=np.random.default_rng(7))
-    expected = make(NAMES, rng=np.random.default_rng(7))
+    expected = kind(NAMES, **options, rng=np.random.default_rng(7))
     assert type(router) is type(expected)
     assert router.strategy == settings(**keys).strategy
     assert taught(router) == taught(expected)

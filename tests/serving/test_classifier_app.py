@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import math
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -213,15 +212,13 @@ def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> Non
     """A body that was being read when the room filled up is refused, too."""
     held = Held()
     running = serve(app(bundle, held, most_rows=1, most_texts=1))
-    with socket.create_connection(("127.0.0.1", running.port)) as early:
-        early.settimeout(SECONDS)
+    with running.connected() as early:
         head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         early.sendall(head + b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
         assert early.recv(4096).startswith(b"HTTP/1.1 100")
         thread, found = later(lambda: ask(running, {"text": "a"}))
         assert held.begun.acquire(timeout=SECONDS)
-        with socket.create_connection(("127.0.0.1", running.port)) as late:
-            late.settimeout(SECONDS)
+        with running.connected() as late:
             late.sendall(head + b"Content-Length: 13\r\n\r\n")
             assert late.recv(4096).startswith(b"HTTP/1.1 429")
         early.sendall(b'{"text": "b"}')
@@ -249,7 +246,7 @@ def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Bundle) -> None:
     """The calls of a closed connection are cancelled."""
     held = Held()
     running = serve(app(bundle, held))
-    with socket.create_connection(("127.0.0.1", running.port)) as line:
+    with running.connected() as line:
         body = b'{"text": "a"}'
         line.sendall(
             b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -29,15 +29,6 @@ LIMITS = ConnectionLimits()
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-@contextlib.contextmanager
-def connected(running: Any) -> Any:
-    """Yield a connection."""
-    with socket.create_connection(("127.0.0.1", running.port)) as line:
-        line.settimeout(SECONDS)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
-        yield line
-
-
 def rest(line: socket.socket) -> bytes:
     """Return what comes until the connection ends, however it ends."""
     found = []
@@ -70,7 +61,7 @@ def body(text: str) -> bytes:
 def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
     """Silent and trickling clients are disconnected, and others are served."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as silent, connected(running) as begun, connected(running) as second:
+    with running.connected() as silent, running.connected() as begun, running.connected() as second:
         begun.sendall(b"POST /v1/classify HT")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he")
         assert status(second) == 200
@@ -83,7 +74,7 @@ def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
 @contextlib.contextmanager
 def sending(running: Any, head: bytes) -> Any:
     """Yield a connection whose body the service waits for."""
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + b"Expect: 100-continue\r\n" + head)
         assert line.recv(4096).startswith(b"HTTP/1.1 100")
         yield line
@@ -121,16 +112,16 @@ def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> No
     held = Held()
     running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
     with contextlib.ExitStack() as lines:
-        working = lines.enter_context(connected(running))
+        working = lines.enter_context(running.connected())
         working.sendall(body("first"))
         assert held.begun.acquire(timeout=SECONDS)
         idle = []
         for begun in (b"", b"POST /v1/cl", POST + b"Content-Length: 9\r\n\r\n{"):
-            idle.append(lines.enter_context(connected(running)))
+            idle.append(lines.enter_context(running.connected()))
             idle[-1].sendall(begun)
             assert running.ask(path="/healthz", method="GET").status == 200  # it is taken, and gone again
         for _ in range(20):
-            lines.enter_context(connected(running))
+            lines.enter_context(running.connected())
         assert [rest(line) for line in idle] == [b"", b"", b""]
         assert running.ask(path="/healthz", method="GET").status == 200
         held.let_go()
@@ -144,13 +135,13 @@ def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle
     limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
     running = serve(app(bundle, held, connections=limits))
     with contextlib.ExitStack() as lines:
-        first = [lines.enter_context(connected(running)) for _ in range(2)]
+        first = [lines.enter_context(running.connected()) for _ in range(2)]
         for line in first:
             line.sendall(body("a"))
             assert held.begun.acquire(timeout=SECONDS)
         if idle:
             assert [status(line) for line in first] == [200, 200]
-        third, fourth = (lines.enter_context(connected(running)) for _ in range(2))
+        third, fourth = (lines.enter_context(running.connected()) for _ in range(2))
         fourth.sendall(body("a"))
         whole = body("a")
         third.sendall(whole[:-5])
@@ -203,8 +194,8 @@ def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
     """One and a half times the limit are accepted; the others take no file descriptor."""
     limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
     running = serve(app(bundle, Held(held=False), connections=limits))
-    with connected(running) as first, contextlib.ExitStack() as lines:
-        crowd = [lines.enter_context(connected(running)) for _ in range(20)]
+    with running.connected() as first, contextlib.ExitStack() as lines:
+        crowd = [lines.enter_context(running.connected()) for _ in range(20)]
         until(lambda: running.connections == 6)
         for _ in range(20):  # time enough to take more
             first.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -241,7 +232,7 @@ def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: byte
     """A proxy could read its end as another request, so the connection is closed."""
     held = Held(held=False)
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(head + b'd\r\n{"text": "a"}\r\n0\r\n\r\n' + body("smuggled"))
         found = rest(line)
     assert found.startswith(b"HTTP/1.1 400")
@@ -254,7 +245,7 @@ def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
     """A reasonable number of chunks is read."""
     held = Held(held=False)
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + CHUNKED)
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
@@ -273,7 +264,7 @@ def test_pieces_are_counted_by_request(serve: Any, bundle: Bundle) -> None:
     """Several requests on one connection may have many pieces each."""
     running = serve(app(bundle, Held(held=False)))
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
-    with connected(running) as line:
+    with running.connected() as line:
         for _ in range(3):
             line.sendall(POST + CHUNKED + pieces)
             assert status(line) == 200
@@ -292,18 +283,18 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 def test_an_unwanted_body_is_cut_off(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     """A short rest is read and the connection kept; after a long one it is closed."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         for _ in range(2):
             line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n")
             assert status(line) == 404
             line.sendall(b"x" * 60_000 + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert status(line) == 200
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\n" + CHUNKED)
         assert status(line) == 404
         with pytest.raises(ConnectionError):
             line.sendall((b"10000\r\n" + b"x" * 65536 + b"\r\n") * 1_000)
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\n" + CHUNKED)
         assert status(line) == 404
         line.sendall(b"this is no chunk\r\n")
@@ -317,7 +308,7 @@ def test_other_protocols_are_refused(
 ) -> None:
     """The status is 400, and the service stays up."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(sent + b"\r\n\r\n")
         assert rest(line).startswith(b"HTTP/1.1 400")
     assert running.ask(path="/healthz", method="GET").status == 200
@@ -327,7 +318,7 @@ def test_other_protocols_are_refused(
 def test_a_lost_sender_is_no_error(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     """The request is counted with status 499."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
         assert running.ask(path="/healthz", method="GET").status == 200
     until(lambda: f"calibrant_requests_total {PATH} 499" in counts(running))
@@ -338,7 +329,7 @@ def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
     """It restarts after an answer that took longer than the timer."""
     held = Held()
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(body("a"))
         assert held.begun.acquire(timeout=SECONDS)
         running.clock.advance(LIMITS.seconds_for_headers)
@@ -392,7 +383,7 @@ def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, pat
         return Response(bytes(size))
 
     running = serve(made)
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         until(lambda: len(line.recv(1 << 12, socket.MSG_PEEK)) == 1 << 12)  # more than the headers is there
         running.clock.advance(LIMITS.seconds_for_headers if patient else LIMITS.seconds_to_take)
@@ -404,7 +395,7 @@ def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, pat
 def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
     """Sockets that are accepted by hand have TCP_NODELAY."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running):
+    with running.connected():
         until(lambda: running.connections == 1)
         (one,) = running.server.server_state.connections
         accepted = one.transport.get_extra_info("socket")
@@ -414,7 +405,7 @@ def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
 def test_endless_headers_are_refused(serve: Any, bundle: Bundle) -> None:
     """They are refused before they fill the memory."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         with contextlib.suppress(ConnectionError):
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
             for _ in range(1_000):
@@ -427,7 +418,7 @@ def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
     running = serve(
         app(bundle, Held(held=False), most_texts=1),
     )
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         found = rest(line)
     assert found.index(b"results") < found.index(b'"ok"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -323,7 +322,7 @@ def test_a_lost_client_cancels_its_work(serve: Any) -> None:
 
     running = serve(app(Judge(hang), k=1))
     body = json.dumps(QUESTION).encode()
-    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+    with running.connected() as line:
         line.sendall(
             f"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         )
@@ -334,7 +333,7 @@ def test_a_lost_client_cancels_its_work(serve: Any) -> None:
 def test_half_a_body_blocks_no_other(serve: Any) -> None:
     """Other clients are answered meanwhile."""
     running = serve(app(Judge(lambda _: "correct")))
-    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+    with running.connected() as line:
         line.sendall(b'POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"question')
         assert running.ask(QUESTION).status == 200
     assert running.ask(QUESTION).status == 200
@@ -362,6 +361,6 @@ def test_requests_run_concurrently(serve: Any) -> None:
 def test_an_announced_length_is_refused(serve: Any) -> None:
     """The body is not awaited."""
     running = serve(app(Judge(lambda _: "correct")))
-    with socket.create_connection(("127.0.0.1", running.port), timeout=SECONDS) as line:
+    with running.connected() as line:
         line.sendall(b"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
         assert line.recv(100).startswith(b"HTTP/1.1 413 ")
