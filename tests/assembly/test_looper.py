@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.assembly import open_classifier
-from calibrant.assembly._looper import read_looper
+from calibrant.assembly._foreign import read_looper
 from calibrant.cascade import CascadeSettings
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
@@ -200,7 +200,7 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
         pytest.param(
             "- threshold\n",
             [
-                ("1: the looper's configuration: expected a mapping, got ['threshold']: see the documentation of the "
+                ("1: the configuration: expected a mapping, got ['threshold']: see the documentation of the "
                 "confidence looper.")
             ],
             id="a-list",
@@ -208,7 +208,7 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
         pytest.param(
             "",
             [
-                ("1: the looper's configuration: expected a mapping, got None: see the documentation of the confidence "
+                ("1: the configuration: expected a mapping, got None: see the documentation of the confidence "
                 "looper.")
             ],
             id="empty",

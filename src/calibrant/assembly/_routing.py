@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._looper import read_looper
+from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import method_named
 from calibrant.cascade._models import CascadeModel

@@ -221,7 +221,7 @@ def _with_zeph(section: SectionTable) -> SectionTable:
     routing: Any = section.values
     if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
         return section
-    from calibrant.assembly._zeph import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
+    from calibrant.assembly._foreign import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
 
     own = {name: value for name, value in routing.items() if name != "file"}
     refuse(_doubled_keys("routing", own.keys() - OWN_KEYS), section.text, section.path)
