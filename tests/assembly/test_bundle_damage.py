@@ -110,6 +110,12 @@ def test_unknown_file_names_are_refused(bundle: Path, name: str) -> None:
     assert "expected only files that bundles have" in refused(bundle)
 
 
+def test_required_files_must_be_listed(bundle: Path) -> None:
+    """A manifest without one of them raises StateError."""
+    resealed(bundle, lambda manifest: manifest["files"].pop("labels.json"))
+    assert "expected labels.json among the files, got none" in refused(bundle)
+
+
 def test_only_the_packed_scorer_is_loaded(bundle: Path) -> None:
     """Settings that name a scorer's file elsewhere raise StateError."""
     edited(bundle, "settings.json", lambda value: value["tasks"][0].update(model=None, cascade=LEARNED))
