@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._open import open_classifier
-from calibrant.assembly._sections import routing_settings
+from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_models
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._completion import Client
