@@ -41,8 +41,8 @@ def row(text: str, answer: str) -> Any:
     return {"input": text, "answer": answer}
 
 
-def test_the_score_is_the_mean_over_the_labels_that_matter() -> None:
-    """Labels that neither the true nor the given set holds do not count: they would drown the others."""
+def test_the_score_covers_labels_that_matter() -> None:
+    """Labels in neither set do not count, or they would outweigh the others."""
     asked = adapter(TOPICS, lambda _: '["Bills", "Travel"]', scoring_strategy=BrierScoring())
     found = asked.evaluate([row("a", '["Bills", "Food"]'), row("b", "[]")], PROMPT, capture_traces=True)
     assert found.scores == pytest.approx([1 / 3, 0.0], abs=1e-3)
@@ -50,7 +50,7 @@ def test_the_score_is_the_mean_over_the_labels_that_matter() -> None:
 
 
 def test_every_field_counts_once() -> None:
-    """However long its scale is: a middle urgency for a high one costs a quarter, not two thirds."""
+    """A middle urgency for a high one costs a quarter of the score."""
     given = FIELDS.answer_of({"category": "Food", "urgency": "middle"})
     truth = FIELDS.answer_of({"category": "Food", "urgency": "high"})
     asked = adapter(FIELDS, lambda _: given, scoring_strategy=LinearBlendScoring(0.5), objectives=["credit"])
@@ -59,7 +59,7 @@ def test_every_field_counts_once() -> None:
     assert found.objective_scores == [{"credit": pytest.approx(0.75)}]
 
 
-def test_reflection_reads_which_parts_are_wrong() -> None:
+def test_reflection_names_wrong_parts() -> None:
     """The record holds the answer, its probability, and a line for each part."""
     asked = adapter(TOPICS, lambda _: ('["Bills", "Travel"]', 0.6))
     found = asked.evaluate([row("a", '["Food", "bills"]')], PROMPT, capture_traces=True)
@@ -70,8 +70,8 @@ def test_reflection_reads_which_parts_are_wrong() -> None:
     assert "Added 'Travel' (" in record["Feedback"]
 
 
-def test_rows_are_checked_and_spelled_as_the_label_set_has_them() -> None:
-    """A row that is no whole answer is named."""
+def test_rows_are_checked_against_the_labels() -> None:
+    """A row without a whole answer raises DataError."""
     asked = adapter(TOPICS, lambda _: "[]")
     for answer, message in (
         ("Food", "input 'a': answer 'Food' is no list of labels"),
@@ -83,7 +83,7 @@ def test_rows_are_checked_and_spelled_as_the_label_set_has_them() -> None:
 
 
 def test_thresholds_are_found_for_parts() -> None:
-    """Scores and feedback use them for parts, whose confidences are those of no whole answer."""
+    """Scores and feedback compare them with the parts' confidences."""
     high = FIELDS.answer_of({"category": "Food", "urgency": "high"})
     low = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
 
@@ -102,26 +102,26 @@ def test_thresholds_are_found_for_parts() -> None:
     [
         (
             {"prior_correction": "batch"},
-            "no prior_correction where an answer holds several",
+            "leave prior_correction out",
         ),
         ({"objectives": ["brier"]}, "got 'brier', which needs a distribution over whole answers"),
         ({"objectives": ["accuracy", "answer_probability"]}, "got 'answer_probability'"),
     ],
 )
-def test_what_needs_one_distribution_is_refused(options: dict[str, Any], message: str) -> None:
-    """In words, not with zeros."""
+def test_settings_of_one_distribution_are_refused(options: dict[str, Any], message: str) -> None:
+    """Prior correction and some objectives raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         adapter(TOPICS, lambda _: "[]", **options)
 
 
-def test_the_constructor_names_the_way_to_go() -> None:
-    """Its path and schema are about one label."""
+def test_the_constructor_names_from_classifier() -> None:
+    """Its path and schema describe one label."""
     with pytest.raises(ConfigurationError, match="from_classifier"):
         ConfidenceAdapter(lambda _: "[]", "labels", {"type": "string", "enum": ["a", "b"]}, labels=TOPICS)
 
 
 def test_dspy_refuses_answers_of_several_labels() -> None:
-    """Module and metric alike."""
+    """Module and metric raise ConfigurationError."""
     from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415 (dspy is heavy)
 
     model = FakeClient(TOPICS, lambda _: "[]", field="labels")

@@ -25,9 +25,9 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
-from calibrant.inference import RetryPolicy
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
+from scripted import QUICK, body
 
 LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]
 CANDIDATE = {"system_prompt": "Classify."}
@@ -50,13 +50,6 @@ def schema(labels: list[str] = LABELS, field: str = "category") -> dict[str, Any
     }
 
 
-async def no_sleep(seconds: float) -> None:
-    """Do not wait."""
-
-
-QUICK = RetryPolicy(sleep=no_sleep)
-
-
 def adapter(answers: Any, **options: Any) -> ConfidenceAdapter:
     """Return an adapter around a scripted model that answers one user message at a time."""
     client = options.pop("client", None) or FakeClient(LABELS, answers)
@@ -68,16 +61,10 @@ def row(text: str, answer: str, **context: str) -> dict[str, Any]:
     return {"input": text, "answer": answer, "additional_context": context}
 
 
-def body(content: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    """Return a chat completion without log-probabilities."""
-    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
-    return {"choices": [choice], "model": "m"}
-
-
 # -- parameters ----------------------------------------------------------------------------------
 
 
-def test_parameters_have_the_reference_names_order_and_defaults() -> None:
+def test_parameters_are_the_reference_s() -> None:
     """A call written for gepa's own adapter works unchanged."""
     ours = inspect.signature(ConfidenceAdapter.__init__).parameters
     theirs = inspect.signature(Reference.__init__).parameters
@@ -95,7 +82,7 @@ def test_default_strategy_follows_the_high_threshold() -> None:
     assert adapter({}, high_confidence_threshold=0.95).scoring_strategy == LinearBlendScoring(0.95)
 
 
-def test_a_model_name_without_response_format_is_refused_with_a_remedy() -> None:
+def test_a_model_name_needs_a_response_format() -> None:
     """The error names the missing parameter."""
     with pytest.raises(ConfigurationError, match="response_format"):
         ConfidenceAdapter("openai/gpt-4.1-mini", "category")
@@ -104,12 +91,14 @@ def test_a_model_name_without_response_format_is_refused_with_a_remedy() -> None
 
 
 def test_a_callable_takes_its_labels_from_either_schema() -> None:
-    """``response_schema`` wins where both are given."""
+    """The first schema with the enum has the labels, ``response_schema`` before ``response_format``."""
     model = FakeClient(LABELS, {}).as_callable()
     assert ConfidenceAdapter(model, "category", schema()).labels.labels == tuple(LABELS)
     assert ConfidenceAdapter(model, "category", response_schema=schema()).labels.labels == tuple(LABELS)
     both = ConfidenceAdapter(model, "category", schema(["x", "y"]), response_schema=schema())
     assert both.labels.labels == tuple(LABELS)
+    plain = {"type": "object", "properties": {"category": {"type": "string"}}}
+    assert ConfidenceAdapter(model, "category", schema(), plain).labels.labels == tuple(LABELS)
 
 
 def test_pydantic_models_are_accepted_as_schemas() -> None:
@@ -178,8 +167,8 @@ def test_user_template_component_shapes_the_user_message() -> None:
     assert client.requests[0].messages[1]["content"] == 'Line: UBER {"a"} UBER'
 
 
-def test_a_user_template_without_its_slot_is_the_prompts_fault_and_calls_nothing() -> None:
-    """A proposal that drops ``{input}`` scores nothing instead of classifying an empty text."""
+def test_a_template_without_slot_scores_nothing() -> None:
+    """A proposal that drops ``{input}`` is unparsed, and no model is called."""
     client = FakeClient(LABELS, {"UBER": "Food"})
     result = adapter({}, client=client).evaluate(
         [row("UBER", "Food")], {"system_prompt": "s", "user_template": "Line:"}, capture_traces=True
@@ -189,8 +178,8 @@ def test_a_user_template_without_its_slot_is_the_prompts_fault_and_calls_nothing
     assert result.outputs[0]["outcome"] == "unparsed"
 
 
-def test_scores_objectives_and_outputs_of_right_and_wrong_answers() -> None:
-    """Numbers worked out by hand for the default strategy."""
+def test_scores_objectives_and_outputs() -> None:
+    """The numbers were worked out by hand for the default strategy."""
     made = adapter({"a": ("Food", 0.8), "b": ("Food", 0.95), "c": ("Food", 1.0)})
     result = made.evaluate([row("a", "food "), row("b", "Bills/Electricity"), row("c", "Food")], CANDIDATE)
     assert result.scores == pytest.approx([0.3 + 0.7 * 0.8 / 0.99, 0.0, 1.0])
@@ -230,7 +219,7 @@ def test_objectives_can_be_added_and_replaced() -> None:
     assert result.objective_scores[0]["length"] == pytest.approx(len('{"category": "Food"}') / 100)
 
 
-def test_proper_scores_see_the_distribution_and_may_reward_a_wrong_answer() -> None:
+def test_proper_scores_use_the_distribution() -> None:
     """A wrong answer that nearly chose the truth scores above 0 under Brier."""
     answers = {"a": {"Food": 0.5, "Bills/Electricity": 0.4, "Bills/Gas & Oil": 0.1}}
     made = adapter(answers, scoring_strategy=BrierScoring())
@@ -247,7 +236,7 @@ def test_raw_space_confidence_is_the_share_among_labels() -> None:
 
 
 def test_nothing_is_mutated() -> None:
-    """Batch, candidate and schema are as before."""
+    """Batch, candidate and schema stay as they were."""
     batch, candidate, form = [row("a", "Food", hint="h")], dict(CANDIDATE), schema()
     before = copy.deepcopy((batch, candidate, form))
     made = ConfidenceAdapter(FakeClient(LABELS, {"a": "Food"}), "category", form)
@@ -256,7 +245,7 @@ def test_nothing_is_mutated() -> None:
     assert (batch, candidate, form) == before
 
 
-def test_batches_of_several_candidates_run_concurrently_and_stay_apart() -> None:
+def test_batches_run_concurrently() -> None:
     """`batch_evaluate` gives each pair its own results, with trajectories."""
     client = FakeClient(
         LABELS, lambda _, prompt: "Food" if "one" in prompt else ("Bills/Electricity", 0.9), latency=0.02
@@ -292,9 +281,11 @@ def test_worker_limit_is_kept() -> None:
     assert client.max_in_flight == 3
 
 
-def test_an_answer_outside_the_labels_is_an_error_that_names_the_row() -> None:
+def test_an_unknown_answer_names_its_row() -> None:
     """A typing error in the data is not scored as the model's."""
-    with pytest.raises(DataError, match=r"Electrcity.*'power'"):
+    with pytest.raises(
+        DataError, match=r"input 'power': answer 'Bills/Electrcity' is not one of the 3 labels"
+    ):
         adapter({"power": "Food"}).evaluate([row("power", "Bills/Electrcity")], CANDIDATE)
 
 
@@ -334,16 +325,16 @@ def test_every_kind_of_failure_has_its_outcome(response: Any, outcome: str) -> N
         assert not records[0]["Feedback"].startswith(("Correct", "Wrong (", "WRONG"))
 
 
-def test_a_passing_fault_is_retried_and_leaves_no_trace() -> None:
-    """Two broken answers, then a good one: the row is right."""
+def test_passing_faults_are_retried() -> None:
+    """Two broken answers and a good one make the row right."""
     client = FakeClient(
         LABELS, lambda _: [body(None), ProviderError("x", provider="p", retryable=True), "Food"]
     )
     assert adapter({}, client=client).evaluate([row("a", "Food")], CANDIDATE).scores == [1.0]
 
 
-def test_a_run_that_fails_too_often_stops_with_a_clear_error() -> None:
-    """More than 20 % of at least 50 rows."""
+def test_too_many_failures_stop_a_run() -> None:
+    """More than 20 % of at least 50 rows raise ProviderError."""
     broken = ProviderError("connection reset", provider="p", retryable=False)
     rows = [row(str(i), "Food") for i in range(50)]
     made = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) < 11 else "Food"))
@@ -364,7 +355,7 @@ def test_failures_add_up_over_small_batches() -> None:
         made.evaluate(batches[12], CANDIDATE)
 
 
-def test_a_server_that_dies_in_a_large_batch_is_noticed() -> None:
+def test_a_server_dying_mid_batch_is_noticed() -> None:
     """40 failures after 160 good rows are 80 % of the last 50."""
     broken = ProviderError("reset", provider="p", retryable=False)
     made = adapter({}, client=FakeClient(LABELS, lambda t: broken if int(t) >= 160 else "Food"))
@@ -372,7 +363,7 @@ def test_a_server_that_dies_in_a_large_batch_is_noticed() -> None:
         made.evaluate([row(str(i), "Food") for i in range(200)], CANDIDATE)
 
 
-def test_a_prompt_longer_than_the_context_is_the_prompts_business() -> None:
+def test_a_too_long_prompt_is_unparsed() -> None:
     """Fifty such rows reject the prompt; they do not end the run."""
     long = ContextLengthError("too long", provider="p", status=400)
     made = adapter({}, client=FakeClient(LABELS, lambda _: long))
@@ -391,12 +382,12 @@ def test_a_prompt_longer_than_the_context_is_the_prompts_business() -> None:
     ],
 )
 def test_broken_rows_are_named(broken: Any, named: str) -> None:
-    """A data error, not a traceback from inside."""
+    """A wrong row raises DataError."""
     with pytest.raises(DataError, match=named):
         adapter({"a": "Food"}).evaluate([broken], CANDIDATE)
 
 
-def test_a_model_that_calls_exit_ends_the_batch_and_not_the_process() -> None:
+def test_a_model_cannot_exit_the_process() -> None:
     """The event loop survives, and the next batch runs."""
 
     def model(messages: list[dict[str, str]]) -> object:
@@ -410,13 +401,6 @@ def test_a_model_that_calls_exit_ends_the_batch_and_not_the_process() -> None:
     assert made.evaluate([row("go on", "Food")], CANDIDATE).scores == [1.0]
 
 
-def test_labels_come_from_the_schema_that_has_them() -> None:
-    """A response schema without the enum does not hide the format's."""
-    plain = {"type": "object", "properties": {"category": {"type": "string"}}}
-    model = FakeClient(LABELS, {}).as_callable()
-    assert ConfidenceAdapter(model, "category", schema(), plain).labels.labels == tuple(LABELS)
-
-
 def test_a_bad_key_stops_at_once() -> None:
     """A fault that every call meets is raised before a single row is scored."""
     made = adapter(
@@ -426,8 +410,8 @@ def test_a_bad_key_stops_at_once() -> None:
         made.evaluate([row("a", "Food")], CANDIDATE)
 
 
-def test_missing_logprobs_score_by_correctness_and_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The scorer's contract holds, and the log holds one line with the count."""
+def test_missing_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The rows are scored by correctness."""
     made = adapter({}, client=FakeClient(LABELS, lambda _: body('{"category": "Food"}')))
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         result = made.evaluate([row("a", "Food"), row("b", "Bills/Electricity")], CANDIDATE)
@@ -443,8 +427,8 @@ def test_missing_logprobs_score_by_correctness_and_are_said_once(caplog: pytest.
 # -- reflection ----------------------------------------------------------------------------------
 
 
-def test_reflective_records_hold_input_label_with_probability_and_feedback() -> None:
-    """One record per row for each named component."""
+def test_reflective_records_hold_label_and_feedback() -> None:
+    """There is one record per row for each named component."""
     made = adapter({"a": ("Food", 0.73)})
     candidate = {"system_prompt": "s", "user_template": "{input}"}
     result = made.evaluate(
@@ -459,8 +443,8 @@ def test_reflective_records_hold_input_label_with_probability_and_feedback() -> 
     assert "Power company" in record["Feedback"]
 
 
-def test_reflection_without_trajectories_or_with_unknown_components_is_refused() -> None:
-    """The message says what to pass."""
+def test_unfit_reflection_is_refused() -> None:
+    """Missing trajectories and unknown components raise ConfigurationError."""
     made = adapter({"a": "Food"})
     bare = made.evaluate([row("a", "Food")], CANDIDATE)
     with pytest.raises(ConfigurationError, match="capture_traces=True"):
@@ -470,8 +454,8 @@ def test_reflection_without_trajectories_or_with_unknown_components_is_refused()
         made.make_reflective_dataset(CANDIDATE, traced, ["nope"])
 
 
-def test_proposer_becomes_propose_new_texts_and_hears_of_every_evaluation() -> None:
-    """Its ``observe`` sees candidate, rows and predictions."""
+def test_the_proposer_observes_evaluations() -> None:
+    """Its ``observe`` gets candidate, rows and predictions."""
     heard = []
 
     class Proposer:
@@ -488,8 +472,8 @@ def test_proposer_becomes_propose_new_texts_and_hears_of_every_evaluation() -> N
     assert heard == [(CANDIDATE, 1, [Outcome.OK])]
 
 
-def test_gepa_finds_the_better_prompt_through_the_adapter() -> None:
-    """``gepa.optimize`` with a reflection function that knows the answer."""
+def test_gepa_finds_the_better_prompt() -> None:
+    """The reflection function knows the answer."""
 
     def answer(_: str, prompt: str) -> Any:
         return ("Food", 0.99) if "rules" in prompt else ("Bills/Electricity", 0.6)
@@ -512,8 +496,8 @@ class _Silent:
         """Drop the message."""
 
 
-def test_evaluations_from_several_threads_do_not_mix() -> None:
-    """Two threads share one adapter."""
+def test_threads_may_share_an_adapter() -> None:
+    """Two threads get their own scores."""
     client = FakeClient(
         LABELS, lambda text: "Food" if text.startswith("f") else "Bills/Electricity", latency=0.005
     )

@@ -41,8 +41,8 @@ def labels_under(adapter: ConfidenceAdapter, candidate: dict[str, str]) -> list[
     return [output["parsed_value"] for output in outputs]
 
 
-def test_rows_are_shown_their_nearest_training_rows() -> None:
-    """Whatever the order of the components, and without a word to the user message."""
+def test_prompts_show_the_nearest_rows() -> None:
+    """The order of the components does not matter, and the user message stays the same."""
     client = FakeClient(LABELS, copying)
     adapter = adapter_of(client)
     assert labels_under(adapter, SHOWN) == ["cat", "dog", "cat"]
@@ -57,8 +57,8 @@ def test_rows_are_shown_their_nearest_training_rows() -> None:
 
 
 @pytest.mark.parametrize("component", [{}, {"demonstrations": ""}, {"demonstrations": " "}])
-def test_a_candidate_that_wants_none_is_asked_as_ever(component: dict[str, str]) -> None:
-    """Without the component, and with a blank one, as all candidates of a search have the same components."""
+def test_a_candidate_may_show_none(component: dict[str, str]) -> None:
+    """A missing and a blank component show none."""
     client = FakeClient(LABELS, copying)
     assert labels_under(adapter_of(client), {**PROMPT, **component}) == ["cat"] * 3
     assert {request.messages[0]["content"] for request in client.requests} == {"Which?"}
@@ -74,8 +74,8 @@ def test_a_candidate_that_wants_none_is_asked_as_ever(component: dict[str, str])
         ("[3]", "demonstrations"),
     ],
 )
-def test_a_proposal_that_is_no_setting_is_the_proposals_fault(text: str, reason: str) -> None:
-    """Nothing is asked; every row is unparsed and says what is wrong."""
+def test_an_unreadable_proposal_is_unparsed(text: str, reason: str) -> None:
+    """No model is called, and every row says what is wrong."""
     client = FakeClient(LABELS, copying)
     found = adapter_of(client).evaluate(ROWS, {**PROMPT, "demonstrations": text})  # type: ignore[arg-type]
     assert client.requests == []
@@ -85,16 +85,16 @@ def test_a_proposal_that_is_no_setting_is_the_proposals_fault(text: str, reason:
         assert reason in output["reason"]
 
 
-def test_without_rows_to_show_the_component_is_refused() -> None:
-    """With what to hand in; a blank one needs none."""
+def test_the_component_needs_rows() -> None:
+    """The error names the argument; a blank component needs none."""
     adapter = adapter_of(demonstrations=None)
     assert labels_under(adapter, {**PROMPT, "demonstrations": ""}) == ["cat"] * 3
     with pytest.raises(ConfigurationError, match="DemonstrationIndex"):
         adapter.evaluate(ROWS, SHOWN)  # type: ignore[arg-type]
 
 
-def test_every_setting_has_a_label_prior_of_its_own() -> None:
-    """One for all rows of a candidate, and another for the same prompt without demonstrations."""
+def test_every_setting_has_its_own_prior() -> None:
+    """Rows of one candidate share a prior that the plain prompt does not have."""
     adapter = adapter_of(prior_correction="batch")
     labels_under(adapter, PROMPT)
     labels_under(adapter, SHOWN)
@@ -109,8 +109,8 @@ def test_every_setting_has_a_label_prior_of_its_own() -> None:
     assert shown.prior_ == pytest.approx([(0.6 + 0.6 + 0.2) / 3, (0.4 + 0.4 + 0.8) / 3])
 
 
-def test_what_a_journal_holds_is_no_call() -> None:
-    """Of the same settings; under others the rows are asked."""
+def test_journal_answers_are_no_calls() -> None:
+    """Other settings are called again."""
     client = FakeClient(LABELS, copying)
     adapter = adapter_of(client, journal=MemoryJournal())
     for candidate in (SHOWN, SHOWN, PROMPT):
@@ -118,8 +118,8 @@ def test_what_a_journal_holds_is_no_call() -> None:
     assert adapter.metric_calls == len(client.requests) == 6
 
 
-def test_a_classifiers_own_demonstrations_hold_for_candidates_that_say_nothing() -> None:
-    """A blank component takes them away."""
+def test_the_classifier_s_demonstrations_are_the_default() -> None:
+    """A blank component removes them."""
     index = DemonstrationIndex(list(TRAIN), list(TRAIN.values()), labels=LABELS)
     plain = Classifier(model=FakeClient(LABELS, copying), labels=LABELS, field="category")
     adapter = ConfidenceAdapter.from_classifier(plain.with_demonstrations(index, k=1))
@@ -127,8 +127,8 @@ def test_a_classifiers_own_demonstrations_hold_for_candidates_that_say_nothing()
     assert labels_under(adapter, {**PROMPT, "demonstrations": ""}) == ["cat"] * 3
 
 
-def test_thresholds_are_found_under_the_candidates_demonstrations() -> None:
-    """Training rows are asked about without themselves."""
+def test_thresholds_use_the_candidate_s_demonstrations() -> None:
+    """A training row is not shown beside itself."""
     client = FakeClient(LABELS, copying)
     rows = [{"input": text, "answer": answer} for text, answer in TRAIN.items()]
     adapter = adapter_of(client, thresholds="auto", threshold_rows=rows)

@@ -23,9 +23,10 @@ from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, DataError, Example, Limits, ProviderError, Task
 from calibrant.core._installation import install_command
-from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference import Classifier
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, ThresholdScoring
 from calibrant.testing import FakeClient, MemoryJournal
+from scripted import QUICK, body
 
 dspy = pytest.importorskip("dspy", reason="the extra dspy is not installed")
 
@@ -33,13 +34,6 @@ from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # no
 
 LABELS = ["cat", "dog", "owl"]
 TRANSACTIONS = Path(__file__).parents[2] / "examples" / "transactions" / "task.toml"
-
-
-async def no_sleep(seconds: float) -> None:
-    """Do not wait."""
-
-
-QUICK = RetryPolicy(sleep=no_sleep)
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +59,6 @@ def gold(label: Any, text: str = "x", **fields: Any) -> Any:
     return dspy.Example(text=text, label=label, **fields).with_inputs("text")
 
 
-def body(content: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    """Return a chat completion without log-probabilities."""
-    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
-    return {"choices": [choice], "model": "m"}
-
-
 def refused(*_: Any) -> Any:
     """Fail as a server does that may answer the next call."""
     raise ProviderError("overloaded", provider="fake", status=500)
@@ -79,8 +67,8 @@ def refused(*_: Any) -> Any:
 # -- the module ----------------------------------------------------------------------------------
 
 
-def test_the_module_returns_what_its_classifier_predicts() -> None:
-    """Label, distribution, confidence and outcome, under the same prompt."""
+def test_the_module_returns_the_prediction() -> None:
+    """Label, distribution, confidence and outcome are the classifier's under the same prompt."""
     asked = classifier({"purrs": {"cat": 0.7, "owl": 0.2, "dog": 0.1}})
     found = ConfidenceClassifier(asked)(text="purrs")
     expected = asked.classify("purrs")
@@ -94,7 +82,7 @@ def test_the_module_returns_what_its_classifier_predicts() -> None:
 
 
 def test_instructions_are_the_prompt() -> None:
-    """What is asked changes with them, whoever changes them; the original keeps its own."""
+    """Changed instructions are sent as the prompt; the original keeps its own."""
     fake = FakeClient(LABELS, {"x": "cat"})
     first = program({}, client=fake)
     second = first.deepcopy()
@@ -119,8 +107,8 @@ def test_copies_share_client_journal_and_limits(caplog: pytest.LogCaptureFixture
     assert len(fake.requests) == 1
 
 
-def test_a_metric_hears_of_copies_made_before_it() -> None:
-    """Whichever comes first."""
+def test_a_metric_covers_earlier_copies() -> None:
+    """An error in a copy made before the metric ends the search."""
     module = program({})
     copy = module.deepcopy()
     metric = module.metric()
@@ -131,7 +119,7 @@ def test_a_metric_hears_of_copies_made_before_it() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["Which animal?\n", "  Two\n  lines\n"])
-def test_a_prompt_dspy_would_strip_is_sent_as_it_is(prompt: str) -> None:
+def test_surrounding_space_of_a_prompt_is_sent(prompt: str) -> None:
     """Unchanged instructions mean the classifier itself, its label-prior correction included."""
     correction = LabelPriorCorrection("batch").fit(
         [[math.log(0.7), math.log(0.2), math.log(0.1)], [math.log(0.6), math.log(0.3), math.log(0.1)]]
@@ -148,7 +136,7 @@ def test_a_prompt_dspy_would_strip_is_sent_as_it_is(prompt: str) -> None:
 
 
 def test_it_saves_and_loads_as_json(tmp_path: Path) -> None:
-    """Into a module built from the same classifier."""
+    """The instructions are loaded into a module built from the same classifier."""
     best = program({"x": "cat"})
     best.predict.signature = best.predict.signature.with_instructions("Name the beast.\nBe brief.")
     best.save(tmp_path / "program.json")
@@ -159,8 +147,8 @@ def test_it_saves_and_loads_as_json(tmp_path: Path) -> None:
     assert fake.requests[0].messages[0]["content"] == "Name the beast.\nBe brief."
 
 
-def test_a_pickle_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    """It would hold connections, and a key."""
+def test_pickling_is_refused(tmp_path: Path) -> None:
+    """A pickle would hold connections and a key."""
     module = program({"x": "cat"})
     with pytest.raises(TypeError, match=r"save its instructions with save\('program.json'\)"):
         pickle.dumps(module)
@@ -189,7 +177,7 @@ def test_a_cascade_needs_one_prompt_for_all_models() -> None:
 
 
 def test_it_works_inside_an_event_loop() -> None:
-    """Many calls at a time, each with its own answer."""
+    """Thirty concurrent calls get their own answers."""
     module = program(lambda text: LABELS[int(text) % 3])
 
     async def many() -> list[Any]:
@@ -198,8 +186,8 @@ def test_it_works_inside_an_event_loop() -> None:
     assert [found.label for found in asyncio.run(many())] == [LABELS[n % 3] for n in range(30)]
 
 
-def test_it_works_with_parallel_and_inside_other_programs() -> None:
-    """Threads of DSPy; a field of another module is optimised under its own name."""
+def test_it_works_inside_other_programs() -> None:
+    """DSPy's threads get their own answers, and the module is optimised under its name in a program."""
     module = program(lambda text: LABELS[int(text) % 3])
     examples = [gold("cat", text=str(n)) for n in range(30)]
     found = dspy.Parallel(num_threads=8, disable_progress_bar=True)([(module, e) for e in examples])
@@ -219,8 +207,8 @@ def test_it_works_with_parallel_and_inside_other_programs() -> None:
     assert pipeline(text=" 1 ").label == "dog"
 
 
-def test_a_call_leaves_one_trace_of_the_predictor() -> None:
-    """As ``dspy.Predict`` does: a reflecting model reads label and probability."""
+def test_a_call_leaves_one_trace() -> None:
+    """A reflecting model reads label and probability, as of ``dspy.Predict``."""
     module = program({"x": ("cat", 0.8)})
     with dspy.context(trace=[]):
         module(text="x")
@@ -230,8 +218,8 @@ def test_a_call_leaves_one_trace_of_the_predictor() -> None:
     assert output.toDict() == {"label": "cat", "probability": "80.0%"}
 
 
-def test_the_trace_shows_what_was_written_in_place_of_a_label() -> None:
-    """And says nothing of a probability there is not."""
+def test_the_trace_shows_unreadable_answers() -> None:
+    """A trace without a confidence has no probability."""
     module = program(ANSWERS)
     with dspy.context(trace=[]):
         for text in ("horse", "refusal", "bare"):
@@ -249,7 +237,7 @@ def test_without_a_trace_nothing_is_left(settings: dict[str, Any]) -> None:
 
 
 def test_a_full_trace_forgets_its_oldest_entry() -> None:
-    """As DSPy's own does, so that a service does not grow."""
+    """DSPy's own traces do the same, so that a service does not grow."""
     module = program(lambda _: "cat")
     with dspy.context(trace=[], max_trace_size=2):
         for text in "abc":
@@ -257,7 +245,7 @@ def test_a_full_trace_forgets_its_oldest_entry() -> None:
         assert [inputs["text"] for _, inputs, _ in dspy.settings.trace] == ["b", "c"]
 
 
-def test_a_failed_call_is_data_and_leaves_no_trace() -> None:
+def test_a_failed_call_leaves_no_trace() -> None:
     """The outcome says so; nothing is there to reflect on."""
     with dspy.context(trace=[]):
         found = program(refused)(text="x")
@@ -285,8 +273,8 @@ def test_a_fault_that_every_call_meets_is_raised() -> None:
         ({"text": "x", "note": "y"}, r"Expected the input 'text' alone, got \['note', 'text'\]"),
     ],
 )
-def test_inputs_that_are_not_one_text_are_refused(inputs: dict[str, Any], message: str) -> None:
-    """Before anything is asked, synchronously or not."""
+def test_inputs_must_be_one_text(inputs: dict[str, Any], message: str) -> None:
+    """Both kinds of call raise DataError, and no model is called."""
     fake = FakeClient(LABELS, {})
     module = program({}, client=fake)
     with pytest.raises(DataError, match=message):
@@ -297,7 +285,7 @@ def test_inputs_that_are_not_one_text_are_refused(inputs: dict[str, Any], messag
 
 
 def test_demonstrations_are_refused() -> None:
-    """The model would not see them."""
+    """The model would not get them."""
     module = program({"x": "cat"})
     module.predict.demos = [gold("cat")]
     with pytest.raises(ConfigurationError, match="without demos, got 1"):
@@ -320,14 +308,14 @@ def test_field_names_are_checked(fields: dict[str, Any], message: str) -> None:
         ConfidenceClassifier(classifier({}), **fields)
 
 
-def test_something_else_than_a_classifier_is_refused() -> None:
-    """With what makes one."""
+def test_only_classifiers_are_accepted() -> None:
+    """The error names `Classifier.from_task`."""
     with pytest.raises(ConfigurationError, match=r"Expected a calibrant Classifier, got 'gpt'.*from_task"):
         ConfidenceClassifier("gpt")  # type: ignore[arg-type]
 
 
 def test_other_field_names_are_used_everywhere() -> None:
-    """In inputs, predictions, examples, the signature and the metric."""
+    """Inputs, predictions, examples, signature and metric have them."""
     module = ConfidenceClassifier(classifier({"x": ("cat", 0.8)}), text_field="line", label_field="category")
     (example,) = module.examples([{"input": "x", "answer": "cat"}])
     found = module(**example.inputs())
@@ -339,14 +327,14 @@ def test_other_field_names_are_used_everywhere() -> None:
 
 
 def test_examples_are_checked_and_keep_their_context() -> None:
-    """Rows of a task or mappings; labels spelled as in the label set."""
+    """Rows of a task and mappings are taken; labels are spelled as in the label set."""
     module = program({})
     row = Example(input="a", answer=" CAT", additional_context={"note": "n"})
     first, second = module.examples([row, {"input": "b", "answer": "dog"}])
     assert first.toDict() == {"text": "a", "label": "cat", "additional_context": {"note": "n"}}
     assert second.toDict() == {"text": "b", "label": "dog"}
     assert first.inputs().toDict() == {"text": "a"}
-    with pytest.raises(DataError, match="Expected an answer among the 3 labels"):
+    with pytest.raises(DataError, match="answer 'horse' is not one of the 3 labels"):
         module.examples([{"input": "a", "answer": "horse"}])
     with pytest.raises(DataError, match="Expected text under 'input'"):
         module.examples([{"answer": "cat"}])  # type: ignore[typeddict-item]
@@ -373,8 +361,8 @@ ANSWERS: dict[str, Any] = {
     "strategy", [None, BrierScoring(), LogScoring(), ThresholdScoring(0.7), LinearBlendScoring(0.3)]
 )
 @pytest.mark.parametrize("text", ANSWERS)
-def test_score_and_feedback_are_the_adapters(text: str, strategy: Any) -> None:
-    """The same numbers and words for every kind of row, whatever optimises."""
+def test_score_and_feedback_are_the_adapter_s(text: str, strategy: Any) -> None:
+    """Every kind of row has the same numbers and words."""
     options = {
         "scoring_strategy": strategy,
         "failure_score": 0.125,
@@ -397,7 +385,7 @@ def test_score_and_feedback_are_the_adapters(text: str, strategy: Any) -> None:
 
 
 def test_evaluate_takes_the_metric_as_a_number() -> None:
-    """The average, in percent, of the scores."""
+    """``dspy.Evaluate`` returns the average score in percent."""
     module = program({"a": ("cat", 0.999), "b": ("dog", 0.9), "c": ("cat", 0.6)})
     rows = [gold("cat", text=text) for text in "abc"]
     metric = module.metric()
@@ -409,8 +397,8 @@ def test_evaluate_takes_the_metric_as_a_number() -> None:
     assert 0.0 < scores[2] < 1.0
 
 
-def test_a_program_without_confidence_is_scored_by_correctness(caplog: pytest.LogCaptureFixture) -> None:
-    """A plain predictor, compared without regard to case; a label of its own invention is unparsed."""
+def test_missing_confidence_scores_by_correctness(caplog: pytest.LogCaptureFixture) -> None:
+    """Labels are compared without regard to case; an unknown label is unparsed."""
     metric = ConfidenceMetric(LABELS, failure_score=0.25)
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         right = metric(gold("cat"), dspy.Prediction(label=" Cat "))
@@ -427,8 +415,8 @@ def test_a_program_without_confidence_is_scored_by_correctness(caplog: pytest.Lo
     assert metric(gold("cat"), dspy.Prediction(label=3)).score == 0.25
 
 
-def test_rows_without_logprobs_are_told_once_for_all(caplog: pytest.LogCaptureFixture) -> None:
-    """Each such row of the module scores as in the adapter; failed rows are no reason to warn."""
+def test_rows_without_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Failed rows cause no warning."""
     module = program(ANSWERS)
     metric = module.metric()
     with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -450,8 +438,8 @@ def test_rows_without_logprobs_are_told_once_for_all(caplog: pytest.LogCaptureFi
         (gold("cat", additional_context=7), "additional_context to be a mapping or a text, got 7"),
     ],
 )
-def test_examples_that_cannot_be_used_are_named(example: Any, message: str) -> None:
-    """By the metric, and again by whoever asks whether to stop; once."""
+def test_unfit_examples_are_named(example: Any, message: str) -> None:
+    """The metric raises DataError, and `stop` raises it once more."""
     metric = ConfidenceMetric(LABELS)
     with pytest.raises(DataError, match=message):
         metric(example, dspy.Prediction(label="cat"))
@@ -466,7 +454,12 @@ def test_examples_that_cannot_be_used_are_named(example: Any, message: str) -> N
         ({"category": "cat"}, r"label under 'label' in the program's prediction.*\['category'\]"),
         ({"label": "cat", "confidence": "high"}, "number in .0, 1. or None, got 'high'"),
         ({"label": "cat", "confidence": True}, "got True"),
-        ({"label": "cat", "confidence": 90}, "got 90"),
+        (
+            {"label": "cat", "confidence": 90},
+            "Expected the prediction's confidence to be a number in .* got 90",
+        ),
+        ({"label": "cat", "confidence": 1.01}, "got 1.01"),
+        ({"label": "cat", "confidence": -0.01}, "got -0.01"),
         ({"label": "cat", "confidence": math.nan}, "got nan"),
         (
             {"label": "cat", "distribution": {"cat": 1.0}},
@@ -475,46 +468,32 @@ def test_examples_that_cannot_be_used_are_named(example: Any, message: str) -> N
         ({"label": "cat", "outcome": "fine"}, "one of ok, error, refusal, unparsed, got 'fine'"),
     ],
 )
-def test_predictions_that_cannot_be_used_are_named(fields: dict[str, Any], message: str) -> None:
-    """A program of another kind that means something else by these names."""
+def test_unfit_predictions_are_named(fields: dict[str, Any], message: str) -> None:
+    """Fields of another meaning raise ConfigurationError."""
     metric = ConfidenceMetric(LABELS)
     with pytest.raises(ConfigurationError, match=message):
         metric(gold("cat"), dspy.Prediction(**fields))
 
 
-@pytest.mark.parametrize("confidence", [90, 1.01, -0.01])
-def test_a_confidence_out_of_range_says_whose_it_is(confidence: float) -> None:
-    """The prediction's, not one of calibrant's own."""
-    metric = ConfidenceMetric(LABELS)
-    with pytest.raises(ConfigurationError, match="Expected the prediction's confidence to be a number in"):
-        metric(gold("cat"), dspy.Prediction(label="cat", confidence=confidence))
-
-
 def test_a_distribution_over_other_labels_is_refused() -> None:
-    """It would be read at the wrong places."""
+    """It raises ConfigurationError."""
     found = program({"x": ("cat", 0.8)})(text="x")
     with pytest.raises(ConfigurationError, match="over the 2 labels or None, got one over 3 others"):
         ConfidenceMetric(["cat", "dog"])(gold("cat"), found)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"high_confidence_threshold": 0.0},
-        {"objectives": ["speed"]},
-    ],
-)
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """By the checks of the adapter."""
-    with pytest.raises(ConfigurationError):
-        ConfidenceMetric(LABELS, **options)
+def test_options_out_of_range_are_refused() -> None:
+    """The metric checks its options as the adapter does."""
+    for options in ({"high_confidence_threshold": 0.0}, {"objectives": ["speed"]}):
+        with pytest.raises(ConfigurationError):
+            ConfidenceMetric(LABELS, **options)  # type: ignore[arg-type]
 
 
 # -- ending a search -----------------------------------------------------------------------------
 
 
-def test_nothing_ends_a_search_in_which_nothing_is_wrong() -> None:
-    """Refusals and answers that are no labels are the prompt's business."""
+def test_unparsed_rows_end_no_search() -> None:
+    """Refusals and illegal labels are the prompt's fault."""
     module = program(ANSWERS)
     metric = module.metric()
     for _ in range(60):
@@ -524,7 +503,7 @@ def test_nothing_ends_a_search_in_which_nothing_is_wrong() -> None:
 
 @pytest.mark.parametrize(("share", "stops"), [(0.1, False), (0.3, True)])
 def test_too_many_failed_rows_end_a_search(share: float, stops: bool) -> None:
-    """More than 20 % of the last 50; the rows themselves stay data."""
+    """More than 20 % of the last 50 rows raise ProviderError in `stop`."""
     module = program(lambda text: refused() if int(text) % 10 < 10 * share else "cat")
     metric = module.metric()
     copy = module.deepcopy()
@@ -536,8 +515,8 @@ def test_too_many_failed_rows_end_a_search(share: float, stops: bool) -> None:
     assert metric.stop() is False
 
 
-def test_rows_a_journal_answers_say_nothing_about_the_server() -> None:
-    """Otherwise an outage would go unnoticed among rows that are known."""
+def test_journal_answers_hide_no_outage() -> None:
+    """Rows from the journal do not count for the share of failures."""
     down = threading.Event()
 
     def answers(text: str) -> str:
@@ -564,8 +543,8 @@ def test_a_bug_in_an_objective_ends_a_search() -> None:
         metric.stop()
 
 
-def test_the_first_error_is_the_one_that_is_raised() -> None:
-    """What follows is often its consequence."""
+def test_the_first_error_is_raised() -> None:
+    """Later errors are often its consequence."""
     metric = ConfidenceMetric(LABELS)
     for label in ("horse", "cow"):
         with pytest.raises(DataError):
@@ -574,8 +553,8 @@ def test_the_first_error_is_the_one_that_is_raised() -> None:
         metric.stop()
 
 
-def test_a_new_metric_knows_nothing_of_earlier_failures() -> None:
-    """What went wrong before is over."""
+def test_a_new_metric_forgets_earlier_failures() -> None:
+    """Its `stop` raises nothing."""
     module = program({})
     module.metric()
     with pytest.raises(DataError):
@@ -653,10 +632,10 @@ def confused() -> Callable[[str, str], tuple[str, float]]:
 
 
 @pytest.mark.slow
-def test_gepa_finds_the_rules_that_transactions_need(
+def test_gepa_finds_the_rules(
     confused: Callable[[str, str], tuple[str, float]],
 ) -> None:
-    """The instructions change by what the feedback says, the score rises on rows, the original stays."""
+    """The instructions hold the feedback's rules, the score rises, and the original stays."""
     task = Task.from_file(TRANSACTIONS)
     fake = FakeClient(task.labels, confused)
     asked = Classifier(model=fake, labels=task.labels, field=task.field, prompt=task.prompt)
@@ -679,7 +658,7 @@ def test_gepa_finds_the_rules_that_transactions_need(
 
 
 def test_failed_rows_are_never_reflected_on() -> None:
-    """The reflecting model sees the other rows of the batch alone."""
+    """The reflecting model gets the other rows of the batch only."""
 
     def answers(text: str, prompt: str) -> Any:
         return refused() if "down" in text else ("cat", 0.999) if "dog is not cat" in prompt else ("owl", 0.6)
@@ -692,7 +671,7 @@ def test_failed_rows_are_never_reflected_on() -> None:
     assert all("up " in text and "down" not in text and "No verdict" not in text for text in engine.asked)
 
 
-def test_answers_that_are_no_labels_are_reflected_on() -> None:
+def test_illegal_answers_are_reflected_on() -> None:
     """A prompt that makes the model chatter can be mended."""
     module = program(lambda _: body("As you wish: a fine cat"))
     lm, engine = reflecting()
@@ -702,7 +681,7 @@ def test_answers_that_are_no_labels_are_reflected_on() -> None:
 
 
 def test_a_bad_key_ends_the_search() -> None:
-    """Instead of a program that looks as bad as any other."""
+    """The error is raised instead of returning a bad program."""
 
     def answers(_: str) -> Any:
         raise ProviderError("bad key", provider="fake", status=401)
@@ -714,8 +693,8 @@ def test_a_bad_key_ends_the_search() -> None:
     assert engine.asked == []
 
 
-def test_a_budget_ends_the_search_with_what_was_found(caplog: pytest.LogCaptureFixture) -> None:
-    """A limit the user set is no error."""
+def test_a_budget_ends_the_search(caplog: pytest.LogCaptureFixture) -> None:
+    """A limit the user set is no error, and the best program is returned."""
     fake = FakeClient(LABELS, lambda _: ("cat", 0.6))
     module = program({}, client=fake, limits=Limits(max_requests=20))
     rows = [gold("cat", text=str(n)) for n in range(12)]
@@ -726,8 +705,8 @@ def test_a_budget_ends_the_search_with_what_was_found(caplog: pytest.LogCaptureF
     assert "The search ends early" in caplog.text
 
 
-def test_confidence_decides_between_prompts_that_are_both_right() -> None:
-    """A metric of correctness alone would keep the first."""
+def test_confidence_decides_between_right_prompts() -> None:
+    """A metric of correctness alone would keep the first prompt."""
     module = program(lambda _, prompt: ("cat", 0.999 if "surely" in prompt else 0.6))
     best = search(
         module,
@@ -743,7 +722,7 @@ def test_confidence_decides_between_prompts_that_are_both_right() -> None:
 
 
 def test_the_adapters_load_without_dspy() -> None:
-    """The extra may be missing: who asks for it is told what to install."""
+    """Without the extra, using the adapter raises an error that names the command."""
     code = (
         "import sys; sys.modules['dspy'] = None\n"
         "import calibrant.adapters\n"

@@ -20,8 +20,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.adapters._litellm_calls import asked_before, is_their_fault, note_asked, text_of
-from calibrant.adapters.litellm import LiteLLMRoutingStrategy
+from calibrant.adapters.litellm import (
+    LiteLLMRoutingStrategy,
+    _asked_before,
+    _is_their_fault,
+    _note_asked,
+    _text_of,
+)
 from calibrant.core import ConfigurationError
 from calibrant.inference import open_embedder
 from calibrant.inference._embeddings import CachedEmbedder
@@ -170,8 +175,8 @@ def attach() -> Iterator[Attach]:
 # --- learning -----------------------------------------------------------------------------------
 
 
-def test_every_call_is_learnt_from_once_async_and_sync(servers: Any, attach: Attach) -> None:
-    """Callbacks come in two kinds, of which litellm may call both; with what is known of the call."""
+def test_every_call_is_learned_once(servers: Any, attach: Attach) -> None:
+    """Litellm may call both kinds of callback for one call."""
     server = servers(latency=0.02)
     router, strategy = attach(
         Noting, deployment("g", "one", server, input_cost_per_token=0.001, output_cost_per_token=0.002)
@@ -225,8 +230,8 @@ class Streaming(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_streams_are_learnt_from_once(attach: Attach) -> None:
-    """When they have ended, async and sync."""
+def test_streams_are_learned_once(attach: Attach) -> None:
+    """The strategy learns when a stream has ended."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Streaming) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = types.SimpleNamespace(api_base=f"http://127.0.0.1:{server.server_port}/v1")
@@ -248,7 +253,7 @@ def test_streams_are_learnt_from_once(attach: Attach) -> None:
 
 
 def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
-    """Every call counts, as from one thread."""
+    """Every call of eight threads counts once."""
     server = servers()
     router, strategy = attach(lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server),
                               deployment("g", "b", server))  # fmt: skip
@@ -260,8 +265,8 @@ def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: Attach) -> None:
-    """Thompson sampling sends nearly all requests to it; observations equal requests."""
+def test_load_moves_to_the_reliable_deployment(servers: Any, attach: Attach) -> None:
+    """Thompson sampling sends nearly all requests there, and observations equal requests."""
     good, bad = servers(), servers(faults={"500": 0.6}, seed=1)
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0),
@@ -278,7 +283,7 @@ def test_fifty_at_a_time_end_at_the_reliable_deployment(servers: Any, attach: At
 
 
 def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
-    """Each by its own strategy, made from the ids of its own deployments."""
+    """Each group has its own strategy, made from the ids of its deployments."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting, deployment("g", "a", one), deployment("g", "b", two), deployment("h", "c", two)
@@ -291,8 +296,8 @@ def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
     assert {type(one) for one in strategy.standings()["g"]} == {ProviderStanding}
 
 
-def test_the_judged_quality_and_the_embedding_reach_the_strategy(servers: Any, attach: Attach) -> None:
-    """With the request and with its observation, in async and in sync calls."""
+def test_quality_and_embedding_reach_the_strategy(servers: Any, attach: Attach) -> None:
+    """The request and its observation carry them, in async and in sync calls."""
     seen: list[str] = []
 
     class Embedder:
@@ -322,10 +327,10 @@ def test_the_judged_quality_and_the_embedding_reach_the_strategy(servers: Any, a
 
 
 @pytest.mark.parametrize("worth", [float("nan"), 7.0, "good", KeyError("x")])
-def test_an_answer_that_cannot_be_judged_is_learnt_from_without_quality(
+def test_a_failing_judge_only_warns(
     servers: Any, attach: Attach, worth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The request is answered; one warning."""
+    """The request is answered, and the observation has no quality."""
 
     def quality(*_: Any) -> float:
         if isinstance(worth, Exception):
@@ -339,8 +344,8 @@ def test_an_answer_that_cannot_be_judged_is_learnt_from_without_quality(
     assert sum("could not be judged" in record.message for record in caplog.records) == 1
 
 
-def test_the_bandit_learns_which_text_suits_whom(servers: Any, attach: Attach) -> None:
-    """From what answers are judged to be worth."""
+def test_the_bandit_learns_by_text(servers: Any, attach: Attach) -> None:
+    """It learns from the judged quality of the answers."""
     cats, dogs = (servers(answers=always) for always in (lambda _: ("cat", 0.9), lambda _: ("dog", 0.9)))
     embedder = CachedEmbedder(open_embedder(dim=32), dim=32, timeout_seconds=10.0)
 
@@ -370,8 +375,8 @@ def test_the_bandit_learns_which_text_suits_whom(servers: Any, attach: Attach) -
     embedder.close()
 
 
-def test_what_is_learnt_is_kept_for_the_next_process(servers: Any, attach: Attach, tmp_path: Path) -> None:
-    """Under the name of the group; `calibrant router stats` shows it."""
+def test_learned_state_is_kept(servers: Any, attach: Attach, tmp_path: Path) -> None:
+    """The state has the group's name, and `calibrant router stats` prints it."""
     server = servers()
     options = {"state": tmp_path / "state.sqlite"}
     router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
@@ -392,8 +397,8 @@ def test_what_is_learnt_is_kept_for_the_next_process(servers: Any, attach: Attac
 # --- failures -----------------------------------------------------------------------------------
 
 
-def test_a_retry_goes_to_a_deployment_that_was_not_asked(servers: Any, attach: Attach) -> None:
-    """Though the strategy itself has not changed its mind: every request is answered."""
+def test_a_retry_takes_another_deployment(servers: Any, attach: Attach) -> None:
+    """Every request is answered although the strategy's order is unchanged."""
     dead, alive = servers(faults=lambda *_: "503"), servers()
     router, strategy = attach(
         Noting, deployment("g", "dead", dead), deployment("g", "alive", alive), num_retries=1,
@@ -408,8 +413,8 @@ def test_a_retry_goes_to_a_deployment_that_was_not_asked(servers: Any, attach: A
     assert not any("metadata" in request.body for request in alive.requests)
 
 
-def test_requests_that_share_their_metadata_are_told_apart(servers: Any, attach: Attach) -> None:
-    """Being the second one with a dictionary is no retry."""
+def test_shared_metadata_marks_no_retry(servers: Any, attach: Attach) -> None:
+    """The second request with one dictionary is no retry."""
     one, two = servers(), servers()
     router, strategy = attach(Noting, deployment("g", "a", one), deployment("g", "b", two))
     ask_many(router, 3, concurrency=1, metadata={"user": "u"})
@@ -417,27 +422,27 @@ def test_requests_that_share_their_metadata_are_told_apart(servers: Any, attach:
     assert (asked(one), asked(two)) == (3, 0)
 
 
-def test_one_trace_of_many_requests_does_not_grow() -> None:
-    """A session may keep both its trace and its metadata: every deployment is noted once."""
+def test_a_long_trace_does_not_grow() -> None:
+    """Every deployment is noted once."""
     kwargs: dict[str, Any] = {"metadata": {}, "litellm_trace_id": "session"}
     for number in range(100):
-        note_asked(kwargs, f"deployment {number % 2}")
-    assert asked_before(kwargs) == ["deployment 0", "deployment 1"]
-    assert asked_before({**kwargs, "litellm_trace_id": "other"}) == []
+        _note_asked(kwargs, f"deployment {number % 2}")
+    assert _asked_before(kwargs) == ["deployment 0", "deployment 1"]
+    assert _asked_before({**kwargs, "litellm_trace_id": "other"}) == []
 
 
 @pytest.mark.parametrize("noted", ["x", 7, [], {"request": "t"}, {"request": "t", "deployments": 3}])
-def test_whatever_a_caller_writes_into_the_metadata_is_harmless(noted: object) -> None:
+def test_foreign_metadata_is_harmless(noted: object) -> None:
     """On a proxy, metadata comes from outside."""
     kwargs: dict[str, Any] = {"metadata": {"calibrant_asked": noted}, "litellm_trace_id": "t"}
-    assert asked_before(kwargs) == []
-    note_asked(kwargs, "one")
-    assert asked_before(kwargs) == ["one"]
-    assert asked_before({"metadata": noted}) == []
+    assert _asked_before(kwargs) == []
+    _note_asked(kwargs, "one")
+    assert _asked_before(kwargs) == ["one"]
+    assert _asked_before({"metadata": noted}) == []
 
 
-def test_an_error_with_an_odd_status_is_nobody_s_fault() -> None:
-    """Whoever raised it."""
+def test_fault_is_read_from_the_status() -> None:
+    """An error with an odd status is not held against the deployment."""
     for status, theirs in (
         ({}, False),
         ("x", False),
@@ -448,11 +453,11 @@ def test_an_error_with_an_odd_status_is_nobody_s_fault() -> None:
     ):
         error = Exception()
         error.status_code = status  # type: ignore[attr-defined]
-        assert is_their_fault(error) is theirs
+        assert _is_their_fault(error) is theirs
 
 
-def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None:
-    """A deployment in cooldown is not asked, whatever the strategy says; when all are, litellm's error comes."""
+def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:
+    """A deployment in cooldown is not called; if all are, litellm's error is raised."""
     limited, free = servers(faults=lambda *_: "429"), servers()
     router, strategy = attach(
         Noting, deployment("g", "limited", limited), deployment("g", "free", free), cooldown_time=60
@@ -475,11 +480,8 @@ def test_cooldowns_of_litellm_are_honoured(servers: Any, attach: Attach) -> None
     told(strategy, 26)
 
 
-def test_a_dead_server_is_left_out_and_taken_back_when_it_lives_again(servers: Any, attach: Attach) -> None:
-    """EMA alone would leave it out for ever: one request finds out, after the time that is set.
-
-    Nor would it ever get to know the other one, which is asked once.
-    """
+def test_a_dead_server_is_probed_again(servers: Any, attach: Attach) -> None:
+    """EMA alone would leave it out for ever, and would never call the other one."""
     now = [0.0]
     down = threading.Event()
     best, other = servers(faults=lambda *_: "503" if down.is_set() else None), servers(latency=0.5)
@@ -511,8 +513,8 @@ def test_a_dead_server_is_left_out_and_taken_back_when_it_lives_again(servers: A
     assert (asked(best), asked(other)) == (7, 7)
 
 
-def test_the_first_answer_after_an_outage_is_marked(servers: Any, attach: Attach) -> None:
-    """And no other one; a failure that is followed by an answer at once is no outage."""
+def test_a_recovery_is_marked_once(servers: Any, attach: Attach) -> None:
+    """A failure that is followed by an answer at once is no outage."""
     now, faults = [0.0], {0: "503", 2: "503"}
     server = servers(faults=lambda number, _: faults.get(number))
     router, strategy = attach(
@@ -528,10 +530,8 @@ def test_the_first_answer_after_an_outage_is_marked(servers: Any, attach: Attach
 
 
 @pytest.mark.parametrize(("status", "failures"), [("400", 0), ("422", 0), ("401", 1), ("404", 1), ("500", 1)])
-def test_a_request_that_is_at_fault_itself_is_not_held_against_anybody(
-    servers: Any, attach: Attach, status: str, failures: int
-) -> None:
-    """Only what is about the deployment is."""
+def test_request_faults_are_not_learned(servers: Any, attach: Attach, status: str, failures: int) -> None:
+    """Only faults of the deployment count."""
     router, strategy = attach(Noting, deployment("g", "one", servers(faults=lambda *_: status)))
     assert isinstance(ask_many(router, 1)[0], Exception)
     told(strategy, failures)
@@ -540,8 +540,8 @@ def test_a_request_that_is_at_fault_itself_is_not_held_against_anybody(
     assert len(policy(strategy).told) <= 2 * failures
 
 
-def test_answers_out_of_the_cache_teach_nothing(servers: Any, attach: Attach) -> None:
-    """Nobody was asked."""
+def test_cached_answers_are_not_learned(servers: Any, attach: Attach) -> None:
+    """No deployment was called."""
     router, strategy = attach(Noting, deployment("g", "one", servers()))
     ask_many(router, 1)
     told(strategy, 1)
@@ -555,8 +555,8 @@ def test_answers_out_of_the_cache_teach_nothing(servers: Any, attach: Attach) ->
     assert policy(strategy).told[-1].latency_seconds == 0.0  # the clock was set back
 
 
-def test_calls_of_others_teach_nothing(servers: Any, attach: Attach) -> None:
-    """Callbacks hear of every call in the process."""
+def test_foreign_calls_are_not_learned(servers: Any, attach: Attach) -> None:
+    """Callbacks get every call in the process."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
     ask_many(router, 1)
@@ -569,8 +569,8 @@ def test_calls_of_others_teach_nothing(servers: Any, attach: Attach) -> None:
 # --- who may be asked is litellm's business -------------------------------------------------------
 
 
-def test_an_alias_a_deployment_and_a_model_may_be_asked_for(servers: Any, attach: Attach) -> None:
-    """An alias uses the group's strategy; who asks for an id gets it; ``specific_deployment`` takes a model."""
+def test_aliases_and_ids_are_honoured(servers: Any, attach: Attach) -> None:
+    """An alias uses the group's strategy; an id and ``specific_deployment`` choose by themselves."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting,
@@ -589,8 +589,8 @@ def test_an_alias_a_deployment_and_a_model_may_be_asked_for(servers: Any, attach
 
 
 @pytest.mark.parametrize("built_in", ["usage-based-routing", "latency-based-routing", "least-busy"])
-def test_the_routers_own_strategy_does_not_matter(servers: Any, attach: Attach, built_in: str) -> None:
-    """Ours takes its place, async and sync."""
+def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, built_in: str) -> None:
+    """The attached strategy chooses in async and in sync calls."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
@@ -603,7 +603,7 @@ def test_the_routers_own_strategy_does_not_matter(servers: Any, attach: Attach, 
 
 
 def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> None:
-    """The strategy chooses among those that are left."""
+    """The strategy chooses among the deployments that are left."""
     server = servers()
     router, strategy = attach(
         lambda ids: Noting(sorted(ids, reverse=True)),
@@ -621,7 +621,7 @@ def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> N
 
 
 def test_fallbacks_of_litellm_work(servers: Any, attach: Attach) -> None:
-    """To another group, with its own strategy."""
+    """A fallback goes to another group with its own strategy."""
     dead, alive = servers(faults=lambda *_: "500"), servers()
     router, strategy = attach(
         Noting, deployment("g", "dead", dead), deployment("h", "alive", alive), fallbacks=[{"g": ["h"]}]
@@ -633,7 +633,7 @@ def test_fallbacks_of_litellm_work(servers: Any, attach: Attach) -> None:
 
 
 def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
-    """What was learnt of those that stay is kept."""
+    """Learned state of the remaining deployments is kept."""
     server = servers()
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server), deployment("g", "b", server)
@@ -650,8 +650,8 @@ def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
     assert found["a"] >= before["a"]
 
 
-def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: Attach) -> None:
-    """It is tried again when it is time, and then it has recovered."""
+def test_growing_keeps_failures(servers: Any, attach: Attach) -> None:
+    """The failed deployment is probed when it is due, and then it has recovered."""
     now, faults = [0.0], {0: "503"}
     server, other = servers(faults=lambda number, _: faults.get(number)), servers()
     router, strategy = attach(
@@ -671,8 +671,8 @@ def test_what_failed_is_not_forgotten_when_a_group_grows(servers: Any, attach: A
     assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
 
 
-def test_what_failed_is_forgotten_with_its_deployment(servers: Any, attach: Attach) -> None:
-    """A proxy that reads its configuration again and again keeps nothing of those that are gone."""
+def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None:
+    """A proxy that reloads its configuration keeps no removed deployment."""
     server = servers(faults=lambda *_: "503")
     router, strategy = attach(
         Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
@@ -693,8 +693,8 @@ def test_what_failed_is_forgotten_with_its_deployment(servers: Any, attach: Atta
 # --- coming and going ----------------------------------------------------------------------------
 
 
-def test_closing_gives_the_router_its_own_selection_back(servers: Any, attach: Attach) -> None:
-    """No callback of ours stays behind, nothing more is learnt."""
+def test_closing_restores_the_router(servers: Any, attach: Attach) -> None:
+    """No callback stays, and nothing more is learned."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
     ask_many(router, 1)
@@ -714,8 +714,8 @@ def test_closing_gives_the_router_its_own_selection_back(servers: Any, attach: A
     assert strategy.standings() == {}
 
 
-def test_two_routers_have_a_strategy_each(servers: Any, attach: Attach) -> None:
-    """Loggers of one class are the same one to litellm; ours are told apart."""
+def test_two_routers_learn_apart(servers: Any, attach: Attach) -> None:
+    """Litellm takes loggers of one class for the same one, unless they differ."""
     first, one = attach(Noting, deployment("g", "one", servers()))
     second, two = attach(Noting, deployment("g", "two", servers()))
     ask_many(first, 3)
@@ -725,8 +725,8 @@ def test_two_routers_have_a_strategy_each(servers: Any, attach: Attach) -> None:
     assert (counts(one), counts(two)) == ({"one": 3}, {"two": 2})
 
 
-def test_a_strategy_can_move_to_another_router(servers: Any, attach: Attach) -> None:
-    """With what it has learnt; attaching twice changes nothing."""
+def test_a_strategy_moves_with_its_state(servers: Any, attach: Attach) -> None:
+    """Attaching twice changes nothing."""
     server = servers()
     first, strategy = attach(Noting, deployment("g", "one", server))
     ask_many(first, 1)
@@ -740,10 +740,10 @@ def test_a_strategy_can_move_to_another_router(servers: Any, attach: Attach) -> 
     second.discard()
 
 
-def test_the_proxy_attaches_its_router_with_the_first_request(
+def test_the_proxy_attaches_at_the_first_request(
     servers: Any, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A strategy named as a callback finds the router that the proxy has made meanwhile."""
+    """A strategy named as a callback finds the proxy's router."""
     router, other = attach(Noting, deployment("g", "one", servers()))
     other.close()
     strategy = LiteLLMRoutingStrategy(Noting)
@@ -759,13 +759,15 @@ def test_the_proxy_attaches_its_router_with_the_first_request(
     strategy.close()
 
 
-def test_a_strategy_without_a_router_says_so() -> None:
-    """Instead of failing somewhere inside."""
+def test_an_unattached_strategy_is_refused() -> None:
+    """It raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
         LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
     left = LiteLLMRoutingStrategy(Noting)
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
-        left.get_available_deployments("g", [{"model_name": "g", "model_info": {"id": "a"}}])
+        left.get_available_deployments(
+            model_group="g", healthy_deployments=[{"model_name": "g", "model_info": {"id": "a"}}]
+        )
     assert left.standings() == {}
     with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
         LiteLLMRoutingStrategy(Noting).attach(object())
@@ -774,8 +776,8 @@ def test_a_strategy_without_a_router_says_so() -> None:
             LiteLLMRoutingStrategy(Noting, retry_seconds=seconds)
 
 
-def test_a_place_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
-    """Not in every request; one that can be used is not made before there is something to keep."""
+def test_an_unusable_state_is_refused(tmp_path: Path) -> None:
+    """The constructor raises; a usable place is created with the first state only."""
     with pytest.raises(ConfigurationError, match="driver"):
         LiteLLMRoutingStrategy(Noting, state="nosuch://host/name")
     LiteLLMRoutingStrategy(Noting, state=tmp_path / "learnt.json").close()
@@ -799,11 +801,11 @@ def test_a_place_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_the_text_of_a_request(messages: object, given: object, text: str | None) -> None:
-    """The user's last message, or the input; nothing where there is none or litellm hides it."""
-    assert text_of(messages, given) == text
+    """It is the user's last message, or the input; None where litellm redacts it."""
+    assert _text_of(messages, given) == text
 
 
 def test_the_package_does_not_load_litellm() -> None:
-    """Only the module of that name does."""
+    """Only the module of that name loads it."""
     code = "import sys, calibrant.adapters; assert 'litellm' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

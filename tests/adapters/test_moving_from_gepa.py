@@ -70,8 +70,8 @@ def run(line: str) -> list[Any]:
     return list(names["found"])
 
 
-def test_a_script_needs_another_import_line_and_nothing_else() -> None:
-    """Same scores, objectives and labels; the same keys and more."""
+def test_a_script_needs_another_import_only() -> None:
+    """Scores, objectives and labels are equal, and the reference's keys are there."""
     for (batch, records), (theirs, their_records) in zip(run(AFTER), run(BEFORE), strict=True):
         assert batch.scores == pytest.approx(theirs.scores)
         assert batch.objective_scores == [pytest.approx(one) for one in theirs.objective_scores]
@@ -96,8 +96,8 @@ class Halved:
 
 
 @pytest.mark.parametrize("strategy", [Halved(), ReferenceSigmoid(0.5, 12.0)])
-def test_strategies_with_the_reference_signature_are_taken(strategy: Any) -> None:
-    """A user's own, and gepa's where its import line was left."""
+def test_reference_strategies_are_taken(strategy: Any) -> None:
+    """A user's own strategy and gepa's work unchanged."""
     answers = {"a": ("Food", 0.9), "b": ("Food", 0.8)}
     rows = [row("a", "Food"), row("b", "Bills/Electricity")]
     options = {"response_schema": schema(LABELS), "scoring_strategy": strategy}
@@ -107,7 +107,7 @@ def test_strategies_with_the_reference_signature_are_taken(strategy: Any) -> Non
 
 
 def test_both_adapters_have_the_same_attributes() -> None:
-    """Those of the reference, whether built from parameters or from a classifier."""
+    """The reference's attributes exist, however the adapter was built."""
     theirs = {name for name in vars(Reference(lambda _: None, "category")) if not name.startswith("_")}
     classifier = Classifier(model=FakeClient(LABELS, {}), labels=LABELS, field="category")
     wrapped = ConfidenceAdapter.from_classifier(classifier)
@@ -120,8 +120,8 @@ def test_both_adapters_have_the_same_attributes() -> None:
     assert wrapped.response_format == classifier.response_format
 
 
-def test_attributes_say_what_was_asked_for() -> None:
-    """They are read from the classifier, so they cannot be assigned to."""
+def test_attributes_are_read_only() -> None:
+    """They are read from the classifier."""
     made = ConfidenceAdapter(
         "openai/gpt-4.1-mini",
         "category",
@@ -139,7 +139,7 @@ def test_attributes_say_what_was_asked_for() -> None:
 
 
 def test_trajectories_list_the_measured_labels() -> None:
-    """The predicted one among them, most probable first."""
+    """The most probable label comes first, the predicted one included."""
     (found,) = traces(
         adapter({"x": {"Food": 0.6, "Bills/Electricity": 0.4}}, response_schema=schema(LABELS)),
         row("x", "Bills/Electricity"),
@@ -150,7 +150,7 @@ def test_trajectories_list_the_measured_labels() -> None:
     assert not found["is_correct"]
 
 
-def test_the_reflecting_model_reads_what_an_unsure_mistake_nearly_was() -> None:
+def test_reflection_shows_the_close_alternative() -> None:
     """The true label had 40 %."""
     (found,) = traces(
         adapter({"x": {"Food": 0.6, "Bills/Electricity": 0.4}}, response_schema=schema(LABELS)),
@@ -163,7 +163,7 @@ def test_the_reflecting_model_reads_what_an_unsure_mistake_nearly_was() -> None:
 
 
 def test_labels_are_the_answers_seen_so_far() -> None:
-    """Those of the rows come before the model's, in their first spelling."""
+    """Labels of the rows come before the model's, in their first spelling."""
     made = adapter({"a": ("Food", 0.9), "b": ("Bills/Electricity", 0.8)})
     assert isinstance(made.labels, OpenLabels)
     assert made.labels.labels == ()
@@ -174,8 +174,8 @@ def test_labels_are_the_answers_seen_so_far() -> None:
     assert made.labels.labels == ("food", "Bills/Gas & Oil", "Bills/Electricity")
 
 
-def test_scores_without_a_schema_are_those_of_the_reference() -> None:
-    """A new label of the model's is wrong there and here."""
+def test_scores_without_a_schema_are_equal() -> None:
+    """A new label of the model's is wrong in both adapters."""
     answers = {"a": ("Food", 0.9), "b": ("Bills/Electricity", 0.8)}
     rows = [row("a", "food"), row("b", "Bills/Gas & Oil"), row("b", "Bills/Electricity")]
     theirs = Reference(FakeClient(LABELS, answers).as_callable(), "category").evaluate(rows, CANDIDATE)
@@ -184,15 +184,15 @@ def test_scores_without_a_schema_are_those_of_the_reference() -> None:
     assert found.objective_scores == [pytest.approx(one) for one in theirs.objective_scores]
 
 
-def test_an_answer_that_no_row_has_is_wrong_and_no_failure() -> None:
-    """As long as it is seen for the first time, too."""
+def test_an_unknown_answer_is_wrong() -> None:
+    """It is no failure, also when it is seen for the first time."""
     (found,) = traces(adapter({"a": ("Food", 0.95)}, failure_score=0.5), row("a", "Rent"))
     assert found["score"] == 0.0
     assert found["feedback"].startswith("Wrong (95% probability). Expected 'Rent', got 'Food'.")
 
 
-def test_distributions_are_over_labels_that_came_later() -> None:
-    """The first row of the batch is read before the last label is known."""
+def test_distributions_cover_later_labels() -> None:
+    """The first row of a batch is read again once the last label is known."""
     three = {"Food": 0.6, "Bills/Electricity": 0.3, "Bills/Gas & Oil": 0.1}
     made = adapter({"x": three, "y": ("Bills/Gas & Oil", 0.9)}, max_litellm_workers=1)
     first, last = traces(made, row("x", "Bills/Electricity"), row("y", "Food"))
@@ -202,8 +202,8 @@ def test_distributions_are_over_labels_that_came_later() -> None:
     assert again["top_alternatives"] == first["top_alternatives"]
 
 
-def test_a_journal_outlives_the_growth_of_the_labels() -> None:
-    """What was paid for is read again, over the labels of another process."""
+def test_a_journal_survives_new_labels() -> None:
+    """Stored answers are read again over the labels of another process."""
     client = FakeClient(
         LABELS, {"x": {"Food": 0.6, "Bills/Electricity": 0.4}, "y": ("Bills/Electricity", 0.9)}
     )
@@ -219,8 +219,8 @@ def test_a_journal_outlives_the_growth_of_the_labels() -> None:
     assert found["prediction"].distribution.probability("Bills/Electricity") == pytest.approx(0.4)
 
 
-def test_a_journal_brings_the_labels_of_its_answers() -> None:
-    """An adapter that starts again with one label, or another spelling of it, reads what more labels were known for."""
+def test_a_journal_brings_its_labels() -> None:
+    """An adapter with one label, or another spelling of it, gets the journal's labels."""
     journal = MemoryJournal()
     answers = {"x": ("Food", 0.9), "y": ("Bills/Gas & Oil", 0.8)}
     adapter(answers, journal=journal).evaluate([row("x", "Food"), row("y", "Bills/Gas & Oil")], CANDIDATE)
@@ -234,14 +234,14 @@ def test_a_journal_brings_the_labels_of_its_answers() -> None:
     assert trace["prediction"].confidence == pytest.approx(0.9)
 
 
-def test_a_callable_without_log_probabilities_scores_by_correctness() -> None:
-    """As the contract of the strategies says."""
+def test_missing_logprobs_score_by_correctness() -> None:
+    """The contract of the strategies holds."""
     made = ConfidenceAdapter(lambda _: '{"category": "Food"}', "category")
     assert made.evaluate([row("a", "Food"), row("b", "Rent")], CANDIDATE).scores == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("options", [{"scoring": "sampled"}, {"prior_correction": "batch"}])
-def test_what_needs_every_label_asks_for_a_schema(options: dict[str, Any]) -> None:
+def test_settings_of_closed_labels_need_a_schema(options: dict[str, Any]) -> None:
     """The error names the parameter."""
     with pytest.raises(ConfigurationError, match="response_schema"):
         adapter({}, **options)
@@ -253,7 +253,7 @@ def test_labels_can_be_listed_instead_of_a_schema() -> None:
 
 
 def test_a_blank_answer_is_no_label() -> None:
-    """It is the data's fault, and the row is named."""
+    """It raises DataError, and the row is named."""
     with pytest.raises(DataError, match="blank"):
         adapter({"a": "Food"}).evaluate([row("a", " ")], CANDIDATE)
 
@@ -273,7 +273,7 @@ def test_a_proposer_works_without_a_schema() -> None:
 
 
 def test_batch_evaluate_takes_both_calls() -> None:
-    """Up to 0.1.4 gepa passes the items alone and reads trajectories; later versions say whether they want them."""
+    """Gepa up to 0.1.4 passes the items alone and reads trajectories."""
     made = adapter({"a": "Food"}, response_schema=schema(LABELS))
     items = [(CANDIDATE, [row("a", "Food")])]
     (plain,) = made.batch_evaluate(items)
@@ -311,7 +311,7 @@ def better_with_rules(_: str, prompt: str) -> Any:
 
 
 def test_a_search_of_the_next_gepa_runs(keywords: list[bool]) -> None:
-    """Gepa's own entry point."""
+    """Gepa's own entry point works with its next version."""
     rows = [row(str(i), "Food") for i in range(8)]
     result = gepa.optimize(
         seed_candidate=dict(CANDIDATE),
@@ -326,8 +326,8 @@ def test_a_search_of_the_next_gepa_runs(keywords: list[bool]) -> None:
     assert keywords
 
 
-def test_the_search_of_calibrant_runs_with_the_next_gepa(keywords: list[bool]) -> None:
-    """Calibrant's entry point."""
+def test_calibrant_s_search_runs_with_it(keywords: list[bool]) -> None:
+    """Calibrant's entry point works with gepa's next version."""
     rows = [
         Example(input=f"{word} {number}", answer=answer)
         for number in range(20)

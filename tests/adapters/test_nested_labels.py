@@ -36,8 +36,8 @@ def says_bills(_messages: object) -> dict[str, Any]:
     return {"choices": [{"message": message, "finish_reason": "stop", "logprobs": {"content": content}}]}
 
 
-def test_the_confidence_is_that_of_the_whole_label() -> None:
-    """The first token is sure, the label is not; a journal keeps that."""
+def test_the_confidence_covers_the_whole_label() -> None:
+    """The first token is sure and the label is not, also in a journal."""
     journal = MemoryJournal()
     for attempts in (1, 0):
         classifier = Classifier(model=says_bills, labels=LABELS, field="category", journal=journal)
@@ -49,8 +49,8 @@ def test_the_confidence_is_that_of_the_whole_label() -> None:
         assert prediction.distribution.probability("Bills") == pytest.approx(0.55)
 
 
-def test_score_objective_and_feedback_use_it() -> None:
-    """A lucky guess earns what a lucky guess is worth."""
+def test_scores_use_the_whole_label() -> None:
+    """A lucky guess earns little."""
     adapter = ConfidenceAdapter(
         says_bills, "category", {"type": "object", "properties": {"category": {"enum": LABELS}}}
     )

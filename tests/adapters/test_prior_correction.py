@@ -40,7 +40,7 @@ def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:
 
 
 def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
-    """Scores, labels and feedback are those of the corrected predictions, for either preference."""
+    """Scores, labels and feedback are those of the corrected predictions."""
     plain = evaluate(adapter(client), "I like cats")
     assert [output["parsed_value"] for output in plain.outputs] == ["cat", "cat"]
     asked = adapter(client, prior_correction="batch")
@@ -51,8 +51,8 @@ def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
         assert all(trajectory["feedback"].startswith("Correct") for trajectory in found.trajectories)
 
 
-def test_the_corrected_confidence_is_the_corrected_probability(client: FakeClient) -> None:
-    """0.6 of 0.75 against 0.4 of 0.25, the prior over as many meows as woofs."""
+def test_the_corrected_confidence_is_exact(client: FakeClient) -> None:
+    """It is 0.6 / 0.75 against 0.4 / 0.25."""
     asked = adapter(client, prior_correction="batch")
     _, woof = evaluate(asked, "I like cats").trajectories
     dog, cat = 0.4 / 0.25, 0.6 / 0.75
@@ -76,16 +76,16 @@ def divided(preferred: float) -> float:
     return max(dog, cat) / (dog + cat)
 
 
-def test_no_row_is_asked_for_the_prior(client: FakeClient) -> None:
-    """Calls are those of the batches alone, however few rows they have."""
+def test_the_prior_makes_no_calls(client: FakeClient) -> None:
+    """Only the rows of the batches are called."""
     asked = adapter(client, prior_correction="batch")
     for prompt in ("I like cats", "I do not", "I like cats"):
         assert evaluate(asked, prompt).num_metric_calls == 2
     assert len(client.requests) == asked.metric_calls == 6
 
 
-def test_a_minibatch_is_filled_up_with_the_prior_of_the_prompt_before(client: FakeClient) -> None:
-    """Two rows that a new prompt answers 0.9 and 0.6, beside the mean 0.25 of its parent as 62 more."""
+def test_a_minibatch_borrows_its_parent_s_prior(client: FakeClient) -> None:
+    """Two rows of a new prompt are weighted beside 62 rows of its parent."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
     found = evaluate(asked, "I like cats")
@@ -93,8 +93,8 @@ def test_a_minibatch_is_filled_up_with_the_prior_of_the_prompt_before(client: Fa
     assert woof_confidence(found) == pytest.approx(divided(preferred), rel=1e-6)
 
 
-def test_the_rows_of_the_prompt_before_keep_their_variety() -> None:
-    """Cats and dogs win as many of them: no bias, although their mean, 0.6 for cats, is that of a cat."""
+def test_borrowed_rows_keep_their_variety() -> None:
+    """Cats and dogs win as many rows, so there is no bias."""
 
     def fair(text: str) -> dict[str, float]:
         cat = 0.8 if "meow" in text else 0.4
@@ -105,8 +105,8 @@ def test_the_rows_of_the_prompt_before_keep_their_variety() -> None:
     assert woof_confidence(evaluate(asked, "I like cats")) == pytest.approx(0.6, rel=1e-6)
 
 
-def test_rows_of_its_own_take_the_place_of_those_of_another_prompt(client: FakeClient) -> None:
-    """Validation makes the prior that of the prompt alone: 0.75 over as many meows as woofs."""
+def test_own_rows_replace_borrowed_ones(client: FakeClient) -> None:
+    """Validation makes the prior that of the prompt alone."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
     evaluate(asked, "I like cats")
@@ -115,7 +115,7 @@ def test_rows_of_its_own_take_the_place_of_those_of_another_prompt(client: FakeC
 
 
 def test_a_prompt_with_enough_rows_keeps_its_prior(client: FakeClient) -> None:
-    """What was scored first and last is comparable: later rows, all meows, change nothing."""
+    """Later rows change nothing, so that all scores compare."""
     asked = adapter(client, prior_correction="batch")
     candidate = {"system_prompt": "I like cats"}
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), candidate)
@@ -124,8 +124,8 @@ def test_a_prompt_with_enough_rows_keeps_its_prior(client: FakeClient) -> None:
     assert woof_confidence(found) == pytest.approx(divided(0.75), rel=1e-6)
 
 
-def test_a_small_validation_set_does_not_outweigh_the_rows_of_a_proposal(client: FakeClient) -> None:
-    """Where no prompt was asked about 64 rows, the prior is that of as many as the one before had."""
+def test_a_small_parent_does_not_outweigh_a_proposal(client: FakeClient) -> None:
+    """Without 64 rows, the parent's number of rows is filled up."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:4]), {"system_prompt": "I do not"})
     found = evaluate(asked, "I like cats")
@@ -141,15 +141,15 @@ def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
     assert sum(batch.num_metric_calls or 0 for batch in found) == 4
 
 
-def test_answers_without_log_probabilities_stay_as_they_are() -> None:
-    """There is nothing to correct, and nothing breaks."""
+def test_answers_without_logprobs_stay() -> None:
+    """They are returned uncorrected."""
     client = FakeClient(LABELS, {"meow": "cat", "woof": "dog"}, space="none")
     found = evaluate(adapter(client, prior_correction="batch"), "p")
     assert [output["parsed_value"] for output in found.outputs] == ["cat", "dog"]
 
 
-def test_a_correction_of_another_kind_is_refused(client: FakeClient) -> None:
-    """Before anything is asked."""
+def test_other_corrections_are_refused(client: FakeClient) -> None:
+    """The constructor raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected prior_correction 'batch'"):
         adapter(client, prior_correction="contextual")
     assert client.requests == []

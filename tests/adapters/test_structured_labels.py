@@ -38,7 +38,7 @@ def row(text: str, answer: str) -> Any:
     return {"input": text, "answer": answer}
 
 
-def test_scores_feedback_and_credit_know_the_labels_of_the_classifier() -> None:
+def test_scores_and_credit_know_the_scale() -> None:
     """One step off is half as good as right; two steps off is worth nothing."""
     model = classifier(SCALE, {"x": ("low", 1.0)})
     adapter = ConfidenceAdapter.from_classifier(model, objectives=["accuracy", "credit"])
@@ -61,8 +61,8 @@ def records(adapter: ConfidenceAdapter, found: Any) -> list[dict[str, str]]:
     return adapter.make_reflective_dataset(CANDIDATE, found, ["system_prompt"])["system_prompt"]
 
 
-def test_labels_with_a_structure_are_handed_in_beside_the_schema() -> None:
-    """In their own order: a schema need not list a scale from low to high."""
+def test_a_scale_is_given_beside_the_schema() -> None:
+    """Its order holds, because a schema need not list a scale from low to high."""
     schema = enum_schema(LabelSet(["high", "low", "medium"]), "category")
     client = FakeClient(["high", "low", "medium"], {"x": ("medium", 0.98)})
     adapter = ConfidenceAdapter(client, "category", schema, scoring_strategy=BrierScoring(), labels=SCALE)
@@ -83,14 +83,14 @@ def test_labels_with_a_structure_are_handed_in_beside_the_schema() -> None:
         (["low", "medium", "high"], "Expected labels as a LabelSet"),
     ],
 )
-def test_labels_that_are_not_those_of_the_schema_are_refused(labels: Any, message: str) -> None:
-    """Spelled as there."""
+def test_labels_must_be_the_schema_s(labels: Any, message: str) -> None:
+    """Another label or spelling raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         ConfidenceAdapter(FakeClient(SCALE, {}), "category", enum_schema(SCALE, "category"), labels=labels)
 
 
-def test_a_tree_gives_partial_credit_and_feedback_by_level() -> None:
-    """The first level is right, the second is not."""
+def test_a_tree_gives_partial_credit() -> None:
+    """The first level is right and the second is not, as the feedback says."""
     adapter = ConfidenceAdapter.from_classifier(classifier(TREE, {"x": ("Bills/Gas", 0.6)}))
     found = adapter.evaluate([row("x", "Bills/Power")], CANDIDATE, capture_traces=True)
     # 'Bills' holds 0.8: a blend from 0.3 to 1 at 0.99.
@@ -101,7 +101,7 @@ def test_a_tree_gives_partial_credit_and_feedback_by_level() -> None:
 
 
 def test_credit_alone_is_accuracy() -> None:
-    """The objective takes the labels of whoever uses it; a row without a label earns nothing."""
+    """The objective takes the adapter's labels; a row without a label earns nothing."""
     credit = OBJECTIVES["credit"]
     assert credit(Prediction(label="low"), "low") == 1.0
     assert credit(Prediction(label="low"), "medium") == 0.0
@@ -111,8 +111,8 @@ def test_credit_alone_is_accuracy() -> None:
     assert own(Prediction(label=None, outcome=Outcome.REFUSAL), "medium") == 0.0
 
 
-def test_a_metric_of_dspy_grades_the_same_way() -> None:
-    """Made by the module, or with the labels alone."""
+def test_dspy_s_metric_grades_alike() -> None:
+    """It is made by the module, or from the labels alone."""
     dspy = pytest.importorskip("dspy")
     from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415
 

@@ -46,7 +46,7 @@ def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:
     return found.evaluate(ROWS, {"system_prompt": prompt}, capture_traces=True)
 
 
-def test_thresholds_come_from_the_sample_and_hold_from_the_first_score_on(client: FakeClient) -> None:
+def test_thresholds_come_from_the_sample(client: FakeClient) -> None:
     """0.96 belongs to the family 0.95/0.80, so it earns the full score and counts as certain."""
     found = adapter(client)
     assert found.suggested_thresholds is None
@@ -59,8 +59,8 @@ def test_thresholds_come_from_the_sample_and_hold_from_the_first_score_on(client
     assert evaluate(plain, "listen well").scores == pytest.approx([0.3 + 0.7 * 0.96 / 0.99] * 2)
 
 
-def test_the_sample_is_asked_once_and_counted(client: FakeClient) -> None:
-    """Under the first prompt alone: scores of all prompts must compare."""
+def test_the_sample_is_called_and_counted_once(client: FakeClient) -> None:
+    """It is called under the first prompt only, so that scores of all prompts compare."""
     found = adapter(client)
     assert evaluate(found, "listen well").num_metric_calls == THRESHOLD_ROWS + 2
     assert len(client.requests) == THRESHOLD_ROWS + 2
@@ -80,14 +80,14 @@ def test_the_same_rows_are_chosen_every_time(client: FakeClient) -> None:
 
 
 def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
-    """Thresholds of the feedback change, the score does not."""
+    """Only the thresholds of the feedback change."""
     found = adapter(client, scoring_strategy=BrierScoring())
     evaluate(found, "listen well")
     assert found.scoring_strategy == BrierScoring()
     assert found.high_confidence_threshold == 0.95
 
 
-def test_the_sample_is_corrected_for_the_label_prior_too(client: FakeClient) -> None:
+def test_the_sample_is_corrected_too(client: FakeClient) -> None:
     """Thresholds belong to the confidences that are scored."""
     # Cats alone, all but one heard as cats: one label wins nearly all rows, and its prior is divided out.
     rows = [{"input": f"meow {n}!", "answer": "cat"} for n in range(1, THRESHOLD_ROWS)] + TRAIN[:1]
@@ -100,10 +100,8 @@ def test_the_sample_is_corrected_for_the_label_prior_too(client: FakeClient) -> 
     assert found.suggested_thresholds.cluster.upper == pytest.approx(confidence, abs=1e-6)
 
 
-def test_a_sample_without_right_answers_leaves_the_thresholds_and_says_so(
-    client: FakeClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A search must not die of it."""
+def test_a_useless_sample_keeps_the_thresholds(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning is logged, and the search goes on."""
     swapped = [{**row, "answer": "dog" if row["answer"] == "cat" else "cat"} for row in TRAIN[2:20]]
     found = adapter(client, threshold_rows=swapped)
     with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -113,18 +111,16 @@ def test_a_sample_without_right_answers_leaves_the_thresholds_and_says_so(
     assert "got 0 of 18" in caplog.text
 
 
-def test_what_is_wrong_with_the_thresholds_is_logged(
-    client: FakeClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """30 rows, all of one confidence."""
+def test_doubtful_thresholds_are_logged(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    """30 rows of one confidence make two warnings."""
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         evaluate(adapter(client, threshold_rows=TRAIN[:30]), "listen well")
     assert "Only 30 predictions" in caplog.text
     assert "earn the full score, so confidence decides hardly anything" in caplog.text
 
 
-def test_bad_settings_are_refused_before_anything_is_asked(client: FakeClient) -> None:
-    """An unknown wish, no rows, an answer that is no label."""
+def test_bad_settings_are_refused_at_once(client: FakeClient) -> None:
+    """An unknown setting, no rows, or an unknown answer raise before any call."""
     with pytest.raises(ConfigurationError, match="'auto' or None, got 'guess'"):
         adapter(client, thresholds="guess")
     with pytest.raises(ConfigurationError, match="pass threshold_rows"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.core import Client, ConfigurationError
+from calibrant.assembly import open_classifier
+from calibrant.core import Client, ConfigurationError, Task
+from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -50,3 +53,13 @@ def opened(use_model: Callable[..., Any]) -> Opened:
         use_model(open_fake, name)
     use_model(refuse, "missing")
     return found
+
+
+@pytest.fixture
+def open_task(write_task: Callable[..., Path]) -> Callable[..., Classifier]:
+    """Return a function that opens the task of two labels with these further sections."""
+
+    def open_it(extra: str, **options: Any) -> Classifier:
+        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
+
+    return open_it

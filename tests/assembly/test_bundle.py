@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,26 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import calibrant
+from bundle_runs import fresh, lasting, run
 from calibrant.assembly import export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
-from calibrant.cli._app import app
 from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError, Task
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
 Rows = Sequence[Mapping[str, Any]]
 
-PASSING = {"attempts", "latency_seconds"}
 KEY = "sk-0123456789abcdef"
 MODEL = """
 [model]
@@ -41,13 +37,7 @@ api_base = "{base}"
 options = {{ api_key = "{key}", seed = 3 }}
 """
 ROWS = [{"input": f"{n} {'a cat' if n % 3 else 'who knows'}", "answer": "cat"} for n in range(60)]
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
+TEXTS = [row["input"] for row in ROWS]
 
 
 @pytest.fixture
@@ -70,15 +60,9 @@ def evaluated(task: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without what depends on the moment."""
-    return {name: value for name, value in row.items() if name not in PASSING}
-
-
 def lines(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of an evaluation."""
-    text = (directory / "predictions.jsonl").read_text()
-    return [lasting(json.loads(line)) for line in text.splitlines()]
+    return list(map(lasting, prediction_rows(directory)))
 
 
 def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
@@ -95,57 +79,19 @@ def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-FRESH = """
-import json, sys
-import calibrant
-from calibrant.core import Example
-from calibrant.runs._records import row_record
-folder, options, rows = json.loads(sys.stdin.read())
-classifier = calibrant.load(folder, options=options)
-texts = [row["input"] for row in rows]
-for number, (row, found) in enumerate(zip(rows, classifier.classify_many(texts))):
-    print(json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), found)))
-classifier.close()
-"""
-
-
-def fresh(folder: Path, rows: Rows, options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return what a fresh process makes of the rows."""
-    done = subprocess.run(  # noqa: S603 (our own code)
-        [sys.executable, "-c", FRESH],
-        input=json.dumps([str(folder), options, rows]),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [lasting(json.loads(line)) for line in done.stdout.splitlines()]
-
-
-@contextlib.contextmanager
-def loaded(folder: Path, **options: Any) -> Iterator[Classifier]:
-    """Load a bundle, and close it at the end."""
-    classifier = calibrant.load(folder, **options)
-    try:
-        yield classifier
-    finally:
-        classifier.close()
-
-
 # --- the same predictions -----------------------------------------------------------------------
 
 
-def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
-    """Labels, distributions and confidences, bit for bit."""
+def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> None:
+    """Labels, distributions and confidences are equal bit for bit."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
 
 
-def test_the_correction_and_template_of_a_search_come_along(
+def test_a_search_exports_correction_and_template(
     write_task: WriteTask, server: FaultServer, tmp_path: Path
 ) -> None:
-    """The best prompt of a search, its template and its label prior; so do they with an evaluation of that search."""
+    """A bundle of a search, or of its evaluation, holds the best prompt, its template and its label prior."""
     model = MODEL.format(base=server.api_base, key=KEY)
     train = [
         {"input": f"train {n} {'cat' if n % 3 else 'so'}", "answer": "cat" if n % 3 else "dog"}
@@ -172,8 +118,10 @@ def test_the_correction_and_template_of_a_search_come_along(
     assert answers(calibrant.load(tmp_path / "one", options=options), ROWS) == expected
     assert answers(calibrant.load(tmp_path / "two", options=options), ROWS) == expected
     searched = [row for row in lines(search) if row["prompt"] == "best"]
+    with calibrant.load(tmp_path / "one", options=options) as classifier:
+        found_again = classifier.classify_many(TEXTS)
     for name in ("label", "confidence", "distribution"):
-        mine = [record_of(found)[name] for found in found_again(tmp_path / "one", options)]
+        mine = [record_of(found)[name] for found in found_again]
         assert mine == [row[name] for row in searched]
     one, two = read_bundle(tmp_path / "one"), read_bundle(tmp_path / "two")
     assert isinstance(one.prior_correction, LabelPriorCorrection)
@@ -197,12 +145,6 @@ def without_head(search: Path) -> None:
     (search / "predictions.jsonl").write_text("".join(rows))
 
 
-def found_again(folder: Path, options: Mapping[str, Any]) -> list[Prediction]:
-    """Return the bundle's predictions."""
-    with loaded(folder, options=options) as classifier:
-        return classifier.classify_many([row["input"] for row in ROWS])
-
-
 def record_of(found: Prediction) -> dict[str, Any]:
     """Return a prediction as a search writes it down."""
     record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
@@ -223,10 +165,10 @@ LOOPER = "algorithm: {type: confidence, confidence: {confidence_method: label_pr
 
 
 @pytest.mark.parametrize("prompt", [False, True])
-def test_a_cascade_comes_along_with_its_yaml_file(
+def test_a_cascade_is_exported_with_its_yaml(
     write_task: WriteTask, opened: Opened, tmp_path: Path, prompt: bool
 ) -> None:
-    """Steps included, also where one prompt stood for those of all models."""
+    """The bundle repeats the run's steps, also where one prompt replaced those of all models."""
     task = write_task(extra=SEVERAL)
     (tmp_path / "looper.yaml").write_text(LOOPER)
     (tmp_path / "other.txt").write_text("Another prompt.")
@@ -246,7 +188,7 @@ def test_a_cascade_comes_along_with_its_yaml_file(
 
 
 def test_a_learned_scorer_is_packed(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
-    """And decides as it did."""
+    """The bundle decides as the run did once the scorer's file is gone."""
     extra = (
         '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
@@ -285,10 +227,10 @@ options = {{ api_key = "{key}", extra_headers = {{ x-team = "{key}" }} }}
 """
 
 
-def test_providers_come_along_without_their_keys(
+def test_providers_are_exported_without_keys(
     write_task: WriteTask, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was left out is asked for by name; what a strategy learnt stays where it is."""
+    """Loading names the options left out; the strategy's state stays in its place."""
     task = write_task(extra=ROUTING.format(key=KEY, base=server.api_base), test=ROWS[:5])
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     bundle = export(tmp_path / "run", tmp_path / "bundle")
@@ -306,17 +248,17 @@ def test_providers_come_along_without_their_keys(
     assert "hand it in as router_state" in caplog.text
     caplog.clear()
     state = tmp_path / "elsewhere.sqlite"
-    with loaded(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
+    with calibrant.load(tmp_path / "bundle", options=options, router_state=str(state)) as classifier:
         assert classifier.classify("a cat").label == "cat"
     assert state.exists()
     assert not caplog.records
 
 
 @pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
-def test_a_plan_comes_along_with_its_models(
+def test_a_plan_is_exported_with_its_models(
     write_task: WriteTask, opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
 ) -> None:
-    """As `cascade run` carried it out, be it with the last model alone."""
+    """The bundle repeats `cascade run`, also where the last model alone is called."""
     rows = [
         {"input": f"{n} {'meow' if n % 4 else 'woof'}", "answer": "cat" if n % 4 else "dog"}
         for n in range(200)
@@ -343,8 +285,8 @@ def test_a_plan_comes_along_with_its_models(
 @pytest.mark.real_model
 @pytest.mark.skipif(not local_models()[0].installed, reason="the embedded model is not installed")
 @pytest.mark.timeout(300)
-def test_the_embedded_model_predicts_what_it_predicted(write_task: WriteTask, tmp_path: Path) -> None:
-    """With labels scored, not decoded, and in a fresh process."""
+def test_the_embedded_model_repeats_its_run(write_task: WriteTask, tmp_path: Path) -> None:
+    """A fresh process scores labels as the run did."""
     rows = [{"input": f"I heard a {sound}.", "answer": "cat"} for sound in ("meow", "bark", "purr", "growl")]
     run("evaluate", write_task(test=rows), "--out", tmp_path / "run", "--no-cache")
     run("export", tmp_path / "run", "--out", tmp_path / "bundle")
@@ -354,8 +296,8 @@ def test_the_embedded_model_predicts_what_it_predicted(write_task: WriteTask, tm
 # --- what a bundle holds ------------------------------------------------------------------------
 
 
-def test_no_credential_enters_a_run_or_a_bundle(evaluated: Path, tmp_path: Path) -> None:
-    """The key is left out, named, and asked for."""
+def test_no_credential_enters_run_or_bundle(evaluated: Path, tmp_path: Path) -> None:
+    """The key is left out, and the export names it."""
     result = run("export", evaluated, "--out", tmp_path / "bundle")
     assert "Left out, as they may be credentials: api_key of openai/animal." in result.stdout
     for folder in (evaluated, tmp_path / "bundle"):
@@ -366,7 +308,7 @@ def test_no_credential_enters_a_run_or_a_bundle(evaluated: Path, tmp_path: Path)
 
 
 def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
-    """Calibrated or not."""
+    """A bundle with a calibrator quotes no row either."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)
     export(evaluated, tmp_path / "bundle")
     for file in (tmp_path / "bundle").iterdir():
@@ -374,8 +316,8 @@ def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> No
         assert "a cat" not in file.read_text()
 
 
-def test_options_that_could_change_predictions_are_refused(evaluated: Path, tmp_path: Path) -> None:
-    """A bundle predicts what the run predicted, or not at all."""
+def test_options_that_change_predictions_are_refused(evaluated: Path, tmp_path: Path) -> None:
+    """Loading raises ConfigurationError for an option that is neither a credential nor an address."""
     export(evaluated, tmp_path / "bundle")
     with pytest.raises(ConfigurationError, match="got 'temperature': it could change the predictions"):
         calibrant.load(tmp_path / "bundle", options={"api_key": KEY, "temperature": 1.0})
@@ -383,13 +325,13 @@ def test_options_that_could_change_predictions_are_refused(evaluated: Path, tmp_
         calibrant.load(tmp_path / "bundle", options={"api_key": KEY}, router_state="x.sqlite")
 
 
-def test_another_model_may_be_asked_with_a_warning(
+def test_another_model_is_called_with_a_warning(
     evaluated: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the way the bundle's own is asked."""
+    """The other model gets the bundle's prompt and options."""
     export(evaluated, tmp_path / "bundle")
     fake = FakeClient(["cat", "dog"], {}, default=("dog", 0.7))
-    with loaded(tmp_path / "bundle", model=fake) as classifier:
+    with calibrant.load(tmp_path / "bundle", model=fake) as classifier:
         assert classifier.classify("a cat").label == "dog"
         assert classifier.prompt == "Which animal?"
         assert fake.requests[0].options["seed"] == 3
@@ -399,15 +341,15 @@ def test_another_model_may_be_asked_with_a_warning(
         calibrant.load(tmp_path / "bundle", model=raw)
 
 
-def test_a_calibration_that_is_not_there_is_refused(evaluated: Path, tmp_path: Path) -> None:
-    """A misspelt directory would otherwise make a bundle that accepts nothing by it."""
+def test_a_missing_calibration_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """A misspelt directory raises DataError instead of making a bundle without thresholds."""
     with pytest.raises(DataError, match=r"elsewhere: expected calibration\.json of `calibrant calibrate`"):
         export(evaluated, tmp_path / "bundle", calibration=tmp_path / "elsewhere")
     assert not (tmp_path / "bundle").exists()
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """A certified threshold is about confidence as given; what that is worth stands beside it."""
+    """A certified threshold is compared with the confidence as given."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
     plain = export(evaluated, tmp_path / "plain")
     bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")
@@ -445,10 +387,10 @@ def stepped() -> IsotonicCalibrator:
     [(0.35, 0.36, True, 0.25), (0.35, 0.34, False, 0.25), (0.8, 0.7, False, 0.5), (0.8, 0.8, True, 0.5)],
     ids=["above", "below", "tied, below as given", "tied, above as given"],
 )
-def test_with_a_calibrator_a_suggestion_is_compared_on_its_scale(
+def test_a_suggested_threshold_is_calibrated_too(
     evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
 ) -> None:
-    """By the number that stands beside the decision; the rows accepted are those of the figures."""
+    """The calibrated confidence is compared with the calibrated threshold; the confidence as given breaks ties."""
     bundle = export(evaluated, tmp_path / "bundle")
     bundle = replace(
         bundle,
@@ -464,8 +406,8 @@ def test_with_a_calibrator_a_suggestion_is_compared_on_its_scale(
     assert (decision.calibrated >= decision.threshold) or not decision.accepted
 
 
-def test_a_threshold_of_ones_own_is_about_calibrated_confidence(evaluated: Path, tmp_path: Path) -> None:
-    """Where there is a calibrator: 0.4 asks for answers of which two in five are right."""
+def test_a_given_threshold_means_calibrated_confidence(evaluated: Path, tmp_path: Path) -> None:
+    """With a calibrator, threshold 0.4 accepts answers of which two in five are right."""
     bundle = replace(export(evaluated, tmp_path / "bundle"), calibrator=stepped())
     for confidence, accepted in ((0.9, True), (0.45, True), (0.4, False)):
         decision = bundle.decide(prediction(confidence), threshold=0.4)
@@ -475,15 +417,15 @@ def test_a_threshold_of_ones_own_is_about_calibrated_confidence(evaluated: Path,
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 95, float("nan")])
-def test_a_threshold_of_ones_own_is_a_share(evaluated: Path, tmp_path: Path, threshold: float) -> None:
-    """A percentage is refused."""
+def test_a_given_threshold_must_be_a_share(evaluated: Path, tmp_path: Path, threshold: float) -> None:
+    """A percentage raises ConfigurationError."""
     bundle = export(evaluated, tmp_path / "bundle")
     with pytest.raises(ConfigurationError, match=r"Expected a threshold in \[0, 1\]"):
         bundle.decide(prediction(0.9), threshold=threshold)
 
 
-def test_where_nothing_could_be_certified_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """A suggestion does not stand for the guarantee that was asked for."""
+def test_without_a_certificate_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
+    """A suggested threshold does not replace a certificate that was requested."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.9999)
     bundle = export(evaluated, tmp_path / "bundle")
     assert bundle.rule == ("certified", None)
@@ -498,7 +440,7 @@ def prediction(
 
 
 def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
-    """With their intervals."""
+    """The figures and their intervals equal those in metrics.json."""
     bundle = export(evaluated, tmp_path / "bundle")
     metrics = json.loads((evaluated / "metrics.json").read_text())
     figure = next(figure for figure in bundle.figures if figure.name == "accuracy, all rows")
@@ -511,15 +453,15 @@ def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
-    """Byte for byte: nothing depends on time or place."""
+    """Digests depend on neither time nor place."""
     assert export(evaluated, tmp_path / "a").digest == export(evaluated, tmp_path / "b" / "c").digest
 
 
 # --- what is exported ---------------------------------------------------------------------------
 
 
-def test_an_older_run_is_exported_with_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """And only with that one."""
+def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
+    """A task file with other settings raises StateError."""
     whole = export(evaluated, tmp_path / "whole")
     (evaluated / "task.json").unlink()
     result = run("export", evaluated, "--out", tmp_path / "bundle", code=2)
@@ -544,8 +486,8 @@ def test_an_older_run_is_exported_with_its_task_file(task: Path, evaluated: Path
     assert not (tmp_path / "other").exists()
 
 
-def test_what_is_no_finished_run_is_refused(evaluated: Path, tmp_path: Path) -> None:
-    """Whatever is missing or does not belong together; nothing is left behind."""
+def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path) -> None:
+    """Every missing, damaged or foreign file is named, and nothing is left behind."""
     out = tmp_path / "bundle"
     with pytest.raises(DataError, match="no such directory"):
         export(tmp_path / "nowhere", out)
@@ -591,8 +533,8 @@ def test_what_is_no_finished_run_is_refused(evaluated: Path, tmp_path: Path) -> 
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-def test_a_place_that_is_taken_is_refused(evaluated: Path, tmp_path: Path) -> None:
-    """An empty folder is none."""
+def test_a_taken_destination_is_refused(evaluated: Path, tmp_path: Path) -> None:
+    """An empty folder is accepted; a full one, a file and a link raise ConfigurationError."""
     (tmp_path / "empty").mkdir()
     export(evaluated, tmp_path / "empty")
     for place in (tmp_path / "empty", evaluated / "run.json"):

@@ -57,15 +57,15 @@ def refused(folder: Path) -> str:
     return str(found.value)
 
 
-def test_a_whole_one_is_read_and_a_seal_changes_nothing(bundle: Path) -> None:
-    """The checks below are about what they change."""
+def test_resealing_a_whole_bundle_changes_nothing(bundle: Path) -> None:
+    """The helper of the tests below keeps the digest."""
     digest = read_bundle(bundle).digest
     resealed(bundle)
     assert read_bundle(bundle).digest == digest
 
 
-def test_every_file_is_held_to_its_hash(bundle: Path) -> None:
-    """One character is enough, whatever the file."""
+def test_every_file_is_checked_against_its_hash(bundle: Path) -> None:
+    """One changed character in any file raises StateError."""
     for path in sorted(bundle.iterdir()):
         content = path.read_bytes()
         path.write_bytes(content.replace(b"a", b"b", 1))
@@ -82,7 +82,7 @@ def test_every_file_is_held_to_its_hash(bundle: Path) -> None:
 
 
 def test_a_truncated_file_is_named(bundle: Path) -> None:
-    """With what was expected and what came."""
+    """The message has the expected and the actual size."""
     text = (bundle / "prompt.txt").read_text()
     (bundle / "prompt.txt").write_text(text[:5])
     why = refused(bundle)
@@ -91,8 +91,8 @@ def test_a_truncated_file_is_named(bundle: Path) -> None:
     assert "copy the bundle again" in why
 
 
-def test_files_that_are_added_are_refused(bundle: Path) -> None:
-    """Hidden ones and folders too."""
+def test_added_files_are_refused(bundle: Path) -> None:
+    """Hidden files and folders raise StateError, too."""
     for name in ("notes.txt", ".DS_Store", "Prompt.txt", "model.pkl"):
         (bundle / name).write_text("x")
         assert f"got {name!r} too: remove it" in refused(bundle)
@@ -104,14 +104,20 @@ def test_files_that_are_added_are_refused(bundle: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["../secret.json", "/etc/passwd", "a/../../b", "..", "C:\\x", "task.json", "prompt.txt\x00", ""]
 )
-def test_names_that_bundles_do_not_have_are_refused(bundle: Path, name: str) -> None:
-    """A manifest cannot point outside of its folder."""
+def test_unknown_file_names_are_refused(bundle: Path, name: str) -> None:
+    """A manifest cannot point outside its folder."""
     resealed(bundle, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64, "bytes": 1}}))
     assert "expected only files that bundles have" in refused(bundle)
 
 
-def test_a_learned_scorer_cannot_be_named_elsewhere(bundle: Path) -> None:
-    """Only the packed one."""
+def test_required_files_must_be_listed(bundle: Path) -> None:
+    """A manifest without one of them raises StateError."""
+    resealed(bundle, lambda manifest: manifest["files"].pop("labels.json"))
+    assert "expected labels.json among the files, got none" in refused(bundle)
+
+
+def test_only_the_packed_scorer_is_loaded(bundle: Path) -> None:
+    """Settings that name a scorer's file elsewhere raise StateError."""
     edited(bundle, "settings.json", lambda value: value["tasks"][0].update(model=None, cascade=LEARNED))
     resealed(bundle)
     assert "expected learned.json where a learned scorer is used" in refused(bundle)
@@ -132,8 +138,8 @@ def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
-def test_what_is_no_regular_file_is_refused(bundle: Path, tmp_path: Path) -> None:
-    """Links, even to the same content, pipes and folders; none is waited for."""
+def test_only_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
+    """Links, pipes and folders raise StateError, and no pipe is waited for."""
     for name in ("prompt.txt", MANIFEST):
         path = bundle / name
         content = path.read_text()
@@ -153,24 +159,17 @@ def test_what_is_no_regular_file_is_refused(bundle: Path, tmp_path: Path) -> Non
     read_bundle(linked)  # how a deployment points to one of several
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
-def test_a_file_replaced_after_the_look_is_refused(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No link is followed and no pipe waited for, even if a regular file was there a moment ago."""
-    path, moved = bundle / MANIFEST, tmp_path / "moved"
-    path.rename(moved)
-    regular = moved.stat()
-    monkeypatch.setattr(Path, "lstat", lambda _: regular)
-    path.symlink_to(moved)
+def test_a_link_is_not_followed(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that became a link after the check raises StateError."""
+    path = bundle / MANIFEST
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    monkeypatch.setattr(Path, "is_symlink", lambda _: False)
     assert f"{MANIFEST}: cannot be read" in refused(bundle)
-    path.unlink()
-    os.mkfifo(path)
-    assert f"{MANIFEST}: expected a regular file, got something else" in refused(bundle)
 
 
 def test_a_huge_file_is_refused_unread(bundle: Path) -> None:
-    """By its size on disk; what the manifest says is limited too."""
+    """The size on disk and the size in the manifest are both limited."""
     for name in ("labels.json", MANIFEST):
         size = (bundle / name).stat().st_size
         with (bundle / name).open("r+b") as file:
@@ -183,8 +182,8 @@ def test_a_huge_file_is_refused_unread(bundle: Path) -> None:
     assert "files.labels.json.bytes: Input should be less than or equal to 67108864" in refused(bundle)
 
 
-def test_text_that_is_no_utf8_is_refused(bundle: Path) -> None:
-    """With the line."""
+def test_text_must_be_utf8(bundle: Path) -> None:
+    """The message names the line of the wrong byte."""
     (bundle / "prompt.txt").write_bytes(b"Which\nanimal\xff?")
     resealed(bundle)
     assert "prompt.txt:2: expected UTF-8 text, got the byte 0xff" in refused(bundle)
@@ -193,7 +192,7 @@ def test_text_that_is_no_utf8_is_refused(bundle: Path) -> None:
 
 
 def test_a_newer_version_says_to_upgrade(bundle: Path) -> None:
-    """And with which one it was written."""
+    """The message names the version that wrote the bundle."""
     resealed(bundle, lambda manifest: manifest.update(version=3, calibrant="9.9"))
     assert (
         "expected a bundle of version 2 at most, got version 3, written by calibrant '9.9': upgrade"
@@ -202,8 +201,8 @@ def test_a_newer_version_says_to_upgrade(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, True, "1"])
-def test_a_version_that_is_none_is_refused(bundle: Path, version: object) -> None:
-    """A version is a whole number from 1."""
+def test_versions_are_whole_numbers(bundle: Path, version: object) -> None:
+    """Zero, true and text raise StateError."""
     resealed(bundle, lambda manifest: manifest.update(version=version))
     assert f"{MANIFEST}: version: Input should be" in refused(bundle)
 
@@ -224,20 +223,20 @@ def test_a_version_that_is_none_is_refused(bundle: Path, version: object) -> Non
     ],
 )
 def test_a_manifest_of_wrong_types_is_refused(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Also by whoever makes the hashes fit."""
+    """A manifest with fitting hashes is validated all the same."""
     resealed(bundle, change)
     assert str(bundle) in refused(bundle)
 
 
 def test_a_manifest_edited_by_hand_is_refused(bundle: Path) -> None:
-    """It states its own hash."""
+    """The manifest states its own hash."""
     edited(bundle, MANIFEST, lambda value: value["fingerprint"].update(model="other"))
     assert "altered: its content does not have the SHA-256 it states" in refused(bundle)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
-def test_a_manifest_that_is_no_json_object_is_refused(bundle: Path, content: str) -> None:
-    """Truncated, nested beyond reason, or something else."""
+def test_a_manifest_must_be_a_json_object(bundle: Path, content: str) -> None:
+    """Truncated and deeply nested manifests raise StateError."""
     (bundle / MANIFEST).write_text(content)
     assert f"{MANIFEST}: expected" in refused(bundle)
 
@@ -248,7 +247,7 @@ FILES = ("figures.json", "history.json", "labels.json", "schema.json", "settings
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", ["", "3", '{"a": 1}', "[[[]]]"])
 def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str) -> None:
-    """Also where the hashes fit."""
+    """Files with fitting hashes are validated all the same."""
     (bundle / name).write_text(content)
     resealed(bundle)
     assert str(bundle) in refused(bundle)
@@ -293,25 +292,25 @@ def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str)
         ),
     ],
 )
-def test_parts_that_do_not_belong_together_are_refused(
+def test_inconsistent_parts_are_refused(
     bundle: Path, name: str, change: Callable[[Any], object], why: str
 ) -> None:
-    """With the reason."""
+    """The message names the file and the contradiction."""
     edited(bundle, name, change)
     resealed(bundle)
     assert why in refused(bundle)
 
 
-def test_another_prompt_does_not_have_the_fingerprint(bundle: Path) -> None:
-    """Figures, calibrator and thresholds belong to the one that was measured."""
+def test_another_prompt_contradicts_the_fingerprint(bundle: Path) -> None:
+    """Figures, calibrator and thresholds belong to the measured prompt."""
     (bundle / "prompt.txt").write_text("Another prompt.")
     edited(bundle, "settings.json", lambda value: value["description"].update(prompt="Another prompt."))
     resealed(bundle)
     assert "its fingerprint differs from the other files in prompt" in refused(bundle)
 
 
-def test_settings_that_ask_otherwise_are_found_at_loading(bundle: Path) -> None:
-    """Where the models are there to be described."""
+def test_loading_finds_settings_of_other_calls(bundle: Path) -> None:
+    """The opened classifier is compared with the description of the run's."""
     edited(bundle, "settings.json", lambda value: value["tasks"][0]["model"]["options"].update(seed=4))
     resealed(bundle)
     read_bundle(bundle)
@@ -324,8 +323,8 @@ def test_settings_that_ask_otherwise_are_found_at_loading(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file"])
-def test_what_is_no_bundle_is_refused(tmp_path: Path, kind: str) -> None:
-    """With how one is made."""
+def test_other_places_are_no_bundles(tmp_path: Path, kind: str) -> None:
+    """The message names `calibrant export`."""
     place = tmp_path / kind
     if kind == "empty":
         place.mkdir()
@@ -343,8 +342,8 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, kind: str) -> None:
         ('{"a": NaN}', "NaN is no finite number"),
     ],
 )
-def test_json_that_readers_would_take_differently_is_refused(bundle: Path, content: str, why: str) -> None:
-    """In every file, also those that calibrators and corrections read themselves, and in the manifest."""
+def test_ambiguous_json_is_refused(bundle: Path, content: str, why: str) -> None:
+    """Repeated keys, infinite numbers and deep nesting raise StateError in every file."""
     for name in (*FILES, "calibrator.json", "label_prior.json", "plan.json", "learned.json"):
         path = bundle / name
         before = path.read_text() if path.exists() else None
@@ -362,27 +361,27 @@ def test_json_that_readers_would_take_differently_is_refused(bundle: Path, conte
     assert why in refused(bundle)
 
 
-def test_json_as_deep_as_bundles_may_be_is_read() -> None:
-    """One level less than what is refused."""
+def test_json_at_the_depth_limit_is_read() -> None:
+    """One level less than the refused depth is parsed."""
     text = '{"a": ' * 63 + "1.5" + "}" * 63
     assert parse_json(text, Path("x")) == json.loads(text)
 
 
 def test_a_manifest_with_a_repeated_key_is_refused(bundle: Path) -> None:
-    """Its own hash is that of one of the two."""
+    """The manifest's own hash would fit one of the two values."""
     text = (bundle / MANIFEST).read_text()
     (bundle / MANIFEST).write_text(text.replace('"version": 2,', '"version": 9,\n  "version": 2,', 1))
     assert "the key 'version' is there twice" in refused(bundle)
 
 
 @pytest.mark.parametrize("where", ["x" * 5000, "a\x00b", "/".join(["folder"] * 2000)])
-def test_a_path_that_cannot_be_looked_up_is_no_bundle(where: str) -> None:
-    """Too long, or with a character that paths do not have."""
+def test_impossible_paths_are_no_bundles(where: str) -> None:
+    """Paths that are too long or hold a null character raise StateError."""
     assert "`calibrant export`" in refused(Path(where))
 
 
 def test_a_bundle_cut_off_anywhere_is_refused(bundle: Path) -> None:
-    """After any number of bytes of any file, as far as a sample can show."""
+    """Any file cut at any sampled length raises StateError."""
     for path in sorted(bundle.iterdir()):
         content = path.read_bytes()
         for length in range(0, len(content) - 1, max(1, len(content) // 40)):
@@ -392,7 +391,7 @@ def test_a_bundle_cut_off_anywhere_is_refused(bundle: Path) -> None:
 
 
 def test_files_of_another_bundle_are_refused(bundle: Path, tmp_path: Path) -> None:
-    """Swapped between two bundles, each whole in itself, and between two files of one."""
+    """Files swapped between two bundles, or within one, raise StateError."""
     (tmp_path / "other").mkdir()
     other = packed(tmp_path / "other", ROWS[:20]).path
     for name in ("figures.json", "history.json"):

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export, open_classifier, read_bundle
-from calibrant.cli._app import app
 from calibrant.cli._evaluate import EvaluateOptions, _opening
 from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
@@ -32,13 +31,6 @@ def copying(text: str, system: str) -> dict[str, float]:
     share = (1 + cats) / (2 + cats + dogs)
     share = 0.9 * share + 0.1 * (len(text) % 7) / 7
     return {"cat": share, "dog": 1.0 - share}
-
-
-def run(*arguments: object, code: int = 0) -> str:
-    """Run a command and return what it printed."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def evaluated(task: Path, client: FakeClient, tmp_path: Path) -> Path:
 
 
 def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
-    """Three training rows beside every test row, and what they were chosen from in the run's directory."""
+    """Each prompt shows three training rows; the run's directory holds the rows they are chosen from."""
     assert len(client.requests) == 24
     for request in client.requests:
         assert request.messages[0]["content"].count("Text: train") == 3
@@ -74,8 +66,8 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
     assert [row["input"] for row in rows] == [f"train {n} {('meow', 'woof')[n % 2]}" for n in range(8)]
 
 
-def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path: Path) -> None:
-    """What opens the classifier there holds the texts: the task's files are here alone."""
+def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tmp_path: Path) -> None:
+    """The pickled opener holds the texts, so it works without the task's files."""
     options = EvaluateOptions(out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
@@ -88,8 +80,8 @@ def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path
     assert client.requests == []
 
 
-def test_classify_shows_them(task: Path, client: FakeClient) -> None:
-    """A training row is not shown itself."""
+def test_classify_shows_demonstrations(task: Path, client: FakeClient) -> None:
+    """A training row is not shown beside itself."""
     run("classify", task, "--text", "train 0 meow")
     system = client.requests[0].messages[0]["content"]
     assert system.count("Text: ") == 3
@@ -97,12 +89,12 @@ def test_classify_shows_them(task: Path, client: FakeClient) -> None:
 
 
 def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """Without the task's files; the fingerprint tells that texts are shown."""
+    """The bundle works without the task's files, and its fingerprint covers the texts."""
     bundle = export(evaluated, tmp_path / "bundle")
     with calibrant.Classifier.from_task(Task.from_file(task)) as classifier:
         expected, fingerprint = classifier.classify_many(TEXTS), classifier.fingerprint()
     assert bundle.fingerprint.to_record() == fingerprint.to_record()
-    said = run("export", evaluated, "--out", tmp_path / "again")
+    said = run("export", evaluated, "--out", tmp_path / "again").output
     assert "It holds 8 training texts with their labels" in said
     for split in ("train", "validation", "test"):
         (task.parent / f"{split}.jsonl").unlink()
@@ -111,8 +103,10 @@ def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: 
     assert [(one.label, one.confidence) for one in found] == [(one.label, one.confidence) for one in expected]
 
 
-def test_without_texts_nothing_pretends(evaluated: Path, client: FakeClient, tmp_path: Path) -> None:
-    """No text, no demonstration, no figure; the fingerprint is that of the plain prompt."""
+def test_export_without_texts_drops_their_figures(
+    evaluated: Path, client: FakeClient, tmp_path: Path
+) -> None:
+    """The bundle holds no text, demonstration or figure, and the fingerprint of the plain prompt."""
     run("calibrate", evaluated, "--out", evaluated, "--seed", 1)
     run("export", evaluated, "--out", tmp_path / "bundle", "--no-texts")
     bundle = read_bundle(tmp_path / "bundle")
@@ -131,18 +125,18 @@ def test_without_texts_nothing_pretends(evaluated: Path, client: FakeClient, tmp
     assert export(evaluated, tmp_path / "with").fingerprint.digest() != bundle.fingerprint.digest()
 
 
-def test_no_texts_changes_nothing_where_none_are_shown(
+def test_no_texts_changes_nothing_without_demonstrations(
     write_task: WriteTask, client: FakeClient, tmp_path: Path
 ) -> None:
-    """Figures and all stay."""
+    """The two bundles have one digest."""
     run("evaluate", write_task(), "--out", tmp_path / "run", "--no-cache")
     assert client.requests
     plain = export(tmp_path / "run", tmp_path / "one")
     assert export(tmp_path / "run", tmp_path / "two", texts=False).digest == plain.digest
 
 
-def test_what_the_run_showed_must_be_there(evaluated: Path, tmp_path: Path) -> None:
-    """And be the same: in the run, and in the bundle."""
+def test_changed_demonstrations_are_refused(evaluated: Path, tmp_path: Path) -> None:
+    """Changed or missing texts raise StateError, in the run and in the bundle."""
     export(evaluated, tmp_path / "bundle")
     rows = evaluated / "demonstrations.jsonl"
     text = rows.read_text()
@@ -159,10 +153,10 @@ def test_what_the_run_showed_must_be_there(evaluated: Path, tmp_path: Path) -> N
         read_bundle(tmp_path / "bundle")
 
 
-def test_a_search_that_chose_demonstrations_is_exported_and_used(
+def test_classify_uses_demonstrations_of_a_search(
     task: Path, evaluated: Path, client: FakeClient, tmp_path: Path
 ) -> None:
-    """What its best candidate says comes before the task's own section."""
+    """The best candidate's settings replace the task's own section."""
     searched = tmp_path / "searched"
     index = (evaluated / "demonstrations.jsonl").read_text()
     searched.mkdir()
@@ -178,7 +172,7 @@ def test_a_search_that_chose_demonstrations_is_exported_and_used(
 
 
 def test_demonstrations_beside_a_cascade_are_refused(write_task: WriteTask) -> None:
-    """By the line of their section."""
+    """The ConfigurationError names the section."""
     extra = f'{SECTION}[cascade]\nconfidence_method = "margin"\n[[cascade.models]]\nname = "a"\n'
     with pytest.raises(ConfigurationError, match=r"\[demonstrations\] beside \[cascade\]"):
         open_classifier(Task.from_file(write_task(extra=extra)))

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._bundle import Figure
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.assembly._task_record import record_run
 from calibrant.calibration._saved import SavedPredictions, read_predictions
-from calibrant.cli._app import app
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 from packed import packed
 
 WriteTask = Callable[..., Path]
@@ -52,7 +52,7 @@ def accepted(saved: SavedPredictions, thresholds: dict[str, Any]) -> list[Figure
 
 
 def test_accepted_rows_are_counted() -> None:
-    """Rows without a confidence are not accepted, unlabelled ones have no say in the accuracy."""
+    """Rows without a confidence are not accepted, and unlabelled rows do not count for the accuracy."""
     saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
     share, accuracy = accepted(saved, suggested(0.8))
     assert (share.estimate, share.rows) == (3 / 5, 5)
@@ -67,8 +67,8 @@ def test_accepted_rows_are_counted() -> None:
     assert accepted(saved, NOTHING) == []
 
 
-def test_a_run_without_metrics_is_counted_from_its_rows() -> None:
-    """A row that failed for the server's reasons counts among all rows, and not among the answered ones."""
+def test_a_run_without_metrics_is_counted() -> None:
+    """A failed row counts among all rows, and not among the answered ones."""
     rows = [
         {"label": "a", "answer": "a"},
         {"label": "a", "answer": "b"},
@@ -98,8 +98,8 @@ def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
     return figures_of(predictions((0.9, True)), LABELS, search=record)
 
 
-def test_figures_of_a_search_are_about_answered_rows() -> None:
-    """They compare with the first prompt only where another one was found."""
+def test_search_figures_count_answered_rows() -> None:
+    """They are compared with the first prompt only where another one was found."""
     best, first, difference = of_search(searched())
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
     assert len(of_search(searched(improved=False))) == 2
@@ -119,15 +119,14 @@ def test_a_search_of_today_adds_macro_f1() -> None:
     ]
 
 
-def test_figures_of_an_evaluation_have_its_baselines(
+def test_evaluation_figures_include_baselines(
     write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Accuracy and macro F1 of both, and the difference to words alone."""
+    """The figures hold accuracy and macro F1 of the baselines, and the difference to TF-IDF."""
     answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.8)}
     use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["evaluate", str(write_task()), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    run("evaluate", write_task(), "--out", out)
     bundle = export(out, tmp_path / "bundle")
     beside = json.loads((out / "metrics.json").read_text())["baselines"]
     found = {figure.name: figure for figure in bundle.figures}
@@ -142,8 +141,8 @@ def test_figures_of_an_evaluation_have_its_baselines(
     assert found["macro F1, majority"].rows == 4
 
 
-def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
-    """In the figures and when it is exported."""
+def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
+    """The warning is derived from the figures, and the command prints it."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     with contextlib.closing(
         Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
@@ -155,11 +154,11 @@ def test_an_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     assert (share.estimate, share.rows) == (1 / 8, 16)
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
     assert figure_warnings(bundle.figures) == [warning]
-    assert f"warning: {warning}" in said(tmp_path)
+    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
-def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
-    """When it is exported, with the rows it was so on; those that failed do not count."""
+def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
+    """The warning counts answered rows only."""
     task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
     fake = FakeClient(
         task.labels,
@@ -173,18 +172,11 @@ def test_an_export_warns_of_low_label_mass(tmp_path: Path) -> None:
         BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
     record_run(tmp_path / "run", [(task, "fake")])
     warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
-    assert f"warning: {warning}" in said(tmp_path)
+    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
 
 
-def said(folder: Path) -> str:
-    """Return what `calibrant export` prints of the run in a folder."""
-    done = CliRunner().invoke(app, ["export", str(folder / "run"), "--out", str(folder / "again")])
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
-    """The least and the greatest among them; of fewer rows, all."""
+def test_a_history_keeps_a_thousand_confidences() -> None:
+    """They are evenly spaced and hold both ends; of fewer rows, all are kept."""
     values = [n / 4000 for n in range(4001)]
     history = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
     kept = history.confidence
@@ -197,7 +189,7 @@ def test_a_history_keeps_a_thousand_confidences_at_even_distances() -> None:
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
-    """Nothing would say what it is from, and how good."""
+    """Its origin and quality would be unknown."""
     packed(tmp_path, ROWS[:6])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calibrator.json").write_text("{}")
@@ -207,8 +199,8 @@ def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> None:
-    """The same rows, by the figures and by `decide`."""
+def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
+    """The figures and `decide` accept the same rows."""
     packed(
         tmp_path,
         [
@@ -216,11 +208,9 @@ def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> N
             for n in range(60)
         ],
     )
-    runner = CliRunner()
-    args = ["calibrate", str(tmp_path / "run"), "--out", str(tmp_path / "run"), "--target-accuracy", "0.5"]
-    assert runner.invoke(app, args).exit_code == 0
+    run("calibrate", tmp_path / "run", "--out", tmp_path / "run", "--target-accuracy", 0.5)
     bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(tmp_path / "run")
     accepted = [
         row
         for row in rows
@@ -233,13 +223,11 @@ def test_accepted_answers_are_those_that_the_bundle_accepts(tmp_path: Path) -> N
     assert read_bundle(tmp_path / "calibrated").figures == bundle.figures
 
 
-def test_exporting_says_what_it_made(tmp_path: Path) -> None:
-    """For people and for programs."""
+def test_export_prints_what_it_made(tmp_path: Path) -> None:
+    """The command prints the digest as text and as JSON."""
     digest = packed(tmp_path, ROWS[:6]).digest
-    args = ["export", str(tmp_path / "run"), "--task", str(tmp_path / "task.toml"), "--out"]
-    runner = CliRunner()
-    assert f"SHA-256 of the bundle: {digest}" in runner.invoke(app, [*args, str(tmp_path / "one")]).stdout
-    record = json.loads(runner.invoke(app, [*args, str(tmp_path / "two"), "--json"]).stdout)
+    args = ("export", tmp_path / "run", "--task", tmp_path / "task.toml", "--out")
+    assert f"SHA-256 of the bundle: {digest}" in run(*args, tmp_path / "one").stdout
+    record = json.loads(run(*args, tmp_path / "two", "--json").stdout)
     assert record == {"bundle": str(tmp_path / "two"), "name": "animals", "sha256": digest}
-    taken = runner.invoke(app, [*args, str(tmp_path / "two")])
-    assert (taken.exit_code, "got one that is taken" in taken.stderr) == (2, True)
+    assert "got one that is taken" in run(*args, tmp_path / "two", code=2).stderr

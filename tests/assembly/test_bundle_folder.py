@@ -41,7 +41,7 @@ def modes(folder: Path) -> set[int]:
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
 @pytest.mark.usefixtures("_private")
 def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> None:
-    """A prompt may quote training rows."""
+    """A prompt may quote training rows, so the umask holds for the bundle."""
     export(run, tmp_path / "mine")
     assert modes(tmp_path / "mine") == {0o700, 0o600}
 
@@ -50,7 +50,7 @@ def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> No
 def test_an_interrupted_export_leaves_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """Before any of its files, and while the last is checked."""
+    """An interrupt before a file or during the final check leaves the folder as it was."""
     written = []
     whole = _bundle_files._write
 
@@ -77,10 +77,10 @@ def _interrupted(_: Path) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_folder_that_is_filled_meanwhile_is_left_alone(
+def test_a_folder_filled_meanwhile_is_kept(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the first look and the end."""
+    """A file added during the export raises StateError and stays."""
     place = tmp_path / "place"
     place.mkdir()
 
@@ -96,13 +96,13 @@ def test_a_folder_that_is_filled_meanwhile_is_left_alone(
 
 
 @pytest.mark.parametrize("place", ["x" * 5000, "a\x00b", "task.toml/x"])
-def test_a_place_that_cannot_be_is_refused(run: Path, tmp_path: Path, place: str) -> None:
-    """Too long, with a character that paths do not have, or inside of a file."""
+def test_impossible_destinations_are_refused(run: Path, tmp_path: Path, place: str) -> None:
+    """Names that are too long, hold a null character or lie in a file raise our errors."""
     with pytest.raises((ConfigurationError, StateError), match=r"choose another (place|folder)"):
         export(run, tmp_path / place)
 
 
-def test_a_run_that_cannot_be_looked_up_is_refused(tmp_path: Path) -> None:
-    """By a message of ours."""
+def test_an_impossible_run_is_refused(tmp_path: Path) -> None:
+    """A path that is too long raises StateError."""
     with pytest.raises(StateError, match="cannot be read"):
         export("x" * 5000, tmp_path / "new")

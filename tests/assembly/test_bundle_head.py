@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import calibrant
-from biased_model import LABELS, biased, biased_task, place, run, search
+from biased_model import LABELS, biased, biased_task, place, search
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
 from calibrant.core import StateError
 from calibrant.heads import Head
@@ -35,8 +36,7 @@ def searched(task: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def evaluated(task: Path, searched: Path, tmp_path: Path) -> Path:
     """Return the directory of an evaluation with its head."""
-    done = run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
-    assert done.exit_code == 0, done.output
+    run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
     return tmp_path / "evaluated"
 
 
@@ -56,7 +56,7 @@ def with_head(searched: Path) -> Classifier:
 def test_a_bundle_answers_as_the_run_did(
     kind: str, searched: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Of a search as of an evaluation; the head is the same to the bit, and the figures are those with it."""
+    """The bundle holds the same head, and the figures measured with it."""
     bundle = export(request.getfixturevalue(kind), tmp_path / "bundle")
     classifier = with_head(searched)
     assert bundle.head is not None
@@ -77,7 +77,7 @@ def test_a_bundle_answers_as_the_run_did(
 
 
 def test_an_altered_head_is_refused(searched: Path, tmp_path: Path) -> None:
-    """In the bundle, and in the run that is exported."""
+    """A changed head raises StateError, in the bundle and in the run."""
     export(searched, tmp_path / "bundle")
     path = tmp_path / "bundle" / "head.json"
     text = path.read_text()
@@ -95,8 +95,8 @@ def test_an_altered_head_is_refused(searched: Path, tmp_path: Path) -> None:
         export(searched, tmp_path / "again")
 
 
-def test_a_run_that_lost_its_head_is_not_exported(searched: Path, evaluated: Path, tmp_path: Path) -> None:
-    """Its figures are those of predictions that the bundle would not make."""
+def test_a_run_without_its_head_is_refused(searched: Path, evaluated: Path, tmp_path: Path) -> None:
+    """Its figures belong to predictions that the bundle would not make."""
     for directory in (searched, evaluated):
         (directory / "head.json").unlink()
         with pytest.raises(StateError, match=r"expected head\.json"):

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export
 from calibrant.cascade import Cascade
-from calibrant.cli._app import app
 from calibrant.core import Client
 from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 
 WriteTask = Callable[..., Path]
 CASCADE = """
@@ -61,16 +61,10 @@ def asked(use_model: Callable[..., Any]) -> dict[str, list[FakeClient]]:
     return found
 
 
-def run(*arguments: object) -> None:
-    """Run a command that succeeds."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
-
-
 def searched(task: Path, out: Path) -> list[dict[str, Any]]:
     """Search for a prompt, and return what the best one, with its head if it has one, predicted of the test rows."""
     run("optimize", task, "--out", out, "--minibatch-size", 4, "--max-metric-calls", 120)
-    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(out)
     assert json.loads((out / "result.json").read_text())["improved"]
     return [row for row in rows if row["prompt"] == "final"] or [
         row for row in rows if row["prompt"] == "best"
@@ -78,10 +72,10 @@ def searched(task: Path, out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("extra", [CASCADE, '\n[model]\nname = "small"\n'])
-def test_the_best_prompt_is_asked_of_every_model(
+def test_the_best_prompt_replaces_all_prompts(
     write_task: WriteTask, asked: dict[str, list[FakeClient]], tmp_path: Path, extra: str
 ) -> None:
-    """The predictions are those of the search's test rows, steps and verdicts included."""
+    """The bundle repeats the search's test rows, steps and verdicts included."""
     rows = searched(write_task(extra=extra, train=TRAIN), tmp_path / "run")
     bundle = export(tmp_path / "run", tmp_path / "bundle")
     asked.clear()
@@ -108,7 +102,7 @@ def test_the_best_prompt_is_asked_of_every_model(
 
 @pytest.mark.usefixtures("asked")
 def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
-    """Its result says neither which prompt was chosen among which, nor how many labels were answered."""
+    """Its result holds neither the choice nor the number of answered labels."""
     searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     record = json.loads(path.read_text())

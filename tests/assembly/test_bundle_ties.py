@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 import calibrant
 import in_process
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
-from calibrant.cli._app import app
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
 from calibrant.serving import create_classifier_app
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 
 ROWS = [
     {"input": f"{n} {'meow' if n % 10 else 'woof'}", "answer": "cat" if n % 10 else "dog"} for n in range(200)
@@ -36,17 +35,6 @@ class Split(NamedTuple):
     bundle: Path
     data: Path
     answered: list[str]
-
-
-def run(*arguments: object) -> None:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-
-
-def rows_of(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -67,29 +55,27 @@ def split(
     run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
     run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
     export(tmp_path / "run", tmp_path / "bundle")
-    answered = [row["steps"][-1]["model"] for row in rows_of(tmp_path / "run")]
+    answered = [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "run")]
     assert set(answered) == {"certain", "large"}
     return Split(bundle=tmp_path / "bundle", data=tasks[0].parent / "test.jsonl", answered=answered)
 
 
-def test_a_bundle_holds_the_key(split: Split) -> None:
-    """In its plan."""
+def test_a_bundle_holds_the_plan_s_key(split: Split) -> None:
+    """The plan keeps its key and the tied confidence."""
     plan = read_bundle(split.bundle).plan
     assert plan is not None
     assert (plan.key, plan.tied_confidence) == ("other", 1.0)
 
 
-def test_a_bundle_decides_every_text_as_the_run_did(split: Split) -> None:
-    """In whatever order they come."""
+def test_a_bundle_breaks_ties_as_the_run(split: Split) -> None:
+    """The order of the texts does not matter."""
     with contextlib.closing(calibrant.load(split.bundle)) as classifier:
         found = classifier.classify_many(TEXTS[::-1])
     assert [answer.steps[-1].model for answer in found] == split.answered[::-1]
 
 
-def test_workers_decide_every_text_as_the_run_did(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever of them gets it."""
+def test_workers_break_ties_as_the_run(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of workers does not matter."""
     in_process.install(monkeypatch)
     evaluate(
         Dataset(source=DataSource(path=split.data), labels=LabelSet.of(["cat", "dog"])),
@@ -97,11 +83,11 @@ def test_workers_decide_every_text_as_the_run_did(
         out=tmp_path / "workers",
         cluster=Cluster(workers=2, block_rows=16),
     )
-    assert [row["steps"][-1]["model"] for row in rows_of(tmp_path / "workers")] == split.answered
+    assert [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "workers")] == split.answered
 
 
-def test_a_service_decides_every_text_as_the_run_did(split: Split) -> None:
-    """The small model is sure to the last digit; the large one is not."""
+def test_a_service_breaks_ties_as_the_run(split: Split) -> None:
+    """The confidence shows which model answered."""
 
     async def asked() -> list[dict[str, Any]]:
         with contextlib.closing(calibrant.load(split.bundle)) as classifier:

@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from bundle_runs import run
 from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
-from calibrant.cli._app import app
 from calibrant.core import ConfigurationError, Example, ProviderError, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient, fake_response
+from command_line import prediction_rows
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
+pytestmark = pytest.mark.usefixtures("opened")
 
 SECTION = """
 [cascade]
@@ -48,11 +49,6 @@ ROWS = [
 ]
 
 
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 @pytest.fixture
 def task(write_task: WriteTask, opened: Opened) -> Path:
     """Return a task with a cascade of two models."""
@@ -67,7 +63,7 @@ def asked(opened: Opened) -> list[int]:
 
 def lasting(directory: Path) -> list[dict[str, Any]]:
     """Return the rows without what depends on the moment."""
-    rows = [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(directory)
     for row in rows:
         row["steps"] = [{k: v for k, v in step.items() if k not in PASSING} for step in row["steps"]]
     return [{name: row[name] for name in row if name not in PASSING} for row in rows]
@@ -76,27 +72,22 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 # --- classify -----------------------------------------------------------------------------------
 
 
-def test_classify_prints_the_answer_of_the_model_that_was_sure(task: Path, opened: Opened) -> None:
-    """One line a text, as ever."""
+def test_classify_prints_the_sure_answer(task: Path, opened: Opened) -> None:
+    """The command prints one line for each text."""
     result = run("classify", task, "--text", "meow", "--text", "woof")
-    assert result.exit_code == 0, result.stderr
     assert result.stdout == "cat\t0.950\tmeow\ndog\t0.970\twoof\n"
     assert asked(opened) == [2, 1]
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
-def test_classify_says_why_nothing_says_how_sure_the_models_are(
-    write_task: WriteTask, opened: Opened
-) -> None:
-    """Such as a verifier that is down: otherwise nobody finds out."""
-    assert opened == {}
+def test_classify_prints_missing_evidence(write_task: WriteTask) -> None:
+    """A verifier that is down is named in the output."""
     section = SECTION.replace("label_probability", "automix_entailment").format(threshold=0.5)
     verifier = (
         'verifier_server_url = "http://127.0.0.1:9"\nverifier_timeout_seconds = 1\n\n[[cascade.models]]'
     )
     task = write_task(extra=section.replace("[[cascade.models]]", verifier, 1))
     result = run("classify", task, "--text", "woof")
-    assert result.exit_code == 0, result.stderr
     assert "not accepted: nothing says how sure the models are: " in result.stdout
     assert "127.0.0.1:9" in result.stdout
 
@@ -136,7 +127,7 @@ def test_answers_are_verified_with_their_context(
     options: list[str],
     expected: list[str],
 ) -> None:
-    """From the task file, the command line, and a column of the rows, which comes first."""
+    """A context comes from the rows' column, else from the command line, else from the task file."""
     rows = [
         {"input": "a meow", "answer": "cat", "passage": "It hisses."},
         {"input": "woof", "answer": "dog", "passage": ""},
@@ -148,62 +139,57 @@ def test_answers_are_verified_with_their_context(
         if command == "classify"
         else ["--out", tmp_path / "out", "--no-cache"]
     )
-    result = run(command, task, *where, *options)
-    assert result.exit_code == 0, result.output
+    run(command, task, *where, *options)
     assert shown(opened) == expected
 
 
 def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
-    """A row may have nothing in it; a file without it is refused, and another context is another run."""
+    """A file without the column, or with another context, exits with 2."""
     rows = [{"input": "a meow", "answer": "cat", "passage": "It hisses."}]
     task = write_task(extra=GRADED, test=rows)
     task.write_text(task.read_text().replace("[data]", '[data]\ncontext_column = "passage"'))
-    assert run("evaluate", task, "--out", tmp_path / "out", "--no-cache").exit_code == 0
+    run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
     assert shown(opened) == ['"It hisses."']
     (task.parent / "test.jsonl").write_text('{"input": "a meow", "answer": "cat", "passage": "It spits."}\n')
-    changed = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
-    assert (changed.exit_code, "another text, answer or context" in changed.stderr) == (2, True)
+    changed = run("evaluate", task, "--out", tmp_path / "out", "--no-cache", code=2)
+    assert "another text, answer or context" in changed.stderr
     (task.parent / "test.jsonl").write_text('{"input": "a meow", "answer": "cat"}\n')
-    found = run("evaluate", task, "--out", tmp_path / "other", "--no-cache")
-    assert (found.exit_code, "expected text in 'passage'" in found.stderr) == (2, True)
+    found = run("evaluate", task, "--out", tmp_path / "other", "--no-cache", code=2)
+    assert "expected text in 'passage'" in found.stderr
 
 
-def test_a_context_that_nobody_would_read_is_refused(write_task: WriteTask, opened: Opened) -> None:
-    """On the command line and in the task file."""
-    assert opened == {}
+def test_an_unused_context_is_refused(write_task: WriteTask) -> None:
+    """The command line and the task file exit with 2."""
     task = write_task(extra=SECTION.format(threshold=0.9))
-    result = run("classify", task, "--text", "woof", "--context", "Dogs bark.")
-    assert (result.exit_code, "'label_probability': leave them out" in result.stderr) == (2, True)
+    result = run("classify", task, "--text", "woof", "--context", "Dogs bark.", code=2)
+    assert "'label_probability': leave them out" in result.stderr
     task = write_task(extra=SECTION.format(threshold=0.9).replace("[cascade]", '[cascade]\ncontext = "x"', 1))
-    result = run("classify", task, "--text", "woof")
-    assert (result.exit_code, "cascade.context: Input should come with" in result.stderr) == (2, True)
+    result = run("classify", task, "--text", "woof", code=2)
+    assert "cascade.context: Input should come with" in result.stderr
 
 
-def test_classify_says_when_nobody_was_sure(write_task: WriteTask, opened: Opened) -> None:
-    """An answer nobody vouches for is not passed off as one."""
+def test_classify_marks_unaccepted_answers(write_task: WriteTask) -> None:
+    """An answer that no model was sure of is marked."""
     task = write_task(extra=SECTION.format(threshold=0.98))
     result = run("classify", task, "--text", "woof")
     assert result.stdout == "dog\t0.970\twoof\t(not accepted: no model was sure enough)\n"
     record = json.loads(run("classify", task, "--text", "woof", "--json").stdout)
     assert record["accepted"] is False
     assert [step["verdict"] for step in record["steps"]] == ["escalated", "escalated"]
-    assert opened
 
 
 def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Opened) -> None:
-    """With its line, and before any model is opened."""
-    result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof")
-    assert result.exit_code == 2
+    """The command names the line before any model is opened."""
+    result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof", code=2)
     assert re.search(
         r"task.toml:13: cascade.threshold: Input should be less than or equal to 1", result.stderr
     )
     assert opened == {}
 
 
-def test_a_batch_is_not_made_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """A provider's batch interface asks one model."""
-    result = run("batch", "submit", task, "--out", tmp_path / "batch")
-    assert result.exit_code == 2
+def test_a_batch_takes_one_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """A provider's batch interface calls one model, so a cascade exits with 2."""
+    result = run("batch", "submit", task, "--out", tmp_path / "batch", code=2)
     assert "Expected a task with one model, got the cascade of task 'animals'" in result.stderr
     assert opened == {}
 
@@ -211,11 +197,10 @@ def test_a_batch_is_not_made_of_a_cascade(task: Path, tmp_path: Path, opened: Op
 # --- evaluate -----------------------------------------------------------------------------------
 
 
-def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """On the terminal, in the file and on the page; intervals are Wilson's."""
+def test_evaluate_reports_every_model(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Terminal, metrics.json and report agree; the intervals are Wilson's."""
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
-    assert result.exit_code == 0, result.stderr
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
     assert table[0] == ["animals: cascade(small -> large), 5 rows"]
     start = table.index(["cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost"])
@@ -243,7 +228,7 @@ def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, o
     }
     assert [model["model"] for model in found["models"]] == ["small", "large"]
 
-    assert run("report", out).exit_code == 0
+    run("report", out)
     page = (out / "report.html").read_text()
     row = re.search(r'<tr><th scope="row" dir="auto">small</th>(.*?)</tr>', page)
     assert row is not None
@@ -262,27 +247,23 @@ def test_evaluate_says_what_each_model_contributed(task: Path, tmp_path: Path, o
         ('"steps": [{', '"steps": "one", "others": [{'),
     ],
 )
-def test_a_broken_step_is_named_with_its_line(
-    task: Path, tmp_path: Path, opened: Opened, healthy: str, broken: str
-) -> None:
-    """By a report, and by an evaluation that would go on."""
+def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, healthy: str, broken: str) -> None:
+    """The report and a resumed evaluation name file and line."""
     out = tmp_path / "out"
-    assert run("evaluate", task, "--out", out, "--no-cache").exit_code == 0
+    run("evaluate", task, "--out", out, "--no-cache")
     path = out / "predictions.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     assert healthy in lines[1]
     path.write_text("".join([lines[0], lines[1].replace(healthy, broken), *lines[2:]]))
     for command in (("report", out), ("evaluate", task, "--out", out, "--no-cache")):
-        result = run(*command)
-        assert result.exit_code == 2
+        result = run(*command, code=2)
         assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in result.stderr
-    assert opened
 
 
-def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """What another run paid for is not paid for here, neither in all nor model by model."""
+def test_cached_rows_count_no_calls(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Neither the total nor a model counts calls that another run made."""
     cache = ("--cache", tmp_path / "cache.sqlite")
-    assert run("evaluate", task, "--out", tmp_path / "first", *cache).exit_code == 0
+    run("evaluate", task, "--out", tmp_path / "first", *cache)
     result = run("evaluate", task, "--out", tmp_path / "second", *cache)
     assert asked(opened) == [5, 2]
     found = json.loads((tmp_path / "second" / "metrics.json").read_text())
@@ -290,10 +271,8 @@ def test_rows_from_the_cache_count_no_call_for_any_model(task: Path, tmp_path: P
     assert "0 calls, 5 rows without a call" in result.stdout
 
 
-def test_evaluate_counts_rows_nobody_was_sure_of(
-    write_task: WriteTask, tmp_path: Path, opened: Opened
-) -> None:
-    """Apart from the accepted ones, with an accuracy of their own."""
+def test_evaluate_counts_unaccepted_rows(write_task: WriteTask, tmp_path: Path) -> None:
+    """Unaccepted rows have a count and an accuracy of their own."""
     task = write_task(extra=SECTION.format(threshold=0.98), test=ROWS)
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
@@ -302,18 +281,17 @@ def test_evaluate_counts_rows_nobody_was_sure_of(
         f"not accepted, yet answered: 2 (40.0 %) of the rows, accuracy 1.000 ({interval.lower:.3f} to 1.000)"
         in result.stdout.splitlines()
     )
-    assert run("report", out).exit_code == 0
+    run("report", out)
     assert (
         "Of the 2 answered although no model was sure enough, 100.0 % are right (0.342 to 1.000)."
         in (out / "report.html").read_text()
     )
-    assert opened
 
 
 def test_evaluate_names_models_without_an_answer(
     task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failures are counted where they happened."""
+    """Failures are counted for the model that failed."""
 
     async def babble(_self: FakeClient, request: Any) -> object:
         label, probability = ("dog", 0.97) if _self.name == "large" else ("horse", 0.99)
@@ -322,17 +300,14 @@ def test_evaluate_names_models_without_an_answer(
 
     monkeypatch.setattr(FakeClient, "complete", babble)
     result = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
-    assert result.exit_code == 0, result.stderr
     assert (
         'not judged: small: 5 failed (why: "reason" in the steps of predictions.jsonl)'
         in result.stdout.splitlines()
     )
 
 
-def test_a_row_that_failed_is_neither_right_nor_wrong(
-    task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was answered by nobody, on the terminal and on the page."""
+def test_a_failed_row_is_not_judged(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terminal, metrics.json and report leave the row out."""
     healthy = FakeClient.complete
 
     async def sometimes(self: FakeClient, request: Any) -> object:
@@ -350,37 +325,33 @@ def test_a_row_that_failed_is_neither_right_nor_wrong(
     )
     found = json.loads((out / "metrics.json").read_text())["cascade"]
     assert (found["rows"], found["accepted"], found["unaccepted_answered"]) == (5, 4, 0)
-    assert run("report", out).exit_code == 0
+    run("report", out)
     page = (out / "report.html").read_text()
     assert "4 of 5 rows (80.0 %) have an answer that was sure enough" in page
     assert "answered although no model was sure enough" not in page
-    assert opened
 
 
-def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
-    """Neither on the terminal nor in the file nor on the page."""
+def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path) -> None:
+    """Terminal, metrics.json and report of one model mention no cascade."""
     out = tmp_path / "out"
     result = run("evaluate", write_task(extra='\n[model]\nname = "small"\n'), "--out", out, "--no-cache")
-    assert result.exit_code == 0, result.stderr
     assert "cascade" not in result.stdout
     assert "cascade" not in json.loads((out / "metrics.json").read_text())
-    assert run("report", out).exit_code == 0
+    run("report", out)
     assert "cascade" not in (out / "report.html").read_text().lower()
-    assert opened
 
 
-def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """What is there is read back, steps and all; only the rest is asked."""
+def test_an_interrupted_evaluation_resumes(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Finished rows are read back with their steps, and only the rest is called."""
     whole, part = tmp_path / "whole", tmp_path / "part"
-    assert run("evaluate", task, "--out", whole, "--no-cache").exit_code == 0
+    run("evaluate", task, "--out", whole, "--no-cache")
     opened.clear()
-    assert run("evaluate", task, "--out", part, "--no-cache").exit_code == 0
+    run("evaluate", task, "--out", part, "--no-cache")
     lines = (part / "predictions.jsonl").read_bytes().splitlines(keepends=True)
     (part / "predictions.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:40])
     (part / "metrics.json").unlink()
     opened.clear()
-    again = run("evaluate", task, "--out", part, "--no-cache")
-    assert again.exit_code == 0, again.stderr
+    run("evaluate", task, "--out", part, "--no-cache")
     assert asked(opened) == [2, 1]
     assert lasting(part) == lasting(whole)
     numbers = [json.loads((path / "metrics.json").read_text())["cascade"] for path in (whole, part)]
@@ -388,15 +359,14 @@ def test_an_interrupted_evaluation_goes_on(task: Path, tmp_path: Path, opened: O
 
 
 def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
-    """Its rows do not mix; with a cache it pays for nothing it knows."""
+    """The rows of two thresholds do not mix; a cache saves the calls."""
     out, cache = tmp_path / "out", tmp_path / "cache.db"
     task = write_task(extra=SECTION.format(threshold=0.9), test=ROWS)
-    assert run("evaluate", task, "--out", out, "--cache", cache).exit_code == 0
+    run("evaluate", task, "--out", out, "--cache", cache)
     task = write_task(extra=SECTION.format(threshold=0.96), test=ROWS)
-    refused = run("evaluate", task, "--out", out, "--cache", cache)
-    assert refused.exit_code == 2
+    run("evaluate", task, "--out", out, "--cache", cache, code=2)
     opened.clear()
-    assert run("evaluate", task, "--out", tmp_path / "other", "--cache", cache).exit_code == 0
+    run("evaluate", task, "--out", tmp_path / "other", "--cache", cache)
     assert asked(opened) == [0, 3]
 
 
@@ -405,18 +375,17 @@ def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path,
 BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
 
 
-def test_optimize_searches_for_the_prompt_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Every model is asked under the candidate's prompt; a second start asks nothing."""
+def test_optimize_improves_a_cascade_s_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """Every model is called under the candidate's prompt; a second start calls none."""
     out = tmp_path / "out"
     result = run("optimize", task, *BUDGET, "--out", out, "--json")
-    assert result.exit_code == 0, result.stderr
     record = json.loads(result.stdout)
     assert record["model"] == "cascade(small -> large)"
     assert record["seed_prompt"]["rows"] == 5
     calls = asked(opened)
     assert all(calls)
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
-    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    rows = prediction_rows(out)
     assert [len(row["steps"]) for row in rows[:5]] == [1, 1, 2, 2, 1]
     prompts = {
         name: {request.messages[0]["content"] for request in opened[name][0].requests}
@@ -428,59 +397,52 @@ def test_optimize_searches_for_the_prompt_of_a_cascade(task: Path, tmp_path: Pat
 
     opened.clear()
     again = run("optimize", task, *BUDGET, "--out", out, "--json")
-    assert again.exit_code == 0, again.stderr
     assert asked(opened) == [0, 0]
     assert json.loads(again.stdout)["best_prompt"] == record["best_prompt"]
 
 
-def test_a_search_with_another_threshold_is_another_run(
-    write_task: WriteTask, tmp_path: Path, opened: Opened
-) -> None:
-    """Its journal is not continued."""
+def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Path) -> None:
+    """The journal of a search with another threshold is not continued."""
     out = tmp_path / "out"
     first = write_task(extra=SECTION.format(threshold=0.9), directory=tmp_path / "a")
-    assert run("optimize", first, *BUDGET, "--out", out).exit_code == 0
+    run("optimize", first, *BUDGET, "--out", out)
     second = write_task(extra=SECTION.format(threshold=0.5), directory=tmp_path / "b")
-    refused = run("optimize", second, *BUDGET, "--out", out)
-    assert refused.exit_code == 2
-    assert opened
+    run("optimize", second, *BUDGET, "--out", out, code=2)
 
 
-def test_optimize_corrects_no_prior_of_a_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Of one model it does."""
-    refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out")
-    assert refused.exit_code == 2
+def test_optimize_refuses_a_cascade_s_prior(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """The option exits with 2 for a cascade, and works for one model."""
+    refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out", code=2)
     assert "Expected no --prior-correction batch for a cascade" in refused.stderr
     assert opened == {}
     options = (*BUDGET, "--prior-correction", "batch", "--model", "large")
-    assert run("optimize", task, *options, "--out", tmp_path / "out").exit_code == 0
+    run("optimize", task, *options, "--out", tmp_path / "out")
 
 
-def test_the_best_prompt_of_a_search_serves_the_cascade(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """`--run` asks every model under it."""
+def test_evaluate_takes_the_searched_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
+    """The option `--run` calls every model under the best prompt."""
     search, out = tmp_path / "search", tmp_path / "out"
-    assert run("optimize", task, *BUDGET, "--out", search).exit_code == 0
+    run("optimize", task, *BUDGET, "--out", search)
     (search / "best_prompt.txt").write_text("Best.")
     opened.clear()
-    result = run("evaluate", task, "--run", search, "--out", out, "--no-cache")
-    assert result.exit_code == 0, result.stderr
+    run("evaluate", task, "--run", search, "--out", out, "--no-cache")
     for fakes in opened.values():
         assert {request.messages[0]["content"] for request in fakes[0].requests} == {"Best."}
 
 
-def test_optimize_says_that_own_prompts_are_not_used(
+def test_optimize_warns_of_unused_prompts(
     write_task: WriteTask, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The search has one prompt for all."""
+    """The search has one prompt for all models."""
     task = write_task(extra=SECTION.format(threshold=0.9) + 'prompt = "Look closely."\n')
     with caplog.at_level(logging.WARNING, logger="calibrant"):
-        assert run("optimize", task, *BUDGET).exit_code == 0
+        run("optimize", task, *BUDGET)
     assert any("1 prompt(s) of [[cascade.models]] are not used" in message for message in caplog.messages)
     assert all("Look closely." not in r.messages[0]["content"] for r in opened["large"][0].requests)
 
 
-def test_a_search_leaves_its_classifier_as_it_was(task: Path, opened: Opened) -> None:
-    """It works on a copy."""
+def test_a_search_keeps_its_classifier(task: Path, opened: Opened) -> None:
+    """The search works on a copy, and closes no model."""
     loaded = Task.from_file(task)
     cascade = open_classifier(loaded)
     result = optimize(loaded, model=cascade, max_metric_calls=30, minibatch_size=4)
@@ -491,7 +453,7 @@ def test_a_search_leaves_its_classifier_as_it_was(task: Path, opened: Opened) ->
 
 
 def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
-    """A classifier that is handed in is asked as a model would be."""
+    """A classifier gives the same result as its model."""
     task = Task.from_file(write_task())
 
     def fake() -> FakeClient:
@@ -504,8 +466,8 @@ def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
     assert (one.seed_prompt, one.best_prompt) == (other.seed_prompt, other.best_prompt)
 
 
-def test_a_search_refuses_what_cannot_be_meant(task: Path, opened: Opened) -> None:
-    """A cascade that is not opened, and a classifier over other labels."""
+def test_a_search_refuses_unfit_models(task: Path, opened: Opened) -> None:
+    """A cascade that is not opened, and a classifier over other labels, raise ConfigurationError."""
     loaded = Task.from_file(task)
     with pytest.raises(ConfigurationError, match=r"open all with calibrant\.assembly\.open_classifier"):
         optimize(loaded, max_metric_calls=30, minibatch_size=4)
@@ -515,8 +477,8 @@ def test_a_search_refuses_what_cannot_be_meant(task: Path, opened: Opened) -> No
     assert opened == {}
 
 
-def test_a_cascade_of_a_nameless_function_leaves_no_directory(write_task: WriteTask, tmp_path: Path) -> None:
-    """What was paid for is kept under the names of its models."""
+def test_a_nameless_function_is_refused(write_task: WriteTask, tmp_path: Path) -> None:
+    """Stored answers need the names of their models, so nothing is written."""
     loaded = Task.from_file(write_task())
     models = [
         Classifier(model=model, labels=["cat", "dog"], field="category") for model in (lambda _: "cat", named)
@@ -535,7 +497,7 @@ def named(_messages: object) -> str:
 
 
 def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) -> None:
-    """On fakes: the rows of the other example, two prompts, legal settings."""
+    """The example's settings are legal, and its prompts hold no held-out row."""
     path = Path(__file__).parents[2] / "examples" / "cascade" / "task.toml"
     task = Task.from_file(path)
     assert len(task.test) == 144

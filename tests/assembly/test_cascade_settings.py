@@ -31,8 +31,8 @@ def cascade(directory: Path, keys: str) -> CascadeSettings:
     return found
 
 
-def test_every_key_arrives_where_it_belongs(tmp_path: Path) -> None:
-    """Those of the models too, which take what [model] takes."""
+def test_every_key_is_parsed(tmp_path: Path) -> None:
+    """Every key of the section and of its models keeps its value."""
     toml = f"""{HEAD}
 [cascade]
 confidence_method = "hybrid"
@@ -76,7 +76,7 @@ size = 70
 
 
 def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
-    """Save the token filter: a label's tokens are what a classification is about."""
+    """Only the token filter differs from the looper's defaults."""
     assert cascade(tmp_path, "").model_dump(exclude={"models"}) == {
         "file": None,
         "confidence_method": "avg_logprob",
@@ -99,7 +99,7 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
 
 
 def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
-    """And keeps its model."""
+    """The settings are None."""
     assert cascade_settings(read(tmp_path, HEAD)) is None
 
 
@@ -107,14 +107,14 @@ def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
     "key", ["threshold", "native_threshold", "cost_quality_tradeoff", "max_escalations", "max_cost"]
 )
 def test_zero_is_zero(tmp_path: Path, key: str) -> None:
-    """It is not the same as left out."""
+    """Zero differs from a missing key."""
     found = getattr(cascade(tmp_path, f"{key} = 0\n"), key)
     assert found == 0
     assert found is not None
 
 
 def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
-    """A model of one's own may be free."""
+    """A model may be free."""
     found = cascade_settings(read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n'))
     assert found is not None
     assert found.models[0].cost == 0.0
@@ -196,7 +196,7 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line: int, message: str) -> None:
-    """As in every other section."""
+    """Every wrong value raises ConfigurationError with its line."""
     models = "" if keys.startswith("models") else MODELS
     found = mistakes(tmp_path, f"{HEAD}[cascade]\n{keys}\n{models}")
     assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
@@ -218,21 +218,21 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
         ("scoring = 'guess'", 8, "cascade.models.scoring: Input should be 'exact', 'decode' or 'sampled',"),
     ],
 )
-def test_a_wrong_key_of_a_model_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
-    """Not that of another model, which has the same keys."""
+def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
+    """The line is not that of another model with the same key."""
     toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\n{entry}\n'
     found = mistakes(tmp_path, toml.replace(f"{entry}\n", f"{entry}\n", 1))
     assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
 
 
 def test_a_model_needs_a_name(tmp_path: Path) -> None:
-    """The default of [model] would be asked twice."""
+    """The default of [model] does not apply."""
     toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\ncost = 1\n'
     assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'cascade.models.name': add it."]
 
 
 def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
-    """With the line of the model's own table."""
+    """The message names the line of the model's own table."""
     toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n'
     assert mistakes(tmp_path, toml) == [
         (
@@ -242,7 +242,7 @@ def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
     ]
 
 
-def test_wrong_options_of_the_second_model_name_their_line(tmp_path: Path) -> None:
+def test_wrong_options_name_their_line(tmp_path: Path) -> None:
     """A table of an array's entry belongs to the entry above it."""
     toml = (
         f'{HEAD}[[cascade.models]]\nname = "a"\n[cascade.models.options]\nx = 1\n'
@@ -254,15 +254,15 @@ def test_wrong_options_of_the_second_model_name_their_line(tmp_path: Path) -> No
 
 
 def test_a_cascade_needs_models(tmp_path: Path) -> None:
-    """In the task file, or in the looper's."""
+    """A section without models and without a looper's file is wrong."""
     assert mistakes(tmp_path, f"{HEAD}[cascade]\nthreshold = 0.5\n") == [
         "task.toml:4: expected at least one [[cascade.models]], got none: name the models to be asked in turn."
     ]
 
 
 @pytest.mark.parametrize("section", [MODELS, '[cascade]\nfile = "looper.yaml"\n'])
-def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path, section: str) -> None:
-    """Wherever the cascade's models are named."""
+def test_an_unused_model_is_refused(tmp_path: Path, section: str) -> None:
+    """A [model] section beside the cascade is wrong."""
     (message,) = mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{section}')
     assert message == (
         "task.toml:4: expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], "
@@ -270,21 +270,21 @@ def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path, section: str
     )
 
 
-def test_a_label_prior_and_a_cascade_exclude_each_other(tmp_path: Path) -> None:
-    """What it changes was judged by nobody."""
+def test_a_cascade_takes_no_label_prior(tmp_path: Path) -> None:
+    """No model was sure of a label that a correction changes."""
     toml = f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}'
     (message,) = mistakes(tmp_path, toml)
     assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
 
 
-def test_the_learned_scorer_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
-    """Like its data."""
+def test_the_scorer_s_path_is_relative(tmp_path: Path) -> None:
+    """The path is relative to the task file."""
     found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')
     assert found.learned_file == tmp_path / "scorer.json"
 
 
-def test_the_looper_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
-    """Like its data."""
+def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:
+    """The path is relative to the task file."""
     found = cascade_settings(
         read(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\nmax_tokens = 5\n{MODELS}')
     )
@@ -294,7 +294,7 @@ def test_the_looper_s_file_is_relative_to_the_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["threshold = 0.5", 'on_error = "skip"', "native_threshold = -1"])
 def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
-    """What the looper's file may say cannot stand beside it, not even with the default."""
+    """A key of the looper's file beside the file is wrong, even with its default."""
     name = key.split(maxsplit=1)[0]
     assert mistakes(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\n{key}\n') == [
         f"task.toml:6: expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
@@ -304,8 +304,8 @@ def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8889", "https://verifier.example/v1", "http://[::1]:8889/"]
 )
-def test_plain_addresses_of_a_verifier_are_taken(url: str) -> None:
-    """With or without port and path."""
+def test_plain_verifier_addresses_are_taken(url: str) -> None:
+    """Port and path are optional."""
     settings = CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)
     assert settings.verifier_server_url == url
 
@@ -327,7 +327,7 @@ def test_plain_addresses_of_a_verifier_are_taken(url: str) -> None:
         "http://[::1",
     ],
 )
-def test_other_addresses_of_a_verifier_are_refused(url: str) -> None:
-    """Before anything is sent there."""
+def test_other_verifier_addresses_are_refused(url: str) -> None:
+    """Addresses with credentials, query, fragment or wrong form raise ValidationError."""
     with pytest.raises(pydantic.ValidationError, match="Input should be an address"):
         CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)

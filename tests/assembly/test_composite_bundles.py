@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
+from bundle_runs import fresh, run
 from calibrant.assembly import read_bundle
-from calibrant.cli._app import app
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
+from command_line import prediction_rows
 from fault_server import FaultServer
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])
@@ -45,13 +41,6 @@ ROWS = {
 }
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
-
-
 @pytest.fixture(params=["topics", "fields"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Return which kind of answers the task is about."""
@@ -76,48 +65,18 @@ def evaluated(kind: str, server: FaultServer, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
-
-
-FRESH = """
-import json, sys
-import calibrant
-folder, texts = json.loads(sys.stdin.read())
-classifier = calibrant.load(folder, options={"api_key": "k"})
-for found in classifier.classify_many(texts):
-    parts = [[part.name, part.label, part.confidence] for part in found.parts]
-    print(json.dumps([found.label, found.confidence, parts]))
-classifier.close()
-"""
-
-
-def test_a_fresh_process_predicts_what_the_run_predicted(evaluated: Path, tmp_path: Path) -> None:
-    """Whole answers, their confidence, and every part."""
+def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> None:
+    """Whole answers, their confidence, and every part are equal."""
     run("export", evaluated, "--out", tmp_path / "bundle")
-    rows = lines(evaluated)
-    done = subprocess.run(  # noqa: S603 (our own code)
-        [sys.executable, "-c", FRESH],
-        input=json.dumps([str(tmp_path / "bundle"), [row["input"] for row in rows]]),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        [
-            row["label"],
-            row["confidence"],
-            [[part["name"], part["label"], part["confidence"]] for part in row["parts"]],
-        ]
-        for row in rows
+    rows = prediction_rows(evaluated)
+    found = fresh(tmp_path / "bundle", rows, {"api_key": "k"})
+    assert [[row[name] for name in ("label", "confidence", "parts")] for row in found] == [
+        [row[name] for name in ("label", "confidence", "parts")] for row in rows
     ]
 
 
 def test_a_bundle_holds_label_set_and_figures(kind: str, evaluated: Path, tmp_path: Path) -> None:
-    """The label set comes back with its kind; figures say how each field fared."""
+    """The label set keeps its kind, and every field has figures."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
     assert bundle.labels == (TOPICS if kind == "topics" else FIELDS)
@@ -131,7 +90,7 @@ def test_a_bundle_holds_label_set_and_figures(kind: str, evaluated: Path, tmp_pa
 
 
 def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> None:
-    """Fields with their intervals, sets with Jaccard index and Hamming loss; a gate may be set on them."""
+    """Fields have intervals, sets have Jaccard index and Hamming loss, and gates apply to them."""
     again = run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache").stdout
     if kind == "fields":
         assert re.search(r"field urgency +0\.750 \(0\.\d+ to 0\.\d+\) +30 of 40 answered rows", again)
@@ -143,7 +102,7 @@ def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> 
 
 
 def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: Path) -> None:
-    """Both know confidence and correctness of the whole answer."""
+    """Both use confidence and correctness of the whole answer."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration")
     run("export", evaluated, "--out", tmp_path / "bundle", "--calibration", tmp_path / "calibration")
     assert read_bundle(tmp_path / "bundle").calibrator is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.assembly import open_classifier
-from calibrant.assembly._looper import read_looper
+from calibrant.assembly._foreign import read_looper
 from calibrant.cascade import CascadeSettings
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
@@ -59,8 +59,8 @@ def inner(yaml: str) -> str:
     return "".join(f"{line[4:]}\n" for line in yaml.splitlines()[3:])
 
 
-def test_the_documented_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Every key of the page, in its nesting, with its values for unused keys."""
+def test_the_documented_configuration_is_read(tmp_path: Path) -> None:
+    """Every documented key keeps its value, in the documented nesting."""
     found = read(tmp_path, DOCUMENTED)
     assert found.model_dump(exclude_unset=True) == {
         "confidence_method": "hybrid",
@@ -75,8 +75,8 @@ def test_the_documented_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
     }
 
 
-def test_any_level_of_the_nesting_will_do(tmp_path: Path) -> None:
-    """The inner keys alone, the algorithm alone, and a decision with its models."""
+def test_every_level_of_nesting_is_read(tmp_path: Path) -> None:
+    """The file may hold the inner keys, the algorithm, or a decision with its models."""
     whole = read(tmp_path, DOCUMENTED)
     algorithm = "".join(f"{line[2:]}\n" for line in DOCUMENTED.splitlines()[1:])
     for yaml in (inner(DOCUMENTED), algorithm, DOCUMENTED.replace("  type: confidence\n", "")):
@@ -87,8 +87,8 @@ def test_any_level_of_the_nesting_will_do(tmp_path: Path) -> None:
     assert found.model_copy(update={"models": ()}) == whole
 
 
-def test_on_error_may_stand_beside_the_confidence_section(tmp_path: Path) -> None:
-    """Where the looper has one of its own; twice is once too often."""
+def test_on_error_may_stand_outside(tmp_path: Path) -> None:
+    """The key is accepted beside the confidence section, but not twice."""
     yaml = "algorithm:\n  type: confidence\n  on_error: fail\n  confidence:\n    threshold: 0.5\n"
     assert read(tmp_path, yaml).on_error == "fail"
     assert mistakes(tmp_path, yaml + "    on_error: skip\n") == [
@@ -97,20 +97,20 @@ def test_on_error_may_stand_beside_the_confidence_section(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("yaml", ["threshold: 0.5", "algorithm:\n  type: confidence", "{}", "confidence: {}"])
-def test_what_is_left_out_has_the_defaults_of_the_section(tmp_path: Path, yaml: str) -> None:
-    """Those of [cascade]."""
+def test_missing_keys_have_the_section_s_defaults(tmp_path: Path, yaml: str) -> None:
+    """A file without keys equals an empty [cascade]."""
     found, plain = read(tmp_path, yaml), CascadeSettings()
     assert found.model_copy(update={"threshold": None}) == plain
 
 
 def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
-    """As YAML files have them."""
+    """Null and empty values count as missing keys."""
     assert read(tmp_path, "threshold:\non_error: null\nhybrid_weights: ~\n") == CascadeSettings()
 
 
 @pytest.mark.parametrize("zero", ["0", "0.0", "0e0", "-0.0"])
 def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
-    """It is not the same as left out, except for the verifier's timeout, which has nothing to wait for."""
+    """Zero differs from a missing key; the verifier's timeout is the one exception."""
     found = read(tmp_path, f"threshold: {zero}\ncost_quality_tradeoff: {zero}\n")
     assert (found.threshold, found.cost_quality_tradeoff, found.native_threshold) == (0.0, 0.0, None)
     yaml = f"confidence_method: hybrid\nhybrid_weights: {{logprob_weight: {zero}, margin_weight: 1}}\n"
@@ -121,14 +121,14 @@ def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
 
 @pytest.mark.parametrize("method", ["", "confidence_method: avg_logprob\n"])
 @pytest.mark.parametrize("value", [-1, -0.25, -3.5])
-def test_a_negative_threshold_of_avg_logprob_is_native(tmp_path: Path, method: str, value: float) -> None:
-    """A mean natural log-probability, as the page has it; also where the method is the default."""
+def test_a_negative_threshold_is_native(tmp_path: Path, method: str, value: float) -> None:
+    """For avg_logprob, the default, it is a mean natural log-probability."""
     found = read(tmp_path, f"{method}threshold: {value}\n")
     assert (found.threshold, found.native_threshold) == (None, value)
 
 
 def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
-    """YAML 1.2 and the looper take 1e-1 for a number; a quoted one is text."""
+    """YAML 1.2 reads 1e-1 as a number; a quoted one is text."""
     assert read(tmp_path, "threshold: 1e-1").threshold == 0.1
     assert mistakes(tmp_path, 'threshold: "0.1"') == [
         "looper.yaml:1: threshold: Input should be a valid number, got '0.1'."
@@ -200,7 +200,7 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
         pytest.param(
             "- threshold\n",
             [
-                ("1: the looper's configuration: expected a mapping, got ['threshold']: see the documentation of the "
+                ("1: the configuration: expected a mapping, got ['threshold']: see the documentation of the "
                 "confidence looper.")
             ],
             id="a-list",
@@ -208,7 +208,7 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
         pytest.param(
             "",
             [
-                ("1: the looper's configuration: expected a mapping, got None: see the documentation of the confidence "
+                ("1: the configuration: expected a mapping, got None: see the documentation of the confidence "
                 "looper.")
             ],
             id="empty",
@@ -267,19 +267,19 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_names_file_line_and_remedy(tmp_path: Path, yaml: str, messages: list[str]) -> None:
-    """As in a task file."""
+    """Every mistake raises ConfigurationError with its line."""
     assert mistakes(tmp_path, yaml) == [f"looper.yaml:{message}" for message in messages]
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """A directory is none either."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A directory raises ConfigurationError, too."""
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigurationError, match="no such file: expected a confidence looper's YAML"):
             read_looper(path)
 
 
-def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
-    """With the byte and the remedy; a byte order mark is fine."""
+def test_the_file_must_be_utf8(tmp_path: Path) -> None:
+    """The message names line and byte; a byte order mark is accepted."""
     assert mistakes(tmp_path, b"# ok\n# caf\xe9\n") == [
         "looper.yaml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
     ]
@@ -288,7 +288,7 @@ def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_filter_is_unset(tmp_path: Path) -> None:
-    """As the page's table of defaults has it."""
+    """The documented defaults have an empty text for it."""
     assert read(tmp_path, 'token_filter: ""\n').token_filter == CascadeSettings().token_filter
 
 
@@ -309,8 +309,8 @@ def opened(directory: Path, models: str) -> Classifier:
     return open_classifier(Task.from_file(directory / "task.toml"))
 
 
-def test_the_documented_configuration_accepts_answers_of_a_server(tmp_path: Path) -> None:
-    """The frame of the answer, which its grammar forced, is no evidence and no lack of it."""
+def test_the_documented_configuration_accepts_a_server(tmp_path: Path) -> None:
+    """Tokens that the grammar forced do not count as evidence."""
 
     def rule(text: str) -> tuple[str, float]:
         return ("positive", 0.95) if "lovely" in text else ("positive", 0.6)
@@ -327,8 +327,8 @@ def test_the_documented_configuration_accepts_answers_of_a_server(tmp_path: Path
 
 
 @pytest.mark.real_model
-def test_the_documented_configuration_accepts_answers_of_the_embedded_model(tmp_path: Path) -> None:
-    """It writes its answers, as the method reads tokens; what it was given does not count."""
+def test_the_documented_configuration_accepts_the_embedded_model(tmp_path: Path) -> None:
+    """The model writes its answers, because the method reads tokens."""
     one = '[[cascade.models]]\nname = "local/smollm2-135m"\n'
     cascade = opened(tmp_path, one + one + 'prompt = "Tell negative from positive reviews."\n')
     found = cascade.classify("The answer is negative.")

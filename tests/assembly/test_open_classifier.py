@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import open_classifier
 from calibrant.cascade import (
     AutoMixEntailment,
     AvgLogprob,
@@ -30,19 +29,10 @@ from calibrant.testing import FakeClient, MemoryJournal
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
+pytestmark = pytest.mark.usefixtures("opened")
 
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
 SECTION = f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n{MODELS}'
-
-
-@pytest.fixture
-def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
-    """Return a function that opens the task of two labels with these further sections."""
-
-    def open_it(extra: str, **options: Any) -> Classifier:
-        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
-
-    return open_it
 
 
 @pytest.fixture
@@ -70,15 +60,15 @@ def asked(cascade: Classifier, text: str) -> list[tuple[str, Verdict]]:
 
 
 def test_a_task_with_one_model_is_a_classifier(open_task: OpenTask, opened: Opened) -> None:
-    """As ever."""
+    """A task without sections opens a Classifier."""
     found = open_task('[model]\nname = "small"\n')
     assert type(found) is Classifier
     assert found.classify("woof").label == "cat"
     assert list(opened) == ["small"]
 
 
-def test_a_task_with_a_cascade_is_one(open_cascade: OpenCascade, opened: Opened) -> None:
-    """The cheap model answers what it is sure of."""
+def test_a_task_with_a_cascade_opens_it(open_cascade: OpenCascade, opened: Opened) -> None:
+    """The cheap model answers the texts that it is sure of."""
     cascade = open_cascade(SECTION)
     sure, unsure = cascade.classify("meow"), cascade.classify("woof")
     assert (sure.label, sure.accepted, len(sure.steps)) == ("cat", True, 1)
@@ -87,7 +77,7 @@ def test_a_task_with_a_cascade_is_one(open_cascade: OpenCascade, opened: Opened)
 
 
 def test_every_model_has_its_own_settings(open_cascade: OpenCascade, opened: Opened) -> None:
-    """Those of [model], and the task's prompt where it has none."""
+    """A model without a prompt takes the task's."""
     cascade = open_cascade(
         '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.99\nescalation_order = "declared"\n'
         '[[cascade.models]]\nname = "large"\nprompt = "Look closely."\nalias = "first"\nconcurrency = 3\n'
@@ -111,7 +101,7 @@ def test_every_model_has_its_own_settings(open_cascade: OpenCascade, opened: Ope
 
 
 def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, opened: Opened) -> None:
-    """Told apart by number where they have no alias."""
+    """Models without an alias get numbers."""
     cascade = open_cascade(
         '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "small"\nprompt = "Again."\n'
@@ -131,17 +121,16 @@ def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, open
         ('escalation_order = "automix"\ncost_quality_tradeoff = 1', ["small", "large"]),
     ],
 )
-def test_cost_size_and_quality_arrive(
-    open_cascade: OpenCascade, opened: Opened, settings: str, order: list[str]
+def test_cost_size_and_quality_set_the_order(
+    open_cascade: OpenCascade, settings: str, order: list[str]
 ) -> None:
-    """As each order shows."""
+    """Every escalation order uses its own setting."""
     cascade = open_cascade(
         f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 1\n{settings}\n'
         '[[cascade.models]]\nname = "large"\ncost = 5\nsize = "1b"\nquality = 0.2\n'
         '[[cascade.models]]\nname = "small"\ncost = 1\nsize = "2b"\nquality = 0.7\n'
     )
     assert [name for name, _ in asked(cascade, "woof")] == order
-    assert opened
 
 
 @pytest.mark.parametrize(
@@ -169,26 +158,25 @@ def test_cost_size_and_quality_arrive(
     ],
 )
 def test_every_method_opens_with_its_settings(
-    open_cascade: OpenCascade, opened: Opened, keys: str, kind: type, described: dict[str, object]
+    open_cascade: OpenCascade, keys: str, kind: type, described: dict[str, object]
 ) -> None:
-    """And only with those it knows."""
+    """A method gets only the settings that it knows."""
     method = open_cascade(f"[cascade]\n{keys}\n{MODELS}").method
     assert type(method) is kind
     assert described.items() <= dict(method.describe()).items()
-    assert opened
 
 
 def test_the_section_opens_every_method_it_names() -> None:
-    """A name more there would be an error that only its user meets."""
+    """The section's names are those of the methods, plus the learned one."""
     names = CascadeSettings.model_fields["confidence_method"].annotation
     assert set(getattr(names, "__args__", ())) == {*METHOD_NAMES, "learned"}
 
 
 @pytest.mark.parametrize("seconds", ["0", "7", "0.5"])
-def test_the_verifier_is_told_threshold_and_timeout(
-    open_cascade: OpenCascade, opened: Opened, monkeypatch: pytest.MonkeyPatch, seconds: str
+def test_the_verifier_gets_threshold_and_timeout(
+    open_cascade: OpenCascade, monkeypatch: pytest.MonkeyPatch, seconds: str
 ) -> None:
-    """A threshold of zero is zero; what zero seconds stand for is the method's business."""
+    """Zero is passed on as zero."""
     told: dict[str, Any] = {}
 
     def remember(url: str, **options: Any) -> AutoMixEntailment:
@@ -201,14 +189,13 @@ def test_the_verifier_is_told_threshold_and_timeout(
         f"verifier_timeout_seconds = {seconds}\nthreshold = 0\n{MODELS}"
     )
     assert told == {"timeout_seconds": float(seconds), "threshold": 0.0}
-    assert opened
 
 
 @pytest.mark.parametrize("fitted_on", ["small", "large"])
-def test_a_learned_scorer_is_read_where_it_belongs(
+def test_a_learned_scorer_needs_its_model(
     tmp_path: Path, open_task: OpenTask, open_cascade: OpenCascade, opened: Opened, fitted_on: str
 ) -> None:
-    """It was fitted on the answers of one of the models, under its prompt."""
+    """A scorer fitted on none of the models raises StateError."""
     model = open_task(f'[model]\nname = "{fitted_on}"\n')
     texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
     right = [number % 2 for number in range(40)]
@@ -228,10 +215,10 @@ def test_a_learned_scorer_is_read_where_it_belongs(
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
-def test_a_model_keeps_to_its_own_concurrency(
+def test_a_model_keeps_its_own_concurrency(
     open_task: OpenTask, open_cascade: OpenCascade, opened: Opened
 ) -> None:
-    """Whatever a command allows to the whole."""
+    """The limit of the whole run does not raise it."""
     section = SECTION.replace('name = "small"', 'name = "small"\nconcurrency = 2')
     cascade = open_cascade(section, limits=Limits(concurrency=64)).with_limits(Limits(concurrency=32))
     for name in ("small", "large"):
@@ -254,31 +241,25 @@ def test_a_model_keeps_to_its_own_concurrency(
 # --- zero is zero -------------------------------------------------------------------------------
 
 
-def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade, opened: Opened) -> None:
-    """Which is not the method's own threshold."""
+def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade) -> None:
+    """Zero is not the method's own threshold."""
     section = SECTION.replace("threshold = 0.9", "threshold = 0")
     assert asked(open_cascade(section), "woof") == [("small", Verdict.ACCEPTED)]
     assert asked(open_cascade(SECTION.replace("threshold = 0.9\n", "")), "woof")[0] == (
         "small",
         Verdict.ESCALATED,
     )
-    assert opened
 
 
-def test_a_native_threshold_of_zero_accepts_nothing_but_certainty(
-    open_cascade: OpenCascade, opened: Opened
-) -> None:
-    """A mean log-probability of 0."""
+def test_a_native_threshold_of_zero_wants_certainty(open_cascade: OpenCascade) -> None:
+    """It is a mean log-probability of 0."""
     cascade = open_cascade(f"[cascade]\nnative_threshold = 0\n{MODELS}")
     assert [verdict for _, verdict in asked(cascade, "meow")] == [Verdict.ESCALATED, Verdict.ESCALATED]
-    assert opened
 
 
 @pytest.mark.parametrize("limit", ["max_escalations", "max_tokens", "deadline_seconds"])
-def test_a_limit_of_zero_asks_the_first_model_alone(
-    open_cascade: OpenCascade, opened: Opened, limit: str
-) -> None:
-    """It is a limit like any other."""
+def test_a_limit_of_zero_stops_escalation(open_cascade: OpenCascade, opened: Opened, limit: str) -> None:
+    """The first model alone is called."""
     cascade = open_cascade(SECTION.replace("[[", f"{limit} = 0\n[[", 1))
     prediction = cascade.classify("woof")
     assert [step.model for step in prediction.steps] == ["small"]
@@ -286,8 +267,8 @@ def test_a_limit_of_zero_asks_the_first_model_alone(
     assert "large" in opened
 
 
-def test_on_error_arrives(open_cascade: OpenCascade, opened: Opened) -> None:
-    """A model that is down ends the row, or does not."""
+def test_on_error_decides_about_escalation(open_cascade: OpenCascade, opened: Opened) -> None:
+    """A failing model ends the row with "fail", and not with "skip"."""
     for on_error, models in (("skip", ["small", "large"]), ("fail", ["small"])):
         opened.clear()
         cascade = open_cascade(SECTION.replace("[[", f'on_error = "{on_error}"\n[[', 1))
@@ -315,15 +296,12 @@ def looper(directory: Path, refs: str = "") -> None:
     )
 
 
-def test_the_looper_s_file_configures_the_cascade(
-    tmp_path: Path, open_cascade: OpenCascade, opened: Opened
-) -> None:
-    """With the models and limits of the task file."""
+def test_the_looper_s_file_configures_the_cascade(tmp_path: Path, open_cascade: OpenCascade) -> None:
+    """Models and limits come from the task file."""
     looper(tmp_path)
     cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\nmax_escalations = 0\n{MODELS}')
     assert cascade.method.describe() == {"method": "avg_logprob", "token_filter": "all"}
     assert asked(cascade, "woof") == [("small", Verdict.ESCALATED)]
-    assert opened
 
 
 @pytest.mark.parametrize(
@@ -334,11 +312,10 @@ def test_the_looper_s_file_configures_the_cascade(
     ],
     ids=["named there alone", "chosen among the task's"],
 )
-@pytest.mark.usefixtures("opened")
 def test_the_looper_s_file_names_the_models(
     tmp_path: Path, open_cascade: OpenCascade, refs: str, models: str, name: str
 ) -> None:
-    """In its own order; the task file says how each is called."""
+    """Its order holds; the task file has the settings of each model."""
     looper(tmp_path, refs)
     assert open_cascade(f'[cascade]\nfile = "looper.yaml"\n{models}').name == name
 
@@ -351,17 +328,17 @@ def test_the_looper_s_file_names_the_models(
     ],
     ids=["an unknown model", "no model"],
 )
-def test_models_that_the_task_does_not_have_are_refused(
+def test_unknown_models_of_the_looper_are_refused(
     tmp_path: Path, open_task: OpenTask, refs: str, models: str, why: str
 ) -> None:
-    """Nobody knows how to call them."""
+    """A file without models, or with unknown ones, raises ConfigurationError."""
     looper(tmp_path, refs)
     with pytest.raises(ConfigurationError, match=f"looper.yaml: {why}"):
         open_task(f'[cascade]\nfile = "looper.yaml"\n{models}')
 
 
-def test_a_mistake_in_the_looper_s_file_has_its_line(tmp_path: Path, open_task: OpenTask) -> None:
-    """The path is the file's, beside the task."""
+def test_mistakes_in_the_looper_s_file_have_lines(tmp_path: Path, open_task: OpenTask) -> None:
+    """The message names the file beside the task."""
     (tmp_path / "looper.yaml").write_text("threshold: 0.5\ntreshold: 0.5\n")
     with pytest.raises(ConfigurationError, match=rf"{tmp_path}/looper.yaml:2: unknown key 'treshold'"):
         open_task(f'[cascade]\nfile = "looper.yaml"\n{MODELS}')
@@ -370,10 +347,10 @@ def test_a_mistake_in_the_looper_s_file_has_its_line(tmp_path: Path, open_task: 
 # --- instead, and afterwards --------------------------------------------------------------------
 
 
-def test_another_model_takes_the_place_of_the_cascade(
+def test_another_model_replaces_the_cascade(
     open_task: OpenTask, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which is said."""
+    """A warning says that the cascade is not used."""
     with caplog.at_level(logging.WARNING):
         found = open_task(SECTION, model="large")
     assert type(found) is Classifier
@@ -381,8 +358,8 @@ def test_another_model_takes_the_place_of_the_cascade(
     assert caplog.messages == ["large alone is asked: the task's cascade and its settings are not used."]
 
 
-def test_a_cascade_is_not_mistaken_for_the_default_model(write_task: WriteTask, opened: Opened) -> None:
-    """Whoever knows one model only must say so."""
+def test_a_cascade_is_not_the_default_model(write_task: WriteTask, opened: Opened) -> None:
+    """Code that knows one model only raises ConfigurationError."""
     task = Task.from_file(write_task(extra=f"\n{SECTION}"), splits=())
     with pytest.raises(
         ConfigurationError, match="Expected a task with one model, got the cascade of task 'animals'"
@@ -393,7 +370,7 @@ def test_a_cascade_is_not_mistaken_for_the_default_model(write_task: WriteTask, 
 
 
 def test_closing_frees_every_model(open_task: OpenTask, opened: Opened) -> None:
-    """Nobody else can."""
+    """Closing the cascade closes all its models."""
     open_task(SECTION).close()
     assert [fake.closed for fakes in opened.values() for fake in fakes] == [True, True]
 
@@ -409,8 +386,8 @@ def test_closing_frees_every_model(open_task: OpenTask, opened: Opened) -> None:
         pytest.param(f"[cascade]\nnative_threshold = 1\n{MODELS}", id="native-threshold"),
     ],
 )
-def test_what_was_opened_before_a_mistake_is_closed(open_task: OpenTask, opened: Opened, extra: str) -> None:
-    """An engine would stay in memory."""
+def test_a_failed_opening_closes_its_models(open_task: OpenTask, opened: Opened, extra: str) -> None:
+    """Models that were opened before the error are closed."""
     with pytest.raises(ConfigurationError):
         open_task(extra)
     assert opened["small"]
@@ -418,7 +395,7 @@ def test_what_was_opened_before_a_mistake_is_closed(open_task: OpenTask, opened:
 
 
 def test_journal_and_limits_arrive(open_cascade: OpenCascade, opened: Opened) -> None:
-    """What is known is not asked again; budgets are those of the run."""
+    """The journal answers repeated texts, and the run's limits hold."""
     journal = MemoryJournal()
     limits = Limits(concurrency=2, max_tokens=100)
     first = open_cascade(SECTION, journal=journal, limits=limits)

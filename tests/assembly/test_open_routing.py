@@ -96,16 +96,6 @@ def providers(use_model: Callable[..., Any]) -> Providers:
     return found
 
 
-@pytest.fixture
-def open_task(write_task: WriteTask) -> Callable[..., Classifier]:
-    """Return a function that opens the task of two labels with these further sections."""
-
-    def open_it(extra: str, **options: Any) -> Classifier:
-        return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
-
-    return open_it
-
-
 OpenTask = Callable[..., Classifier]
 
 
@@ -132,73 +122,59 @@ def taught(router: Router) -> dict[str, Any]:
     return {"snapshot": router.snapshot(), "order": [router.order(request) for _ in range(5)]}
 
 
+PRICED = {"providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}]}
+TIERS = {"simple": "second", "expert": "first"}
+BANDIT = {"alpha": 0.5, "dim": 8, "cost_weight": 0.9, "decay_factor": 0.8}
+COSTS = {"first": 2.0, "second": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("keys", "make"),
+    ("keys", "kind", "options"),
     [
-        ({}, FixedRouter),
-        ({"router_ema_enabled": True}, EMARouter),
+        ({}, FixedRouter, {}),
+        ({"router_ema_enabled": True}, EMARouter, {}),
         (
             {"routing": "ema", "router_ema_alpha": 0.7, "router_reorder_interval": 3},
-            lambda names, **o: EMARouter(names, alpha=0.7, reorder_interval=3, **o),
+            EMARouter,
+            {"alpha": 0.7, "reorder_interval": 3},
         ),
-        (
-            {"routing": "thompson", "thompson_decay": 0.5},
-            lambda names, **o: ThompsonRouter(names, decay=0.5, **o),
-        ),
+        ({"routing": "thompson", "thompson_decay": 0.5}, ThompsonRouter, {"decay": 0.5}),
         (
             {"routing": "task", "tasks": {"animals": "second"}},
-            lambda names, **o: TaskRouter(names, tasks={"animals": "second"}, **o),
+            TaskRouter,
+            {"tasks": {"animals": "second"}},
         ),
         (
             {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
-            lambda names, **o: CascadeRouter(names, cost_tiers=["second"], **o),
+            CascadeRouter,
+            {"cost_tiers": ["second"]},
         ),
-        (
-            {
-                "routing": "cascade",
-                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
-            },
-            lambda names, **o: CascadeRouter(names, costs={"first": 2.0, "second": 1.0}, **o),
-        ),
+        ({"routing": "cascade", **PRICED}, CascadeRouter, {"costs": COSTS}),
         (
             {
                 "routing": "triage",
-                "triage": {"triage_provider": "first", "tiers": {"simple": "second", "expert": "first"}},
+                "triage": {"triage_provider": "first", "tiers": TIERS},
                 "providers": [{"name": "first", "context_window": 10}, {"name": "second"}],
             },
-            lambda names, **o: TriageRouter(
-                names, tiers={"simple": "second", "expert": "first"}, context_windows={"first": 10}, **o
-            ),
+            TriageRouter,
+            {"tiers": TIERS, "context_windows": {"first": 10}},
         ),
-        (
-            {
-                "routing": "bandit",
-                "bandit": {"alpha": 0.5, "dim": 8, "cost_weight": 0.9, "decay_factor": 0.8},
-                "providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}],
-            },
-            lambda names, **o: BanditRouter(
-                names,
-                alpha=0.5,
-                dim=8,
-                cost_weight=0.9,
-                decay_factor=0.8,
-                costs={"first": 2.0, "second": 1.0},
-                **o,
-            ),
-        ),
+        ({"routing": "bandit", "bandit": BANDIT, **PRICED}, BanditRouter, {**BANDIT, "costs": COSTS}),
     ],
 )
-def test_every_strategy_has_its_settings(keys: dict[str, Any], make: Callable[..., Router]) -> None:
-    """It learns and orders as one that is made with them in Python."""
+def test_every_strategy_has_its_settings(
+    keys: dict[str, Any], kind: Callable[..., Router], options: dict[str, Any]
+) -> None:
+    """It learns and orders as a router made with the same settings in Python."""
     router = open_router(settings(**keys), rng=np.random.default_rng(7))
-    expected = make(NAMES, rng=np.random.default_rng(7))
+    expected = kind(NAMES, **options, rng=np.random.default_rng(7))
     assert type(router) is type(expected)
     assert router.strategy == settings(**keys).strategy
     assert taught(router) == taught(expected)
 
 
 def test_a_cascade_of_routing_has_its_ladder() -> None:
-    """Threshold, escalations, tokens and window."""
+    """Threshold, escalations, tokens and window have the section's values."""
     cascade = {
         "quality_threshold": 0.7,
         "max_escalations": 1,
@@ -224,7 +200,7 @@ def test_a_cascade_of_routing_has_its_ladder() -> None:
 
 
 def test_every_provider_has_its_own_settings(providers: Providers) -> None:
-    """Those of its entry; the address is one of its options."""
+    """The address is passed as one of the provider's options."""
     first = {
         "name": "first",
         "alias": "one",
@@ -255,7 +231,7 @@ def test_every_provider_has_its_own_settings(providers: Providers) -> None:
 
 
 def test_a_task_with_routing_is_a_classifier(open_task: OpenTask, providers: Providers) -> None:
-    """Which asks the second provider where the first one fails, and closes both."""
+    """It calls the second provider where the first one fails, and closes both."""
     providers.broken = {"first"}
     classifier = open_task(SECTION)
     assert type(classifier) is Classifier
@@ -267,7 +243,7 @@ def test_a_task_with_routing_is_a_classifier(open_task: OpenTask, providers: Pro
 
 
 def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) -> None:
-    """As for one model."""
+    """Both hold as for one model."""
     journal = MemoryJournal()
     classifier = open_task(SECTION, journal=journal, limits=Limits(concurrency=3))
     assert classifier.limits.concurrency == 3
@@ -277,10 +253,8 @@ def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) ->
     assert sum(providers.asked.values()) == 1
 
 
-def test_what_was_opened_is_closed_when_a_provider_is_missing(
-    open_task: OpenTask, providers: Providers
-) -> None:
-    """Nobody else could close it."""
+def test_a_missing_provider_closes_the_others(open_task: OpenTask, providers: Providers) -> None:
+    """Providers that were opened before the error are closed."""
     providers.missing = {"second"}
     with pytest.raises(ConfigurationError, match="Expected a model that is there, got 'second'"):
         open_task(SECTION)
@@ -289,7 +263,7 @@ def test_what_was_opened_is_closed_when_a_provider_is_missing(
 
 
 def test_a_failed_classifier_closes_its_providers(write_task: WriteTask, providers: Providers) -> None:
-    """All of it."""
+    """A wrong scoring raises ConfigurationError, and no provider stays open."""
     path = write_task(extra=f"\n{SECTION}{MEMBERS}scoring = 'exact'\n")
     with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):
         open_classifier(Task.from_file(path, splits=()))
@@ -361,10 +335,10 @@ ALIASED = [
         ),
     ],
 )
-def test_embeddings_come_from_where_the_section_says(
+def test_the_section_names_the_embedder(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any], asked_for: tuple[Any, ...]
 ) -> None:
-    """A provider lends its name, address and key, but not what its answers are made with."""
+    """A provider lends its name, address and key, but not the options of its answers."""
     client = open_routed_client(settings(**{"providers": ALIASED, **keys}), task_name="t")
     (embedder,) = embedders
     assert embedder.asked_for == asked_for
@@ -374,19 +348,19 @@ def test_embeddings_come_from_where_the_section_says(
 
 
 @pytest.mark.parametrize("keys", [{}, {"routing": "thompson"}, {"routing": "cascade"}])
-def test_nothing_is_embedded_for_nothing(
+def test_no_embedder_is_opened_without_need(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any]
 ) -> None:
-    """Nor loaded."""
+    """Strategies that read no texts open none."""
     open_routed_client(settings(**keys), task_name="t").close()
     assert embedders == []
     assert providers.all_closed
 
 
-def test_the_time_and_the_memory_of_embeddings_arrive(
+def test_embeddings_have_timeout_and_cache(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In seconds."""
+    """The timeout is converted from milliseconds to seconds."""
     given: list[dict[str, Any]] = []
 
     class Cached(_routing.CachedEmbedder):  # type: ignore[misc, name-defined]
@@ -409,8 +383,8 @@ def asked_for(fakes: Sequence[FakeClient]) -> int:
     )
 
 
-def test_a_cascade_asks_its_judge(open_task: OpenTask, providers: Providers) -> None:
-    """Which is one of the providers; one that does not grade gives way to the heuristic."""
+def test_a_cascade_calls_its_judge(open_task: OpenTask, providers: Providers) -> None:
+    """The judge is one of the providers."""
     section = (
         '[routing]\nrouting = "cascade"\n[routing.cascade]\nclassifier_mode = "judge"\n'
         f'judge_provider = "second"\n{SECTION}'
@@ -420,8 +394,8 @@ def test_a_cascade_asks_its_judge(open_task: OpenTask, providers: Providers) -> 
     assert asked_for(providers["first"]) == 0
 
 
-def test_triage_asks_its_model(open_task: OpenTask, providers: Providers) -> None:
-    """Within its own time."""
+def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> None:
+    """The call has the section's timeout."""
     section = (
         '[routing]\nrouting = "triage"\n[routing.triage]\ntriage_provider = "second"\ntimeout_seconds = 2.5\n'
         f'tiers = {{ simple = "first" }}\n{SECTION}'
@@ -435,8 +409,8 @@ def test_triage_asks_its_model(open_task: OpenTask, providers: Providers) -> Non
     assert client._triage._seconds == 2.5
 
 
-def test_a_gate_asks_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
-    """No answer is as close to its question as this one demands; one of them is taken all the same."""
+def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
+    """No answer reaches the gate, and one of them is returned all the same."""
     classifier = open_task(f"[routing]\nquality_gate = 1.0\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
     assert providers.asked == {"first": 1, "second": 1}
@@ -448,7 +422,7 @@ def test_a_gate_asks_the_next_provider(open_task: OpenTask, providers: Providers
 def test_one_provider_needs_no_gate(
     open_task: OpenTask, providers: Providers, embedders: list[Texts]
 ) -> None:
-    """There is nobody else to ask."""
+    """With one provider there is no other one to call."""
     classifier = open_task('[routing]\nquality_gate = 1.0\n[[routing.providers]]\nname = "first"\n')
     assert classifier.classify("meow").label == "cat"
     assert embedders == []
@@ -458,7 +432,7 @@ def test_one_provider_needs_no_gate(
 def test_coherence_has_its_settings(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Window, threshold and weight."""
+    """Window, threshold and weight have the section's values."""
     given: list[dict[str, Any]] = []
 
     class Monitor(CoherenceMonitor):
@@ -475,7 +449,7 @@ def test_coherence_has_its_settings(
     assert providers.all_closed
 
 
-def test_cooldown_and_patience_arrive(open_task: OpenTask, providers: Providers) -> None:
+def test_cooldown_and_failures_are_set(open_task: OpenTask, providers: Providers) -> None:
     """A provider that fails once is left out at once."""
     providers.broken = {"first"}
     classifier = open_task(f"[routing]\nallowed_failures = 1\ncooldown_seconds = 200\n{SECTION}")
@@ -487,10 +461,10 @@ def test_cooldown_and_patience_arrive(open_task: OpenTask, providers: Providers)
     assert 100 < client.stats()["first"].cooling_seconds <= 200
 
 
-def test_a_client_that_cannot_be_put_together_leaves_nothing_open(
+def test_a_failed_client_leaves_nothing_open(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither providers nor embedder nor state."""
+    """Providers, embedder and state are closed."""
     closed: list[str] = []
 
     class Shared(SharedRouter):
@@ -510,8 +484,8 @@ def test_a_client_that_cannot_be_put_together_leaves_nothing_open(
     assert closed == ["bandit"]
 
 
-def test_providers_of_two_spaces_are_read_each_as_its_own(open_task: OpenTask, providers: Providers) -> None:
-    """The embedded model beside a bought one."""
+def test_every_provider_has_its_own_space(open_task: OpenTask, providers: Providers) -> None:
+    """Each distribution has the space of the provider that answered."""
     mixed = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
     classifier = open_task(f"[routing]\nallowed_failures = 1\n{mixed}")
     assert classifier.client.space == "mixed"
@@ -523,8 +497,8 @@ def test_providers_of_two_spaces_are_read_each_as_its_own(open_task: OpenTask, p
     assert (own.space, other.space) == ("raw", "masked")
 
 
-def test_a_provider_that_takes_too_long_gives_way(open_task: OpenTask, providers: Providers) -> None:
-    """The key call_seconds: the next one is asked, and the slow one has failed."""
+def test_call_seconds_time_out_a_provider(open_task: OpenTask, providers: Providers) -> None:
+    """The next provider is called, and the slow one has failed."""
     providers.slow.add("first")
     classifier = open_task(f"[routing]\ncall_seconds = 0.02\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
@@ -533,10 +507,10 @@ def test_a_provider_that_takes_too_long_gives_way(open_task: OpenTask, providers
     assert client.stats()["first"].failures == 1
 
 
-def test_a_provider_that_is_known_to_mislead_is_refused(
+def test_a_misleading_provider_is_refused(
     open_task: OpenTask, providers: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is where it is asked alone, each in the space in which it is read."""
+    """Each provider is checked in its own space, also in a cascade."""
     section = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
     checked: list[tuple[str, Any]] = []
 
@@ -562,10 +536,8 @@ def test_a_provider_that_is_known_to_mislead_is_refused(
 # --- what is learnt -----------------------------------------------------------------------------
 
 
-def test_what_was_learnt_is_kept_for_the_next_classifier(
-    open_task: OpenTask, providers: Providers, tmp_path: Path
-) -> None:
-    """In a file beside the task that only its owner may read."""
+def test_learned_state_is_kept(open_task: OpenTask, providers: Providers, tmp_path: Path) -> None:
+    """The file beside the task is readable by its owner only."""
     section = f'[routing]\nrouting = "ema"\nrouter_reorder_interval = 1\nstate = "s.sqlite"\n{SECTION}'
     providers.broken = {"first"}
     classifier = open_task(section)
@@ -580,8 +552,8 @@ def test_what_was_learnt_is_kept_for_the_next_classifier(
     assert providers.asked["second"] == 4
 
 
-def test_tasks_that_share_a_place_share_no_experience(providers: Providers, tmp_path: Path) -> None:
-    """What one learns says nothing about the other's rows."""
+def test_tasks_share_no_learned_state(providers: Providers, tmp_path: Path) -> None:
+    """Two tasks with one file learn apart."""
     section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.sqlite"))
     providers.broken = {"first"}
     for task in ("one", "two"):
@@ -591,10 +563,10 @@ def test_tasks_that_share_a_place_share_no_experience(providers: Providers, tmp_
     assert providers.asked == {"first": 2, "second": 2}
 
 
-def test_a_place_that_cannot_be_written_stops_nobody(
+def test_an_unwritable_state_only_warns(
     open_task: OpenTask, providers: Providers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is one warning while requests go on."""
+    """Requests go on after one warning."""
     (tmp_path / "file").write_text("no folder")
     classifier = open_task(f'[routing]\nrouting = "ema"\nstate = "file/s.sqlite"\n{SECTION}')
     assert classifier.classify("meow").label == "cat"
@@ -604,17 +576,17 @@ def test_a_place_that_cannot_be_written_stops_nobody(
     assert providers.all_closed
 
 
-def test_a_wrong_place_is_bad_input(open_task: OpenTask, providers: Providers) -> None:
-    """Nothing stays open."""
+def test_a_wrong_state_url_is_refused(open_task: OpenTask, providers: Providers) -> None:
+    """It raises ConfigurationError, and nothing stays open."""
     with pytest.raises(ConfigurationError, match="Expected a database URL"):
         open_task(f'[routing]\nrouting = "ema"\nstate = "postgresql://u:p@h:port/d"\n{SECTION}')
     assert providers.all_closed
 
 
-def test_without_a_place_it_is_the_user_s(
+def test_the_default_state_is_the_user_s(
     open_task: OpenTask, providers: Providers, calibrant_home: Path
 ) -> None:
-    """As the reference keeps its state in the home folder."""
+    """State without a place of its own lies in the user's folder."""
     assert default_router_state() == str(calibrant_home / "router.sqlite")
     classifier = open_task(f'[routing]\nrouting = "thompson"\n{SECTION}')
     classifier.classify("meow")
@@ -624,10 +596,10 @@ def test_without_a_place_it_is_the_user_s(
 
 
 @pytest.mark.parametrize("keys", ['routing = "none"', 'routing = "task"\ntasks = { animals = "second" }'])
-def test_strategies_that_learn_nothing_keep_nothing(
+def test_stateless_strategies_keep_nothing(
     open_task: OpenTask, providers: Providers, calibrant_home: Path, tmp_path: Path, keys: str
 ) -> None:
-    """Not even where a place is named."""
+    """They write no file even where the section names one."""
     classifier = open_task(f'[routing]\nstate = "s.sqlite"\n{keys}\n{SECTION}')
     classifier.classify("meow")
     classifier.close()
@@ -636,8 +608,8 @@ def test_strategies_that_learn_nothing_keep_nothing(
     assert sum(providers.asked.values()) == 1
 
 
-def test_the_place_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A name of its own, the program's folder, the user's folder for state."""
+def test_the_environment_chooses_the_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A variable of its own comes before the program's folder and the user's folder for state."""
     monkeypatch.setenv("CALIBRANT_ROUTER_STATE", "postgresql://host/db")
     assert default_router_state() == "postgresql://host/db"
     monkeypatch.delenv("CALIBRANT_ROUTER_STATE")
@@ -648,8 +620,8 @@ def test_the_place_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch,
     assert default_router_state() == str(Path.home() / ".local" / "state" / "calibrant" / "router.sqlite")
 
 
-def test_the_task_s_provider_is_asked_first(open_task: OpenTask, providers: Providers) -> None:
-    """By the task's name."""
+def test_the_task_s_provider_is_called_first(open_task: OpenTask, providers: Providers) -> None:
+    """The strategy finds the provider by the task's name."""
     open_task(f'[routing]\nrouting = "task"\ntasks = {{ animals = "second" }}\n{SECTION}').classify("meow")
     assert providers.asked == {"first": 0, "second": 1}
 
@@ -662,10 +634,10 @@ MEMBERS = (
 )
 
 
-def test_another_model_is_asked_alone(
+def test_another_model_replaces_the_routing(
     open_task: OpenTask, providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which is said; no provider is opened."""
+    """A warning says so, and no provider is opened."""
     fake = FakeClient(LABELS, {"meow": "cat"}, name="alone")
     with caplog.at_level(logging.WARNING):
         classifier = open_task(f"{SECTION}", model=fake)
@@ -676,15 +648,15 @@ def test_another_model_is_asked_alone(
     ]
 
 
-def test_a_cascade_of_routed_providers_alone_samples(open_task: OpenTask, providers: Providers) -> None:
-    """The way for providers without log-probabilities, as Troubleshooting says."""
+def test_a_cascade_of_providers_samples(open_task: OpenTask, providers: Providers) -> None:
+    """Sampling is the documented way for providers without log-probabilities."""
     cascade = open_task(f'{SECTION}{MEMBERS}scoring = "sampled"\nsamples = 4\n')
     found = cascade.classify("meow")
     assert (found.label, found.attempts, providers.asked["first"]) == ("cat", 4, 4)
 
 
 def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Providers) -> None:
-    """Under its own prompt and with its own concurrency; two prompts share the providers."""
+    """It has its own prompt and concurrency; two prompts share the providers."""
     cascade = open_task(
         f'{SECTION}{MEMBERS}concurrency = 2\n[[cascade.models]]\nname = "routed"\nprompt = "Again."\n'
     )

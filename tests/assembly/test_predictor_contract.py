@@ -68,8 +68,8 @@ def texts(n: int) -> list[str]:
     return [f"row {number}" for number in range(n)]
 
 
-def test_it_is_a_predictor_with_a_name(opening: Open) -> None:
-    """Labels, field and name; its repr says which model and labels it has."""
+def test_every_predictor_has_a_name(opening: Open) -> None:
+    """Its repr names model and labels."""
     with opening(make()) as found:
         assert isinstance(found, Predictor)
         assert (found.labels.labels, found.field, found.prompt) == (("cat", "dog"), "category", "Which?")
@@ -78,7 +78,7 @@ def test_it_is_a_predictor_with_a_name(opening: Open) -> None:
 
 
 def test_rows_come_in_order_and_once(opening: Open) -> None:
-    """Whatever the order in which they are answered; nothing is read far ahead."""
+    """Queries are not read far ahead of the answers."""
     taken: list[int] = []
     rows: list[tuple[int, Prediction]] = []
 
@@ -95,8 +95,8 @@ def test_rows_come_in_order_and_once(opening: Open) -> None:
     assert [row.label for _, row in rows] == [LABELS[number % 2] for number in range(3000)]
 
 
-def test_a_stop_ends_a_run_after_the_rows_under_way(opening: Open) -> None:
-    """The reason comes back; what was delivered is a beginning of the rows."""
+def test_a_stop_ends_a_run(opening: Open) -> None:
+    """The reason is returned, and the delivered rows are the first ones."""
     stop, rows = Stop(), []  # type: ignore[var-annotated]
 
     def deliver(index: int, _: Prediction) -> None:
@@ -111,8 +111,8 @@ def test_a_stop_ends_a_run_after_the_rows_under_way(opening: Open) -> None:
     assert 5 <= len(rows) < 100
 
 
-def test_a_budget_ends_a_run_and_says_so(opening: Open) -> None:
-    """Limits belong to the copy, which has paid nothing before."""
+def test_a_budget_ends_a_run(opening: Open) -> None:
+    """Limits belong to the copy, which has counted nothing before."""
     with opening(make()) as found:
         found.classify_many(texts(20))
         copy = found.with_limits(Limits(max_requests=5, concurrency=1))
@@ -123,8 +123,8 @@ def test_a_budget_ends_a_run_and_says_so(opening: Open) -> None:
         assert len(found.classify_many(texts(30))) == 30
 
 
-def test_a_journal_answers_what_was_asked_before(opening: Open) -> None:
-    """The same queries make no call, in a copy of the same predictor as well."""
+def test_a_journal_answers_repeated_queries(opening: Open) -> None:
+    """The same queries make no call, in a copy as well."""
     client, journal = make(), MemoryJournal()
     with opening(client) as found:
         found.use_journal(journal)
@@ -137,8 +137,8 @@ def test_a_journal_answers_what_was_asked_before(opening: Open) -> None:
     assert {row.attempts for row in again} == {0}
 
 
-def test_another_prompt_is_asked_of_the_same_model(opening: Open) -> None:
-    """The original keeps its own."""
+def test_with_prompt_calls_the_same_model(opening: Open) -> None:
+    """The original keeps its own prompt."""
     client = make()
     with opening(client) as found:
         other = found.with_prompt("Another?")
@@ -147,8 +147,8 @@ def test_another_prompt_is_asked_of_the_same_model(opening: Open) -> None:
     assert [request.messages[0]["content"] for request in client.requests] == ["Another?", "Which?"]
 
 
-def test_its_identity_is_json_and_changes_with_the_prompt(opening: Open) -> None:
-    """Two that are alike say the same."""
+def test_the_identity_changes_with_the_prompt(opening: Open) -> None:
+    """Two equal predictors have equal descriptions and fingerprints."""
     with opening(make()) as one, opening(make()) as two:
         told = json.dumps(one.describe(), sort_keys=True)
         assert told == json.dumps(two.describe(), sort_keys=True)
@@ -159,8 +159,8 @@ def test_its_identity_is_json_and_changes_with_the_prompt(opening: Open) -> None
         assert other.fingerprint() != one.fingerprint()
 
 
-def test_everything_takes_it(opening: Open) -> None:
-    """An evaluation and GEPA's adapter."""
+def test_evaluation_and_adapter_take_any_predictor(opening: Open) -> None:
+    """Both return the scores of its answers."""
     rows = [Example(input=text, answer=LABELS[number % 2]) for number, text in enumerate(texts(6))]
     with opening(make()) as found:
         assert BatchEvaluator(found).evaluate(rows).metrics.accuracy.estimate == 1.0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from calibrant.cli._app import app
+from bundle_runs import run
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier
 from fault_server import FaultServer
@@ -35,11 +34,6 @@ options = {{ api_key = "k" }}
 """
 EMA = 'routing = "ema"\nrouter_reorder_interval = 1\nstate = "router.sqlite"\n'
 ROWS = [{"input": f"{number} a cat", "answer": "cat"} for number in range(12)]
-
-
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def broken(_number: int, _body: object) -> str:
@@ -80,24 +74,20 @@ def table(result: Result) -> list[list[str]]:
 # --- classify -----------------------------------------------------------------------------------
 
 
-def test_classify_asks_who_answers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """And writes down what was learnt before it ends."""
+def test_classify_falls_back_and_learns(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """The learned state is written before the command ends."""
     result = run("classify", task(), "--text", "a cat", "--text", "a dog")
-    assert result.exit_code == 0, result.stderr
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
     assert all(server.requests for server in servers)
     shown = run("router", "stats", "--task", tmp_path / "task.toml", "--json")
     assert "broken" in [one["provider"] for one in json.loads(shown.stdout)["records"][0]["providers"]]
 
 
-def test_commands_that_ask_one_model_refuse_several(
-    task: WriteRouted, tmp_path: Path, servers: Servers
-) -> None:
-    """By name, with what to do."""
+def test_commands_of_one_model_refuse_routing(task: WriteRouted, tmp_path: Path, servers: Servers) -> None:
+    """The message names the section and the remedy."""
     with pytest.raises(ConfigurationError, match=r"got the \[routing\] of task 'animals': name one model"):
         Classifier.from_task(Task.from_file(task()))
-    result = run("batch", "submit", task(), "--out", tmp_path / "batch")
-    assert result.exit_code == 2
+    result = run("batch", "submit", task(), "--out", tmp_path / "batch", code=2)
     assert "Expected a task with one model, got the [routing] of task 'animals'" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]
 
@@ -105,12 +95,9 @@ def test_commands_that_ask_one_model_refuse_several(
 # --- evaluate -----------------------------------------------------------------------------------
 
 
-def test_evaluate_says_what_became_of_every_provider(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """Calls, failures, time, tokens and cost; every row is answered all the same."""
+def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """The table has calls, failures, time, tokens and cost."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
-    assert result.exit_code == 0, result.stderr
     lines = table(result)
     start = next(number for number, line in enumerate(lines) if line[0] == "provider")
     assert lines[start] == ["provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost"]
@@ -124,8 +111,8 @@ def test_evaluate_says_what_became_of_every_provider(
     assert lines[1][1].startswith("1.000")
 
 
-def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: Path) -> None:
-    """Beside the numbers of the run."""
+def test_evaluate_prints_providers_as_json(task: WriteRouted, tmp_path: Path) -> None:
+    """The JSON has them beside the numbers of the run."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--json")
     record = json.loads(result.stdout)
     routing = record["routing"]
@@ -136,12 +123,11 @@ def test_evaluate_puts_the_providers_into_its_json(task: WriteRouted, tmp_path: 
     assert record["model"] == "routed:ema(broken, healthy)"
 
 
-def test_a_run_that_is_there_already_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:
-    """Nobody was asked."""
+def test_a_finished_run_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:
+    """No provider was called."""
     path = task()
-    assert run("evaluate", path, "--out", tmp_path / "out", "--no-cache").exit_code == 0
+    run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
     again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
-    assert again.exit_code == 0, again.stderr
     assert "mean latency" not in again.stdout
     record = json.loads(run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json").stdout)
     assert [one["calls"] for one in record["routing"]["providers"]] == [0, 0]
@@ -150,26 +136,22 @@ def test_a_run_that_is_there_already_has_no_such_table(task: WriteRouted, tmp_pa
 def test_one_model_has_no_such_table(
     write_task: WriteTask, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither on the terminal nor in the JSON."""
+    """Neither the terminal nor the JSON of one model mentions providers."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     path = write_task(extra=f'\n[model]\nname = "openai/x"\napi_base = "{servers[1].api_base}"\n', test=ROWS)
     result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
-    assert result.exit_code == 0, result.stderr
     assert "mean latency" not in result.stdout
     again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--json")
     assert "routing" not in json.loads(again.stdout)
 
 
-def test_evaluate_names_judges_and_who_is_left_out(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """Under the table; a judge that cannot grade is seen there."""
+def test_evaluate_names_judges_and_cooldowns(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """The lines stand under the table."""
     keys = (
         'routing = "cascade"\nallowed_failures = 1\ncooldown_seconds = 100\n'
         'cascade = { classifier_mode = "judge", judge_provider = "healthy", cost_tiers = ["healthy", "broken"] }'
     )
     result = run("evaluate", task(keys), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
-    assert result.exit_code == 0, result.stderr
     (judge,) = [line for line in result.stdout.splitlines() if line.startswith("judge: ")]
     assert re.fullmatch(
         r"judge: 12 calls, 0 failed, 12 replies of no use, [\d,]+ \+ \d+ tokens, \$3\.0000", judge
@@ -197,11 +179,10 @@ options = {{ api_key = "k" }}
 """
 
 
-def test_a_cascade_may_ask_the_providers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """As one of its models; both tables are printed."""
+def test_a_cascade_may_call_the_providers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """Both tables are printed."""
     path = task(extra=MEMBERS.format(healthy=servers[1].api_base))
     result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
-    assert result.exit_code == 0, result.stderr
     lines = table(result)
     (many,) = [line for line in lines if line[0] == "many"]
     assert many[1:3] == ["12 (100.0 %)", "12 (100.0 %)"]
@@ -215,47 +196,27 @@ def test_a_cascade_may_ask_the_providers(task: WriteRouted, servers: Servers, tm
 BUDGET = ("--max-metric-calls", "60", "--minibatch-size", "2", "--seed", "0")
 
 
-def test_optimize_searches_for_a_prompt_of_all_providers(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """It says what became of each; a second start asks nobody."""
+def test_optimize_improves_the_providers_prompt(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
+    """The result reports every provider; a second start calls none."""
     out = tmp_path / "out"
     result = run("optimize", task(), *BUDGET, "--out", out, "--json")
-    assert result.exit_code == 0, result.stderr
     record = json.loads(result.stdout)
     assert record["model"] == "routed:ema(broken, healthy)"
     asked = [len(server.requests) for server in servers]
     assert all(asked)
     assert [one["calls"] for one in record["routing"]["providers"]] == asked
-    again = run("optimize", task(), *BUDGET, "--out", out, "--json")
-    assert again.exit_code == 0, again.stderr
+    run("optimize", task(), *BUDGET, "--out", out, "--json")
     people = run("optimize", task(), *BUDGET)
     assert [row[0] for row in table(people) if row[0] in {"provider", "broken", "healthy"}] == [
         "provider", "broken", "healthy",
     ]  # fmt: skip
     asked = [len(server.requests) for server in servers]
-    assert run("optimize", task(), *BUDGET, "--out", out).exit_code == 0
+    run("optimize", task(), *BUDGET, "--out", out)
     assert [len(server.requests) for server in servers] == asked
 
 
-def test_optimize_corrects_no_prior_of_several_providers(task: WriteRouted, servers: Servers) -> None:
-    """Each has one of its own."""
-    result = run("optimize", task(), "--prior-correction", "batch")
-    assert result.exit_code == 2
+def test_optimize_refuses_the_providers_prior(task: WriteRouted, servers: Servers) -> None:
+    """Each provider has a prior of its own, so the option exits with 2."""
+    result = run("optimize", task(), "--prior-correction", "batch", code=2)
     assert "Expected no --prior-correction batch beside [routing]" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]
-
-
-def test_the_state_is_the_owner_s_and_the_next_run_begins_with_it(
-    task: WriteRouted, servers: Servers, tmp_path: Path
-) -> None:
-    """The provider that failed is not tried first again."""
-    path = task()
-    assert run("evaluate", path, "--out", tmp_path / "one", "--no-cache").exit_code == 0
-    state = tmp_path / "router.sqlite"
-    assert stat.S_IMODE(state.stat().st_mode) == 0o600
-    asked = len(servers[0].requests)
-    assert asked >= 1
-    assert run("evaluate", path, "--out", tmp_path / "two", "--no-cache").exit_code == 0
-    assert len(servers[0].requests) == asked
-    assert len(servers[1].requests) == 24

@@ -28,8 +28,8 @@ def routing(directory: Path, keys: str) -> RoutingSettings:
 # --- what it says -------------------------------------------------------------------------------
 
 
-def test_every_key_arrives_where_it_belongs(tmp_path: Path) -> None:
-    """Those of all strategies at once, since one key changes the strategy."""
+def test_every_key_is_parsed(tmp_path: Path) -> None:
+    """The keys of all strategies may stand together, since one key changes the strategy."""
     toml = f"""{HEAD}
 [routing]
 routing = "thompson"
@@ -103,7 +103,7 @@ cost = 0.002
 
 
 def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
-    """Of the reference, and of what it does not have."""
+    """An empty section has the reference's defaults."""
     assert routing(tmp_path, "").model_dump(exclude={"providers"}) == {
         "routing": "none",
         "quality_gate": 0.0,
@@ -149,7 +149,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
 
 
 def test_a_task_without_the_section_has_no_routing(tmp_path: Path) -> None:
-    """And keeps its model."""
+    """The settings are None."""
     assert routing_settings(read(tmp_path, HEAD)) is None
 
 
@@ -169,7 +169,7 @@ def test_a_task_without_the_section_has_no_routing(tmp_path: Path) -> None:
     ],
 )
 def test_the_strategy_is_one_key(tmp_path: Path, keys: str, strategy: str) -> None:
-    """Or, as in the reference, the switch of EMA."""
+    """The reference's switch for EMA works, too."""
     assert routing(tmp_path, keys).strategy == strategy
 
 
@@ -189,7 +189,7 @@ def test_the_strategy_is_one_key(tmp_path: Path, keys: str, strategy: str) -> No
     ],
 )
 def test_state_is_beside_the_task(tmp_path: Path, keys: str, place: str | None) -> None:
-    """Unless it is a URL; a strategy's own path is for that strategy."""
+    """URLs stay, and a strategy's own path holds for that strategy only."""
     assert routing(tmp_path, keys).state_place == (place and place.format(tmp_path))
 
 
@@ -212,14 +212,14 @@ def test_state_is_beside_the_task(tmp_path: Path, keys: str, place: str | None) 
         ),
     ],
 )
-def test_what_embeds(tmp_path: Path, keys: str, embedder: str | None) -> None:
-    """Nothing, where nothing needs embeddings."""
+def test_the_embedder_is_resolved(tmp_path: Path, keys: str, embedder: str | None) -> None:
+    """It is None where nothing needs embeddings."""
     assert routing(tmp_path, keys).embedder == embedder
 
 
 @pytest.mark.parametrize("key", ["quality_gate", "router_reorder_interval"])
 def test_zero_is_zero(tmp_path: Path, key: str) -> None:
-    """Off, and never."""
+    """Zero switches the gate and the sorting off."""
     assert getattr(routing(tmp_path, f"{key} = 0"), key) == 0
 
 
@@ -345,7 +345,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line: int, message: str) -> None:
-    """As in every other section; unknown names are mistakes even where the strategy does not use them."""
+    """Unknown names are mistakes even where the strategy does not use them."""
     providers = "" if keys.startswith("providers") else PROVIDERS
     found = mistakes(tmp_path, f"{HEAD}[routing]\n{keys}\n{providers}")
     assert [text for text in found if text.startswith(f"task.toml:{line}: {message}")], found
@@ -376,17 +376,15 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
         ("scoring = 'exact'", 7, "unknown key 'routing.providers.scoring': expected one of name, alias,"),
     ],
 )
-def test_a_wrong_key_of_a_provider_names_its_own_line(
-    tmp_path: Path, entry: str, line: int, message: str
-) -> None:
-    """Not that of another provider, which has the same keys."""
+def test_a_wrong_provider_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
+    """The line is not that of another provider with the same key."""
     toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\n{entry}\nname = "b"\n'
     found = mistakes(tmp_path, toml)
     assert [text for text in found if text.startswith(f"task.toml:{line}: {message}")], found
 
 
-def test_two_providers_of_one_name_need_aliases(tmp_path: Path) -> None:
-    """The line is that of the second."""
+def test_equal_names_need_aliases(tmp_path: Path) -> None:
+    """The message names the line of the second provider."""
     toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\nname = "a"\n'
     assert mistakes(tmp_path, toml) == [
         (
@@ -398,13 +396,13 @@ def test_two_providers_of_one_name_need_aliases(tmp_path: Path) -> None:
 
 
 def test_a_provider_needs_a_name(tmp_path: Path) -> None:
-    """There is no default to choose from."""
+    """There is no default provider."""
     toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\nalias = "b"\n'
     assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'routing.providers.name': add it."]
 
 
-def test_there_must_be_somebody_to_ask(tmp_path: Path) -> None:
-    """Whatever else is there."""
+def test_a_section_needs_a_provider(tmp_path: Path) -> None:
+    """A section without providers is wrong."""
     assert mistakes(tmp_path, f'{HEAD}[routing]\nrouting = "ema"\n') == [
         (
             "task.toml:4: routing.providers: Input should hold at least one provider, got []: add "
@@ -413,15 +411,15 @@ def test_there_must_be_somebody_to_ask(tmp_path: Path) -> None:
     ]
 
 
-def test_the_key_of_the_reference_is_a_table_here(tmp_path: Path) -> None:
-    """There it stands among others; here it has a section."""
+def test_a_top_level_key_is_refused(tmp_path: Path) -> None:
+    """The reference's top-level key is a section here."""
     assert mistakes(tmp_path, f'{HEAD}routing = "thompson"\n') == [
         "task.toml:4: routing: expected a table, got 'thompson': write [routing] and its keys below."
     ]
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """Each with its own line."""
+    """Each mistake has its own line."""
     keys = 'quality_gate = 0.5\nrouting = "cascade"\n[routing.cascade]\ncost_tiers = ["x", "a", "y"]\n'
     found = mistakes(tmp_path, f"{HEAD}[routing]\n{keys}{PROVIDERS}")
     assert [text.split(": ")[0] for text in found] == ["task.toml:5", "task.toml:8", "task.toml:8"]
@@ -429,7 +427,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_sections_of_another_strategy_may_stay(tmp_path: Path) -> None:
-    """So that one key changes the strategy; a section that is off does not even do that."""
+    """One key changes the strategy, so unused tables are legal."""
     keys = (
         'routing = "bandit"\nthompson_decay = 0.9\nrouter_ema_alpha = 0.5\n[routing.cascade]\nmax_escalations = 1\n'
         "[routing.coherence]\nenabled = false\nwindow_size = 3\n"
@@ -438,7 +436,7 @@ def test_sections_of_another_strategy_may_stay(tmp_path: Path) -> None:
 
 
 def test_settings_made_in_python_are_checked_alike() -> None:
-    """There is no file to name a line of."""
+    """They raise ValidationError without a line."""
     with pytest.raises(pydantic.ValidationError, match="one of the providers a"):
         RoutingSettings.model_validate({"providers": [{"name": "a"}], "cascade": {"cost_tiers": ["b"]}})
 
@@ -446,8 +444,8 @@ def test_settings_made_in_python_are_checked_alike() -> None:
 # --- beside other sections ----------------------------------------------------------------------
 
 
-def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path) -> None:
-    """The providers are asked instead."""
+def test_an_unused_model_is_refused(tmp_path: Path) -> None:
+    """A [model] section beside the routing is wrong."""
     assert mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{PROVIDERS}') == [
         (
             "task.toml:4: expected no [model] beside [routing]: it would not be asked; name it under "
@@ -456,14 +454,14 @@ def test_a_model_that_would_not_be_asked_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_label_prior_and_routing_exclude_each_other(tmp_path: Path) -> None:
+def test_routing_takes_no_label_prior(tmp_path: Path) -> None:
     """A prior belongs to one model."""
     (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{PROVIDERS}')
     assert message.startswith("task.toml:5: expected no prior_correction beside [routing]")
 
 
 def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
-    """It then has a prompt, a cost, ... of its own, like any other model."""
+    """The model has a prompt and a cost of its own, like any other."""
     toml = f'{HEAD}{PROVIDERS}{MEMBERS}alias = "many"\nconcurrency = 3\nscoring = "decode"\nprompt = "q"\ncost = 1\n'
     task = read(tmp_path, toml)
     cascade = cascade_settings(task)
@@ -472,8 +470,8 @@ def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
     assert cascade.models[1].alias == "many"
 
 
-def test_routing_that_no_model_of_the_cascade_uses_is_refused(tmp_path: Path) -> None:
-    """Wherever the cascade's models are named."""
+def test_unused_routing_is_refused(tmp_path: Path) -> None:
+    """A cascade must have the model "routed", also where a looper's file names the models."""
     message = (
         "task.toml:4: expected one of the [[cascade.models]] to have name = 'routed', got none: add it, or remove "
         "[routing], which nobody would use."
@@ -484,14 +482,14 @@ def test_routing_that_no_model_of_the_cascade_uses_is_refused(tmp_path: Path) ->
 
 
 def test_a_routed_model_needs_routing(tmp_path: Path) -> None:
-    """The line is that of its name."""
+    """The message names the line of the model's name."""
     assert mistakes(tmp_path, HEAD + MEMBERS) == [
         "task.toml:7: expected a [routing] section for the model 'routed': add it, or name another model."
     ]
 
 
-def test_options_of_a_routed_model_are_those_of_its_providers(tmp_path: Path) -> None:
-    """Each mistake has its line."""
+def test_a_routed_model_has_no_options(tmp_path: Path) -> None:
+    """They belong to the providers; each mistake has its line."""
     keys = 'api_base = "http://h/v1"\nspace = "raw"\n[cascade.models.options]\nx = 1\n'
     assert mistakes(tmp_path, f"{HEAD}{PROVIDERS}{MEMBERS}{keys}") == [
         f"task.toml:{line}: expected no {key!r} of the model 'routed': set it under [[routing.providers]]."

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import calibrant
+from bundle_runs import run
 from calibrant.assembly import export, read_bundle
 from calibrant.assembly._task_record import task_from_record, task_to_record
-from calibrant.cli._app import app
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
 from fault_server import FaultServer
@@ -42,13 +41,6 @@ TREE = 'structure = "hierarchical"'
 SCALE = 'structure = "ordinal"'
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command line in this process."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
-
-
 @pytest.fixture
 def make(write_task: WriteTask, tmp_path: Path) -> Iterator[Make]:
     """Return a function that evaluates the task under a name, and returns the run's directory."""
@@ -63,8 +55,8 @@ def make(write_task: WriteTask, tmp_path: Path) -> Iterator[Make]:
         yield make_it
 
 
-def test_the_table_metrics_and_gates_of_a_tree(make: Make) -> None:
-    """Six of ten right, nine on the first level; what is counted is in metrics.json."""
+def test_a_tree_has_metrics_and_gates(make: Make) -> None:
+    """Six of ten rows are right, and nine on the first level."""
     path = make("tree", TREE, "--fail-under", "credit=0.75", "--fail-under", "hierarchical_f1=0.75")
     found = json.loads((path / "metrics.json").read_text())["structure"]
     assert found["kind"] == "hierarchical"
@@ -79,20 +71,20 @@ def test_the_table_metrics_and_gates_of_a_tree(make: Make) -> None:
     ("structure", "metric"),
     [(TREE, "quadratic_kappa"), (TREE, "jaccard"), ("", "within_one_step"), ("", "hierarchical_f1")],
 )
-def test_a_gate_of_other_labels_is_refused_before_the_run(make: Make, structure: str, metric: str) -> None:
-    """Nobody pays for a run that cannot pass."""
+def test_an_unfit_gate_is_refused_at_once(make: Make, structure: str, metric: str) -> None:
+    """A gate that the labels do not have exits before any call."""
     assert not make("other", structure, "--fail-under", f"{metric}=0.1", code=2).exists()
 
 
 def test_credit_of_plain_labels_is_accuracy(make: Make) -> None:
-    """The file stays as it was."""
+    """Metrics.json of plain labels has no structure."""
     path = make("plain", "", "--fail-under", "credit=0.6")
     assert "structure" not in json.loads((path / "metrics.json").read_text())
     make("plain", "", "--fail-under", "credit=0.61", code=3)
 
 
-def test_the_command_prints_what_the_report_shows(make: Make, tmp_path: Path) -> None:
-    """Of finished runs; their labels keep the order of the scale."""
+def test_command_and_report_show_the_same(make: Make, tmp_path: Path) -> None:
+    """The labels keep the order of the scale."""
     path = make("scale", SCALE)
     printed = run("evaluate", tmp_path / "scale" / "task.toml", "--out", path, "--no-cache").stdout
     page = write_report(path).read_text()
@@ -105,8 +97,8 @@ def test_the_command_prints_what_the_report_shows(make: Make, tmp_path: Path) ->
     assert '<th scope="row">hierarchical F1</th>' in tree
 
 
-def test_a_damaged_structure_is_named_by_the_report(make: Make) -> None:
-    """Rather than numbers about something else."""
+def test_the_report_refuses_a_damaged_structure(make: Make) -> None:
+    """It raises StateError instead of showing wrong numbers."""
     path = make("tree", TREE)
     about = json.loads((path / "run.json").read_text())
     about["label_set"]["structure"] = "tree"
@@ -124,7 +116,7 @@ def test_a_damaged_structure_is_named_by_the_report(make: Make) -> None:
     ],
 )
 def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, labels: LabelSet) -> None:
-    """So does the classifier that is loaded."""
+    """The loaded classifier has the same label set."""
     path = make("run", structure)
     export(path, tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
@@ -141,8 +133,8 @@ def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, 
         classifier.close()
 
 
-def test_the_structure_does_not_change_what_is_asked(make: Make) -> None:
-    """Predictions, and what calibrators belong to, stay the same."""
+def test_the_structure_changes_no_prediction(make: Make) -> None:
+    """Labels, confidences and probabilities stay the same."""
     plain, tree = make("a"), make("b", TREE)
     lasting = ("label", "confidence", "probabilities")
     rows = [
@@ -157,7 +149,7 @@ def test_the_structure_does_not_change_what_is_asked(make: Make) -> None:
 
 @pytest.mark.parametrize("structure", ["", TREE, f'{TREE}\nseparator = "s/"', SCALE])
 def test_settings_of_a_run_hold_the_structure(write_task: WriteTask, structure: str) -> None:
-    """As JSON, and back."""
+    """The record survives JSON, and an unknown structure raises StateError."""
     task = Task.from_file(write_task(toml=TASK.format(structure=structure, base="http://h/v1")), splits=())
     record = json.loads(json.dumps(task_to_record(task)))
     found = task_from_record(record, place=Path("task.json"))

@@ -55,7 +55,7 @@ PROVIDERS = (
     ],
 )
 def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
-    """Whoever is asked, and however."""
+    """A task read back from JSON has the same settings."""
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
     record = json.loads(json.dumps(task_to_record(task)))
     found = task_from_record(record, place=Path("task.json"))
@@ -69,14 +69,14 @@ def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
 
 
 def test_every_field_of_a_task_is_recorded(write_task: WriteTask) -> None:
-    """A new one has to be put in either place."""
+    """A new field must be recorded or listed as stored elsewhere."""
     record = task_to_record(Task.from_file(write_task(extra="[demonstrations]\nk = 2"), splits=()))
     known = {field.name for field in fields(Task)} - {"sections"} | {"cascade", "routing"}
     assert known == (set(record) - {"left_out", "state_left_out"}) | ELSEWHERE
 
 
-def test_options_reach_the_model_they_are_given_for(write_task: WriteTask) -> None:
-    """By alias, or by name."""
+def test_options_reach_their_model(write_task: WriteTask) -> None:
+    """Models are named by alias or by name."""
     extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\n{PROVIDERS}'
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
     given = {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}

@@ -107,8 +107,8 @@ def mistakes(directory: Path, toml: str) -> list[str]:
     return str(caught.value).replace(f"{directory}/", "").split("\n")
 
 
-def test_providers_are_named_as_litellm_names_them(tmp_path: Path) -> None:
-    """Their names in Zeph are what strategies call them; state lies beside the file."""
+def test_providers_have_litellm_s_names(tmp_path: Path) -> None:
+    """Strategies call them by their names in Zeph; state lies beside the file."""
     found = read(tmp_path, THOMPSON + PROVIDERS)
     assert [(own.name, own.alias) for own in found.providers] == [
         ("anthropic/claude-sonnet-4-6", "claude"),
@@ -119,16 +119,16 @@ def test_providers_are_named_as_litellm_names_them(tmp_path: Path) -> None:
     assert found.state_place == str(tmp_path / "state" / "thompson.json")
 
 
-def test_a_provider_may_have_an_address_and_a_length(tmp_path: Path) -> None:
-    """Of an OpenAI-compatible server, or another one."""
+def test_a_provider_may_have_an_address(tmp_path: Path) -> None:
+    """The length of its answers becomes an option."""
     own = '[llm]\n[[llm.providers]]\ntype = "compatible"\nmodel = "m"\nbase_url = "http://x/v1"\nmax_tokens = 9\n'
     (found,) = read(tmp_path, own).providers
     assert (found.name, found.alias, found.api_base) == ("openai/m", None, "http://x/v1")
     assert found.options == {"max_tokens": 9}
 
 
-def test_every_documented_table_is_taken(tmp_path: Path) -> None:
-    """Verbatim, with its values."""
+def test_every_documented_table_is_read(tmp_path: Path) -> None:
+    """The documented values are kept."""
     assert read(tmp_path, EMA + PROVIDERS).strategy == "ema"
     cascade = read(tmp_path, CASCADE + PROVIDERS).cascade
     assert (cascade.cost_tiers, cascade.max_cascade_tokens) == (("ollama", "claude"), 100_000)
@@ -168,16 +168,16 @@ def test_every_documented_table_is_taken(tmp_path: Path) -> None:
         ("[llm]\nproviders = 1\ncascade = 2\n", ["2: expected [[llm.providers]]", "3: llm.cascade: expected a table"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_has_its_line(tmp_path: Path, toml: str, told: list[str]) -> None:
-    """All mistakes at once, under Zeph's own names."""
+def test_every_mistake_has_its_line(tmp_path: Path, toml: str, told: list[str]) -> None:
+    """All mistakes are reported at once, under Zeph's own names."""
     found = mistakes(tmp_path, toml)
     assert len(found) == len(told), found
     for line, expected in zip(found, told, strict=True):
         assert line.startswith(f"zeph.toml:{expected}"), found
 
 
-def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
-    """With what was expected."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The message says what was expected."""
     with pytest.raises(
         ConfigurationError, match=r"none\.toml: no such file: expected a configuration of Zeph"
     ):
@@ -194,8 +194,8 @@ def task(directory: Path, routing: str) -> Task:
     return Task.from_file(path)
 
 
-def test_a_task_file_names_a_configuration_of_zeph(tmp_path: Path) -> None:
-    """Beside what Zeph has no key for; paths in it are relative to it."""
+def test_a_task_file_names_zeph_s_file(tmp_path: Path) -> None:
+    """Keys that Zeph lacks stand beside it; its paths are relative to it."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"openai"', 1).replace(
         'embedding_provider = "openai"', 'embedding_provider = "hashing"'
@@ -225,8 +225,8 @@ def test_a_task_file_names_a_configuration_of_zeph(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_task_file_says_what_is_wrong(tmp_path: Path, routing: str, told: str) -> None:
-    """In the file it is wrong in."""
+def test_mistakes_name_the_right_file(tmp_path: Path, routing: str, told: str) -> None:
+    """The message names the task file or Zeph's."""
     (tmp_path / "zeph.toml").write_text(THOMPSON + PROVIDERS)
     (tmp_path / "wrong.toml").write_text("[llm]\nx = 1\n")
     with pytest.raises(ConfigurationError) as caught:

@@ -73,6 +73,14 @@ class Running(NamedTuple):
         """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        """Yield a connection."""
+        with socket.create_connection(("127.0.0.1", self.port)) as line:
+            line.settimeout(SECONDS)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
+            yield line
+
     def ask(self, body: Any = None, *, path: str = "/verify", method: str = "POST", **headers: str) -> Reply:
         """Send one request; bytes as they are, an iterator in chunks, other values as JSON."""
         raw = isinstance(body, bytes) or hasattr(body, "__next__")

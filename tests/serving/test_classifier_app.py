@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import math
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,8 +32,8 @@ from fault_server import FaultServer
 from held import PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
 
-def test_answers_are_those_of_the_bundles_classifier(serve: Any, bundle: Bundle) -> None:
-    """In order, for one text and for many, with the decision of the bundle's threshold."""
+def test_answers_are_the_classifier_s(serve: Any, bundle: Bundle) -> None:
+    """One text and many are answered in order, with the decision of the bundle's threshold."""
     decided = with_threshold(bundle, 0.8)
     texts = ["a cat", "a dog", "something", *(f"number {n}" for n in range(20))]
     with FaultServer(["cat", "dog"]) as server:
@@ -57,7 +56,7 @@ def test_answers_are_those_of_the_bundles_classifier(serve: Any, bundle: Bundle)
 
 
 def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> None:
-    """Every label with its own confidence; answers of one label have no such key."""
+    """Every part has its own confidence; answers of one label have no parts."""
     topics = MultiLabels(["cat", "dog", "bird"])
     fake = FakeClient(topics, {"both": ('["dog", "cat"]', 0.9), "none": "[]"}, field="animals")
     classifier = Classifier(model=fake, labels=topics, field="animals")
@@ -84,7 +83,7 @@ def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> Non
 
 
 def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None:
-    """The calibrated one where there is a calibrator; the other where a threshold was certified on it."""
+    """The calibrated confidence decides, except for a certified threshold."""
     calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
     suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
     certified = replace(
@@ -102,7 +101,7 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
-    """Null, neither accepted nor to review; and what cannot be said in UTF-8 is replaced."""
+    """The decision is null; text that UTF-8 cannot hold is replaced."""
     failed = Prediction(label=None, outcome=Outcome.UNPARSED, reason="\ud800")
     running = serve(
         app(bundle, Held(held=False, answer=lambda t: failed if t == "x" else Prediction(label="cat")))
@@ -135,10 +134,8 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
         ({"texts": ["a"] * 6}, 422),
     ],
 )
-def test_bad_bodies_are_refused_and_the_service_stays_up(
-    serve: Any, bundle: Bundle, body: Any, status: int
-) -> None:
-    """With a sentence, and without asking anything."""
+def test_bad_bodies_are_refused(serve: Any, bundle: Bundle, body: Any, status: int) -> None:
+    """The error is a sentence, and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held, most_texts=5))
     found = ask(running, body)
@@ -149,14 +146,14 @@ def test_bad_bodies_are_refused_and_the_service_stays_up(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_body_not_said_to_be_json_is_refused(serve: Any, bundle: Bundle, kind: str) -> None:
-    """Browsers send no other kind across sites without asking."""
+def test_the_content_type_must_be_json(serve: Any, bundle: Bundle, kind: str) -> None:
+    """Browsers send no JSON across sites without asking first."""
     running = serve(app(bundle, Held(held=False)))
     assert running.ask({"text": "a"}, path=PATH, **{"Content-Type": kind}).status == 415
 
 
-def test_a_hundred_megabytes_are_refused_unread(serve: Any, bundle: Bundle) -> None:
-    """Stated or in chunks: only a little more than the limit is taken from whoever sends it."""
+def test_a_huge_body_is_refused_unread(serve: Any, bundle: Bundle) -> None:
+    """The server reads little more than the limit, of a stated length as of chunks."""
     running = serve(app(bundle, Held(held=False)))
     sent = itertools.count()
     stated = ask(running, b"x", **{"Content-Length": "100000000"})
@@ -167,8 +164,8 @@ def test_a_hundred_megabytes_are_refused_unread(serve: Any, bundle: Bundle) -> N
     assert ask(running, {"text": "a"}).status == 200
 
 
-def test_one_of_the_keys_is_wanted(serve: Any, bundle: Bundle) -> None:
-    """For classifications and metrics; who asks whether the process lives needs none."""
+def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
+    """Classifications and metrics need a key; the liveness check needs none."""
     running = serve(app(bundle, Held(held=False), api_keys=("first", "second")))
     for wrong in (None, "Bearer", "Bearer wrong", "Bearer firs", "Basic first", "first", "Bearer \xff"):
         headers = {} if wrong is None else {"Authorization": wrong}
@@ -185,7 +182,7 @@ def test_one_of_the_keys_is_wanted(serve: Any, bundle: Bundle) -> None:
 
 
 def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
-    """429 with when to ask again; rows count, not requests; and room is given back."""
+    """Rows count, not requests, and finished rows free their room."""
     held = Held()
     running = serve(app(bundle, held, most_rows=5, most_texts=4))
     taken, found = later(lambda: ask(running, {"texts": list("abcd")}))
@@ -211,19 +208,17 @@ def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
     assert counts(running)["calibrant_rows_in_flight"] == 0
 
 
-def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bundle) -> None:
-    """And after, where it came while another was taken: so no more is under way than may be."""
+def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> None:
+    """A body that was being read when the room filled up is refused, too."""
     held = Held()
     running = serve(app(bundle, held, most_rows=1, most_texts=1))
-    with socket.create_connection(("127.0.0.1", running.port)) as early:
-        early.settimeout(SECONDS)
+    with running.connected() as early:
         head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         early.sendall(head + b"Expect: 100-continue\r\nContent-Length: 13\r\n\r\n")
         assert early.recv(4096).startswith(b"HTTP/1.1 100")
         thread, found = later(lambda: ask(running, {"text": "a"}))
         assert held.begun.acquire(timeout=SECONDS)
-        with socket.create_connection(("127.0.0.1", running.port)) as late:
-            late.settimeout(SECONDS)
+        with running.connected() as late:
             late.sendall(head + b"Content-Length: 13\r\n\r\n")
             assert late.recv(4096).startswith(b"HTTP/1.1 429")
         early.sendall(b'{"text": "b"}')
@@ -234,7 +229,7 @@ def test_a_flood_is_refused_before_its_bodies_have_come(serve: Any, bundle: Bund
 
 
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
-    """504; what was asked is given up, and its room is given back."""
+    """The status is 504, the call is cancelled, and its room is freed."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
     thread, found = later(lambda: ask(running, {"text": "a"}))
@@ -247,11 +242,11 @@ def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     assert ask(running, {"text": "a"}).status == 200
 
 
-def test_a_client_that_goes_is_not_worked_for(serve: Any, bundle: Bundle) -> None:
-    """Its rows are given up."""
+def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Bundle) -> None:
+    """The calls of a closed connection are cancelled."""
     held = Held()
     running = serve(app(bundle, held))
-    with socket.create_connection(("127.0.0.1", running.port)) as line:
+    with running.connected() as line:
         body = b'{"text": "a"}'
         line.sendall(
             b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -261,8 +256,8 @@ def test_a_client_that_goes_is_not_worked_for(serve: Any, bundle: Bundle) -> Non
     assert held.given_up.wait(SECONDS)
 
 
-def test_a_model_that_cannot_be_asked_is_503(serve: Any, bundle: Bundle) -> None:
-    """Of all texts of the request; the answer does not say why, and the service stays up."""
+def test_an_unreachable_model_is_503(serve: Any, bundle: Bundle) -> None:
+    """All texts of the request fail without the reason, and the service stays up."""
     wrong = ProviderError("the key is bad", provider="p", status=401, hint="Mend it.")
     cat = Prediction(label="cat", confidence=0.5)
     running = serve(app(bundle, Held(held=False, answer=lambda text: wrong if text == "key" else cat)))
@@ -272,8 +267,8 @@ def test_a_model_that_cannot_be_asked_is_503(serve: Any, bundle: Bundle) -> None
     assert ask(running, {"text": "a"}).status == 200
 
 
-def test_unknown_paths_and_methods_say_what_there_is(serve: Any, bundle: Bundle) -> None:
-    """And do not become series of their own."""
+def test_unknown_paths_list_the_known_ones(serve: Any, bundle: Bundle) -> None:
+    """Unknown paths make no series of their own in the metrics."""
     running = serve(app(bundle, Held(held=False)))
     assert running.ask(path="/v1/other", method="GET").status == 404
     assert running.ask(path=PATH, method="GET").status == 405
@@ -298,10 +293,10 @@ def logged() -> Iterator[io.StringIO]:
         Prediction(label=None, outcome=Outcome.ERROR, reason="no connection to http://secret"),
     ],
 )
-def test_the_words_of_a_provider_are_logged_only_if_asked(
+def test_provider_messages_are_logged_on_request(
     serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool, answer: Any
 ) -> None:
-    """They may quote a text or an address, and are never answered; kind, status and hint of an error are logged."""
+    """They may quote a text or an address; kind, status and hint are always logged."""
     running = serve(app(bundle, Held(held=False, answer=lambda _: answer), log_texts=texts))
     found = ask(running, {"text": "a"})
     assert (found.status, b"secret" in found.body) == (503, False)
@@ -318,15 +313,15 @@ def test_the_words_of_a_provider_are_logged_only_if_asked(
         )
 
 
-def test_what_asyncio_complains_about_is_one_line_without_texts(logged: io.StringIO) -> None:
-    """It would show the objects, and what they hold."""
+def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:
+    """Only the first line of asyncio's message is logged."""
     logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
     told = json.loads(logged.getvalue())
     assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
 
 
-def test_another_server_may_ask_for_a_lifespan(bundle: Bundle) -> None:
-    """Uvicorn's command does, and test clients; it is no request."""
+def test_lifespan_events_are_answered(bundle: Bundle) -> None:
+    """Other servers and test clients send them; they are no requests."""
     made = app(bundle, Held())
     sent: list[Any] = []
 
@@ -342,7 +337,7 @@ def test_another_server_may_ask_for_a_lifespan(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
-    """Then the server cuts the connection."""
+    """A crash after the answer has begun is raised, so that the server closes the connection."""
     made = app(bundle, Held())
     sent: list[Any] = []
 
@@ -363,10 +358,10 @@ def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
 
 
 @pytest.mark.parametrize("texts", [False, True])
-def test_logs_are_json_lines_without_texts_unless_asked(
+def test_logs_hold_texts_on_request_only(
     serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
 ) -> None:
-    """A line a request, with its number; a crash is told by kind and place, for its words may quote."""
+    """Every request is one JSON line with its id; a crash is logged by class and place."""
     held = Held(
         held=False,
         answer=lambda text: (
@@ -394,8 +389,8 @@ def test_logs_are_json_lines_without_texts_unless_asked(
         assert requests[0]["rows"][1] == row
 
 
-def test_logs_are_as_before_behind_the_block() -> None:
-    """Neither handler nor level stays."""
+def test_json_logs_restore_the_loggers() -> None:
+    """Neither handler nor level stays after the block."""
     logger = logging.getLogger("calibrant")
     before = (list(logger.handlers), logger.level, logger.propagate)
     with json_logs(io.StringIO()):
@@ -403,8 +398,8 @@ def test_logs_are_as_before_behind_the_block() -> None:
     assert (list(logger.handlers), logger.level, logger.propagate) == before
 
 
-def test_it_says_ready_until_it_is_being_stopped(serve: Any, bundle: Bundle) -> None:
-    """Then 503, while requests that come nevertheless are answered and their connections closed."""
+def test_readyz_is_503_during_shutdown(serve: Any, bundle: Bundle) -> None:
+    """Late requests are answered, and their connections closed."""
     made = app(bundle, Held(held=False))
     running = serve(made)
     ready = running.ask(path="/readyz", method="GET")
@@ -417,8 +412,8 @@ def test_it_says_ready_until_it_is_being_stopped(serve: Any, bundle: Bundle) -> 
     assert (found.status, found.headers["connection"]) == (200, "close")
 
 
-def test_the_description_holds_bodies_and_refusals(serve: Any, bundle: Bundle) -> None:
-    """As OpenAPI."""
+def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Bundle) -> None:
+    """The OpenAPI document lists every status."""
     running = serve(app(bundle, Held(held=False), most_texts=7))
     described = running.ask(path="/openapi.json", method="GET").json
     post = described["paths"][PATH]["post"]
@@ -444,13 +439,15 @@ def test_the_description_holds_bodies_and_refusals(serve: Any, bundle: Bundle) -
     ],
 )
 def test_bad_settings_are_refused(kind: type[Any], name: str, value: object) -> None:
-    """When they are made."""
+    """The constructor raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="API keys" if name == "api_keys" else name):
         kind(**{name: value})
 
 
-def test_predictions_are_handed_on(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    """Those of every request; an error there is logged, and no request fails for it."""
+def test_the_callback_gets_all_predictions(
+    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the callback is logged, and no request fails."""
     seen: list[str | None] = []
 
     def note(predictions: Sequence[Prediction]) -> None:
@@ -464,6 +461,6 @@ def test_predictions_are_handed_on(serve: Any, bundle: Bundle, caplog: pytest.Lo
 
 
 def test_finish_seconds_cover_body_and_deadline() -> None:
-    """In whole seconds: so long an end waits for what was taken."""
+    """Shutdown waits so many whole seconds."""
     assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
     assert ServiceSettings(connections=ConnectionLimits(seconds_for_body=9.0)).finish_seconds == 39

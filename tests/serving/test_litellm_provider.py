@@ -61,7 +61,7 @@ def user(text: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
-    """What the service answers, as JSON; the bundle's prompt and the last user message were sent, nothing else."""
+    """The content is the service's answer; only the bundle's prompt and the last user message are sent."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     found = litellm.completion(NAME, messages=user("one dog"))
@@ -78,7 +78,7 @@ def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) ->
 
 @pytest.mark.usefixtures("provider")
 def test_a_stream_has_the_same_content() -> None:
-    """With and without an event loop."""
+    """Streams work with and without an event loop."""
     whole = litellm.completion(NAME, messages=user("one dog")).choices[0].message.content
 
     async def stream() -> str:
@@ -91,8 +91,8 @@ def test_a_stream_has_the_same_content() -> None:
 
 
 @pytest.mark.usefixtures("provider")
-def test_litellms_router_takes_it() -> None:
-    """As the proxy does: a model under a name of its own."""
+def test_litellm_s_router_calls_the_bundle() -> None:
+    """The model has a name of its own there."""
     router = litellm.Router([{"model_name": "mine", "litellm_params": {"model": NAME}}])
     found = asyncio.run(router.acompletion("mine", messages=user("one cat")))
     assert json.loads(found.choices[0].message.content)["label"] == "cat"
@@ -110,10 +110,8 @@ def test_litellms_router_takes_it() -> None:
     ],
 )
 @pytest.mark.usefixtures("provider")
-def test_what_cannot_be_answered_is_an_error_of_litellm(
-    model: str, text: Any, status: int, told: str
-) -> None:
-    """Which says what was expected."""
+def test_bad_calls_are_litellm_s_errors(model: str, text: Any, status: int, told: str) -> None:
+    """The message says what was expected."""
     with pytest.raises(Exception, match=told) as found:
         litellm.completion(model, messages=user(text), num_retries=0)
     assert getattr(found.value, "status_code", None) == status
@@ -128,22 +126,22 @@ def test_what_cannot_be_answered_is_an_error_of_litellm(
     ],
 )
 def test_a_text_without_a_label_is_an_error(text: str, error: type[Exception], outcome: str) -> None:
-    """So that fallbacks apply; a call that failed has the service's status, 503."""
+    """Fallbacks apply; a failed call has status 503."""
     litellm.completion(NAME, messages=user("a cat"))  # so the failure is one of the text, not of the set-up
     with pytest.raises(error, match=f"animals: {outcome}: "):
         litellm.completion(NAME, messages=user(text), num_retries=0)
 
 
 @pytest.mark.usefixtures("provider")
-def test_litellms_timeout_is_kept() -> None:
-    """In seconds."""
+def test_litellm_s_timeout_is_kept() -> None:
+    """The timeout is in seconds."""
     with pytest.raises(Exception, match=r"no answer within 0\.001s") as found:
         litellm.completion(NAME, messages=user("silent"), num_retries=0, timeout=0.001)
     assert getattr(found.value, "status_code", None) in {408, 504}
 
 
-def test_bundles_that_are_none_are_refused(bundle: Bundle, tmp_path: Any) -> None:
-    """When the provider is made."""
+def test_wrong_bundles_are_refused(bundle: Bundle, tmp_path: Any) -> None:
+    """The constructor raises."""
     with pytest.raises(ConfigurationError, match="options for other"):
         BundleProvider({"animals": bundle.path}, options={"other": {}})
     with pytest.raises(ConfigurationError, match="bundles none"):

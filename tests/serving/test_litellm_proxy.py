@@ -127,7 +127,7 @@ def await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 
 def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: FaultServer) -> None:
-    """By the model's name, whole and as a stream; what the classifier says, and its tokens."""
+    """Whole answers and streams have the classifier's answer and its tokens."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     status, found = chat(proxy, {"role": "system", "content": "Be brief."}, user("one dog"))
@@ -143,7 +143,7 @@ def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: F
 
 
 def test_the_proxy_passes_errors_on(proxy: int) -> None:
-    """With a status by which callers can tell whose fault it is."""
+    """The status tells callers whose fault it is."""
     for messages, status, words in (
         ([{"role": "system", "content": "a cat"}], 400, "user message"),
         ([user("declined")], 502, "refusal"),

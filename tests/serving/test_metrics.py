@@ -20,8 +20,8 @@ from calibrant.serving._metrics import ServiceMetrics, ks_distance
 from held import PATH, Held, app, ask, counts, with_threshold
 
 
-def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bundle: Bundle) -> None:
-    """Requests and seconds by path, too."""
+def test_metrics_count_rows_and_requests(serve: Any, bundle: Bundle) -> None:
+    """Requests and seconds are counted by path."""
     steps = (Step(model="s", verdict=Verdict.ESCALATED), Step(model="l", verdict=Verdict.ACCEPTED))
     answers = {
         "sure": Prediction(label="cat", confidence=0.93),
@@ -54,8 +54,8 @@ def test_metrics_count_outcomes_decisions_labels_and_escalations(serve: Any, bun
     assert math.isnan(seen["calibrant_confidence_drift"])
 
 
-def test_drift_compares_a_sliding_window_with_the_history() -> None:
-    """None worth telling at first; 0 for the like; 1 once only others are left in the window."""
+def test_drift_compares_window_and_history() -> None:
+    """It is NaN at first, 0 for equal values, and 1 once the window holds other values only."""
     history = tuple(n / 500 for n in range(500))
     metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
     decision: Any = type("D", (), {"accepted": None})()
@@ -82,10 +82,8 @@ VALUES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), min_size=1, max_si
 
 
 @given(VALUES, VALUES)
-def test_the_distance_is_the_largest_gap_of_the_distribution_functions(
-    ours: list[float], theirs: list[float]
-) -> None:
-    """Counted point by point, ties included."""
+def test_the_distance_is_the_largest_gap(ours: list[float], theirs: list[float]) -> None:
+    """It equals the gap counted point by point, ties included."""
 
     def share(values: list[float], point: float) -> Fraction:
         return Fraction(sum(value <= point for value in values), len(values))
@@ -95,8 +93,8 @@ def test_the_distance_is_the_largest_gap_of_the_distribution_functions(
 
 
 @pytest.mark.parametrize("rows", [30, 200, 1000])
-def test_the_drift_threshold_has_one_percent_false_alarms(rows: int) -> None:
-    """1.63 times the root, of rows and a history from the same source."""
+def test_the_drift_threshold_rarely_alarms(rows: int) -> None:
+    """1.63 times the root is exceeded about once in a hundred times."""
     rng = np.random.default_rng(5)
     least = 1.63 * math.sqrt(1 / rows + 1 / 1000)
     above = sum(
@@ -106,7 +104,7 @@ def test_the_drift_threshold_has_one_percent_false_alarms(rows: int) -> None:
 
 
 def test_one_model_of_a_cascade_is_no_escalation(serve: Any, bundle: Bundle) -> None:
-    """Two are, whatever became of the second; what a cascade accepted needs no threshold."""
+    """Two models are one; an answer that a cascade accepted needs no threshold."""
 
     def steps(*verdicts: Verdict) -> tuple[Step, ...]:
         return tuple(Step(model=f"m{n}", verdict=verdict) for n, verdict in enumerate(verdicts))

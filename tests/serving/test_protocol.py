@@ -21,21 +21,12 @@ from uvicorn.server import ServerState
 
 from calibrant.assembly import Bundle
 from calibrant.serving import ConnectionLimits
-from calibrant.serving._protocol import PatientProtocol
+from calibrant.serving._server import PatientProtocol
 from held import PATH, SECONDS, Held, app, ask, counts
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LIMITS = ConnectionLimits()
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-@contextlib.contextmanager
-def connected(running: Any) -> Any:
-    """Yield a connection."""
-    with socket.create_connection(("127.0.0.1", running.port)) as line:
-        line.settimeout(SECONDS)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
-        yield line
 
 
 def rest(line: socket.socket) -> bytes:
@@ -68,9 +59,9 @@ def body(text: str) -> bytes:
 
 
 def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
-    """A client that trickles, or says nothing, first or after an answer, is hung up on; others are served."""
+    """Silent and trickling clients are disconnected, and others are served."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as silent, connected(running) as begun, connected(running) as second:
+    with running.connected() as silent, running.connected() as begun, running.connected() as second:
         begun.sendall(b"POST /v1/classify HT")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he")
         assert status(second) == 200
@@ -83,14 +74,14 @@ def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
 @contextlib.contextmanager
 def sending(running: Any, head: bytes) -> Any:
     """Yield a connection whose body the service waits for."""
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + b"Expect: 100-continue\r\n" + head)
         assert line.recv(4096).startswith(b"HTTP/1.1 100")
         yield line
 
 
 def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
-    """However little by little it comes; others are served meanwhile, and nothing was asked."""
+    """A body that trickles is refused, others are served meanwhile, and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with sending(running, b"Content-Length: 100\r\n\r\n") as stated, sending(running, CHUNKED) as chunked:
@@ -106,8 +97,8 @@ def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
     assert held.asked == ["a"] * 3
 
 
-def test_the_time_for_a_body_is_not_that_for_headers(serve: Any, bundle: Bundle) -> None:
-    """A body may take longer."""
+def test_bodies_have_their_own_timeout(serve: Any, bundle: Bundle) -> None:
+    """A body may take longer than headers."""
     running = serve(app(bundle, Held(held=False)))
     with sending(running, b"Content-Length: 13\r\n\r\n") as line:
         line.sendall(b'{"text": ')
@@ -116,21 +107,21 @@ def test_the_time_for_a_body_is_not_that_for_headers(serve: Any, bundle: Bundle)
         assert status(line) == 200
 
 
-def test_of_too_many_connections_the_longest_idle_goes(serve: Any, bundle: Bundle) -> None:
-    """Whoever comes is answered; connections that hold back bodies go, those that are worked for stay."""
+def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> None:
+    """Connections with a request in progress stay."""
     held = Held()
     running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
     with contextlib.ExitStack() as lines:
-        working = lines.enter_context(connected(running))
+        working = lines.enter_context(running.connected())
         working.sendall(body("first"))
         assert held.begun.acquire(timeout=SECONDS)
         idle = []
         for begun in (b"", b"POST /v1/cl", POST + b"Content-Length: 9\r\n\r\n{"):
-            idle.append(lines.enter_context(connected(running)))
+            idle.append(lines.enter_context(running.connected()))
             idle[-1].sendall(begun)
             assert running.ask(path="/healthz", method="GET").status == 200  # it is taken, and gone again
         for _ in range(20):
-            lines.enter_context(connected(running))
+            lines.enter_context(running.connected())
         assert [rest(line) for line in idle] == [b"", b"", b""]
         assert running.ask(path="/healthz", method="GET").status == 200
         held.let_go()
@@ -138,19 +129,19 @@ def test_of_too_many_connections_the_longest_idle_goes(serve: Any, bundle: Bundl
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_where_nobody_is_idle_for_long_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
-    """With 503, also where the body comes late; still others wait until there is room, and are answered."""
+def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
+    """It gets 503, also if its body comes late; others wait until there is room."""
     held = Held(held=not idle)
     limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
     running = serve(app(bundle, held, connections=limits))
     with contextlib.ExitStack() as lines:
-        first = [lines.enter_context(connected(running)) for _ in range(2)]
+        first = [lines.enter_context(running.connected()) for _ in range(2)]
         for line in first:
             line.sendall(body("a"))
             assert held.begun.acquire(timeout=SECONDS)
         if idle:
             assert [status(line) for line in first] == [200, 200]
-        third, fourth = (lines.enter_context(connected(running)) for _ in range(2))
+        third, fourth = (lines.enter_context(running.connected()) for _ in range(2))
         fourth.sendall(body("a"))
         whole = body("a")
         third.sendall(whole[:-5])
@@ -170,10 +161,8 @@ def test_where_nobody_is_idle_for_long_the_last_is_refused(serve: Any, bundle: B
 
 
 @pytest.mark.parametrize(("clients", "most"), [(300, 20), pytest.param(2_000, 512, marks=pytest.mark.slow)])
-def test_a_crowd_is_answered_or_refused_but_not_reset(
-    serve: Any, bundle: Bundle, clients: int, most: int
-) -> None:
-    """All connect before any is let go; whoever is not answered gets 429 or 503."""
+def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: int) -> None:
+    """Every connection gets an answer, 429 or 503."""
     held = Held()
     limits = ConnectionLimits(most_connections=most, seconds_idle=float(SECONDS))
     running = serve(app(bundle, held, connections=limits, most_rows=most // 2, most_texts=1))
@@ -201,12 +190,12 @@ def test_a_crowd_is_answered_or_refused_but_not_reset(
     assert running.ask(path="/healthz", method="GET").status == 200
 
 
-def test_of_a_crowd_only_some_are_taken_at_a_time(serve: Any, bundle: Bundle) -> None:
-    """Half as many again as are served; the others cost no file descriptor until one of these goes."""
+def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
+    """One and a half times the limit are accepted; the others take no file descriptor."""
     limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
     running = serve(app(bundle, Held(held=False), connections=limits))
-    with connected(running) as first, contextlib.ExitStack() as lines:
-        crowd = [lines.enter_context(connected(running)) for _ in range(20)]
+    with running.connected() as first, contextlib.ExitStack() as lines:
+        crowd = [lines.enter_context(running.connected()) for _ in range(20)]
         until(lambda: running.connections == 6)
         for _ in range(20):  # time enough to take more
             first.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -240,10 +229,10 @@ def file_descriptors(most: int) -> Any:
     ids=["length first", "chunked first", "HTTP/1.0"],
 )
 def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
-    """A proxy could take its end for another request: the connection ends, and nothing was asked."""
+    """A proxy could read its end as another request, so the connection is closed."""
     held = Held(held=False)
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(head + b'd\r\n{"text": "a"}\r\n0\r\n\r\n' + body("smuggled"))
         found = rest(line)
     assert found.startswith(b"HTTP/1.1 400")
@@ -252,11 +241,11 @@ def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: byte
     assert held.asked == []
 
 
-def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> None:
-    """Each costs as much as a large one; a reasonable number is read."""
+def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
+    """A reasonable number of chunks is read."""
     held = Held(held=False)
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + CHUNKED)
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
@@ -271,11 +260,11 @@ def test_a_body_in_tiny_chunks_is_refused_early(serve: Any, bundle: Bundle) -> N
         assert held.asked[-1] == text.decode()
 
 
-def test_every_request_may_have_many_pieces(serve: Any, bundle: Bundle) -> None:
-    """On one connection."""
+def test_pieces_are_counted_by_request(serve: Any, bundle: Bundle) -> None:
+    """Several requests on one connection may have many pieces each."""
     running = serve(app(bundle, Held(held=False)))
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
-    with connected(running) as line:
+    with running.connected() as line:
         for _ in range(3):
             line.sendall(POST + CHUNKED + pieces)
             assert status(line) == 200
@@ -291,23 +280,21 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     ]
 
 
-def test_nobody_reads_on_for_ever_once_it_has_answered(
-    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The rest of an unwanted body: a little is thrown away and the connection kept, of more it is closed."""
+def test_an_unwanted_body_is_cut_off(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    """A short rest is read and the connection kept; after a long one it is closed."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         for _ in range(2):
             line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n")
             assert status(line) == 404
             line.sendall(b"x" * 60_000 + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert status(line) == 200
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\n" + CHUNKED)
         assert status(line) == 404
         with pytest.raises(ConnectionError):
             line.sendall((b"10000\r\n" + b"x" * 65536 + b"\r\n") * 1_000)
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\n" + CHUNKED)
         assert status(line) == 404
         line.sendall(b"this is no chunk\r\n")
@@ -316,35 +303,33 @@ def test_nobody_reads_on_for_ever_once_it_has_answered(
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00", b"GET /\xff HTTP/1.1\r\n\r\n"])
-def test_what_is_no_http_is_refused(
+def test_other_protocols_are_refused(
     serve: Any, bundle: Bundle, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With 400; the service stays up."""
+    """The status is 400, and the service stays up."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(sent + b"\r\n\r\n")
         assert rest(line).startswith(b"HTTP/1.1 400")
     assert running.ask(path="/healthz", method="GET").status == 200
     assert not errors(caplog)
 
 
-def test_a_client_that_goes_while_it_sends_is_no_error(
-    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is counted with 499."""
+def test_a_lost_sender_is_no_error(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    """The request is counted with status 499."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
         assert running.ask(path="/healthz", method="GET").status == 200
     until(lambda: f"calibrant_requests_total {PATH} 499" in counts(running))
     assert not errors(caplog)
 
 
-def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bundle) -> None:
-    """Also where the first time was over while the answer was worked at."""
+def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
+    """It restarts after an answer that took longer than the timer."""
     held = Held()
     running = serve(app(bundle, held))
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(body("a"))
         assert held.begun.acquire(timeout=SECONDS)
         running.clock.advance(LIMITS.seconds_for_headers)
@@ -363,7 +348,7 @@ def test_after_an_answer_the_time_for_headers_begins_anew(serve: Any, bundle: Bu
 
 
 def test_simultaneous_connections_each_drop_an_idle_one() -> None:
-    """Before the event loop has told any that it is closed."""
+    """A closed connection is not counted twice before the event loop reports it."""
 
     class Line(asyncio.Transport):
         aborted = False
@@ -388,8 +373,8 @@ def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientPr
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundle, *, patient: bool) -> None:
-    """One that takes it late gets all of it, though the time for its next request is over."""
+def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, patient: bool) -> None:
+    """A client that reads late gets all of the answer."""
     size = 16 << 20  # more than sockets hold
     made = app(bundle, Held(held=False))
 
@@ -398,7 +383,7 @@ def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundl
         return Response(bytes(size))
 
     running = serve(made)
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         until(lambda: len(line.recv(1 << 12, socket.MSG_PEEK)) == 1 << 12)  # more than the headers is there
         running.clock.advance(LIMITS.seconds_for_headers if patient else LIMITS.seconds_to_take)
@@ -408,19 +393,19 @@ def test_a_client_that_reads_no_answer_is_disconnected(serve: Any, bundle: Bundl
 
 
 def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
-    """Of sockets that are accepted by hand, asyncio does not see to that itself."""
+    """Sockets that are accepted by hand have TCP_NODELAY."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running):
+    with running.connected():
         until(lambda: running.connections == 1)
         (one,) = running.server.server_state.connections
         accepted = one.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_headers_without_end_are_refused(serve: Any, bundle: Bundle) -> None:
-    """Before they fill the memory."""
+def test_endless_headers_are_refused(serve: Any, bundle: Bundle) -> None:
+    """They are refused before they fill the memory."""
     running = serve(app(bundle, Held(held=False)))
-    with connected(running) as line:
+    with running.connected() as line:
         with contextlib.suppress(ConnectionError):
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
             for _ in range(1_000):
@@ -429,11 +414,11 @@ def test_headers_without_end_are_refused(serve: Any, bundle: Bundle) -> None:
 
 
 def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
-    """One after the other."""
+    """Pipelined requests are answered one after the other."""
     running = serve(
         app(bundle, Held(held=False), most_texts=1),
     )
-    with connected(running) as line:
+    with running.connected() as line:
         line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         found = rest(line)
     assert found.index(b"results") < found.index(b'"ok"')

@@ -38,8 +38,8 @@ def failing(running: Any) -> None:
     assert ready(running) == (503, "model failing")
 
 
-def test_a_request_of_which_every_text_failed_is_503(serve: Any, bundle: Bundle) -> None:
-    """With its rows; one answered text, or one that the model declined, makes it 200."""
+def test_a_wholly_failed_request_is_503(serve: Any, bundle: Bundle) -> None:
+    """One text that the model answered or declined makes it 200."""
     running = serve(app(bundle, Model().held))
     failed = ask(running, {"texts": ["a", "b"]})
     assert (failed.status, failed.headers["retry-after"]) == (503, "1")
@@ -51,8 +51,8 @@ def test_a_request_of_which_every_text_failed_is_503(serve: Any, bundle: Bundle)
     assert ask(serve(app(bundle, Model(UNPARSED).held)), {"text": "a"}).status == 200
 
 
-def test_three_failures_in_a_row_make_it_not_ready(serve: Any, bundle: Bundle) -> None:
-    """An answer in between does not; a request that is answered nevertheless makes it ready again."""
+def test_three_failures_make_it_unready(serve: Any, bundle: Bundle) -> None:
+    """An answer in between prevents it, and a later one ends it."""
     running = serve(app(bundle, Model().held))
     for _ in range(2):
         ask(running, {"text": "a"})
@@ -66,10 +66,8 @@ def test_three_failures_in_a_row_make_it_not_ready(serve: Any, bundle: Bundle) -
 @pytest.mark.parametrize(
     "failure", [FAILED, ProviderError("bad key", provider="p", status=401)], ids=["error", "wrong key"]
 )
-def test_without_requests_the_model_is_asked_until_it_answers(
-    serve: Any, bundle: Bundle, failure: Any
-) -> None:
-    """By whoever looks, one call at a time, and less and less often; no row is counted."""
+def test_readiness_checks_probe_the_model(serve: Any, bundle: Bundle, failure: Any) -> None:
+    """One probe runs at a time, less and less often, and no row is counted."""
     model = Model(failure)
     running = serve(app(bundle, model.held))
     failing(running)
@@ -97,8 +95,8 @@ def test_without_requests_the_model_is_asked_until_it_answers(
     assert 'calibrant_rows_total{outcome="ok"}' not in text
 
 
-def test_a_probe_that_hangs_is_given_up(serve: Any, bundle: Bundle) -> None:
-    """After the time a request may take; requests that run out of time count as failures, too."""
+def test_a_hanging_probe_is_cancelled(serve: Any, bundle: Bundle) -> None:
+    """It has a request's deadline; requests beyond theirs count as failures."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=60.0))
     for _ in range(3):

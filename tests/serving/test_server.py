@@ -35,8 +35,8 @@ def has_ipv6() -> bool:
         pytest.param("::1", "http://[::1]:", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
     ],
 )
-def test_a_signal_ends_the_server_and_nothing_else(number: signal.Signals, host: str, shown: str) -> None:
-    """It was answered at the address that was told, and the handlers are those from before."""
+def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str) -> None:
+    """The reported address answers, and the signal handlers are restored."""
     before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
     told: list[str] = []
     found: list[int] = []
@@ -79,8 +79,8 @@ class Slow:
         """Nothing is held."""
 
 
-def test_what_outlasts_the_end_is_given_up() -> None:
-    """Once the time to finish is over: a call of the model is cancelled, and whoever asked is told."""
+def test_late_requests_are_cancelled_at_shutdown() -> None:
+    """The model's call is cancelled, and the client gets 503."""
     model = Slow()
     found: list[int] = []
     threads: list[threading.Thread] = []
@@ -112,8 +112,8 @@ def test_what_outlasts_the_end_is_given_up() -> None:
     [(300.0, 0.0), (0.0, 300.0)],
     ids=["while requests are taken", "while those are heard that have just connected"],
 )
-def test_who_has_connected_before_a_signal_is_heard_after_it(notice: float, speak: float) -> None:
-    """Until a second Ctrl-C ends the wait."""
+def test_connected_clients_are_answered_after_a_signal(notice: float, speak: float) -> None:
+    """A second Ctrl-C ends the wait."""
     app = create_verifier_app(None, connections=ConnectionLimits(seconds_to_speak=speak))
     found: list[bytes] = []
 
@@ -144,10 +144,8 @@ def test_who_has_connected_before_a_signal_is_heard_after_it(notice: float, spea
 @pytest.mark.parametrize(
     ("host", "port"), [("256.1.1.1", 0), ("127.0.0.1", 99999), ("no.such.host.invalid", 0)]
 )
-def test_an_address_that_cannot_be_listened_at_is_refused(
-    monkeypatch: pytest.MonkeyPatch, host: str, port: int
-) -> None:
-    """Without a trace."""
+def test_an_unusable_address_is_refused(monkeypatch: pytest.MonkeyPatch, host: str, port: int) -> None:
+    """It raises ConfigurationError."""
 
     def unknown(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")

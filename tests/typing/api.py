@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.assembly import open_classifier, read_zeph
-from calibrant.assembly._looper import read_looper
+from calibrant.assembly._foreign import read_looper
 from calibrant.calibration import PlattCalibrator, certify_threshold, select_calibrator, suggest_thresholds
 from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.calibration._thresholds import ThresholdSuggestion

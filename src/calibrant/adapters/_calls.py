@@ -49,8 +49,7 @@ class CallCounter:
         """Return one flag per query: True if it costs a call, as no journal holds its answer."""
         if self._predictor.journal is None:
             return [True] * len(queries)
-        seen = set(self._answered)
-        found = []
+        seen, found = set(self._answered), []
         for query in queries:
             found.append(query not in seen)
             seen.add(query)
@@ -204,17 +203,11 @@ class FailureMonitor:
             rows = [p.reason if p.outcome is Outcome.ERROR else None for p in predictions]
             self._recent.extend(rows)
             # The whole of a large batch, and its end: a server that dies halfway is noticed.
-            for window in (rows, list(self._recent)):
-                reasons = [reason for reason in window if reason is not None]
-                if (
-                    len(window) >= _WINDOW
-                    and len(reasons) >= _MIN_FAILURES
-                    and len(reasons) > _MAX_SHARE * len(window)
-                ):
-                    break
-            else:
+            window = next(filter(_fails_too_often, (rows, list(self._recent))), None)
+            if window is None:
                 return
             self._recent.clear()
+        reasons = [reason for reason in window if reason is not None]
         common = max(sorted(set(reasons)), key=reasons.count)
         raise ProviderError(
             f"{len(reasons)} of the last {len(window)} rows failed for reasons that are not the prompt's, "
@@ -224,12 +217,16 @@ class FailureMonitor:
         )
 
 
-class Watch:
+def _fails_too_often(reasons: Sequence[str | None]) -> bool:
+    failed = len(reasons) - reasons.count(None)
+    return len(reasons) >= _WINDOW and failed >= _MIN_FAILURES and failed > _MAX_SHARE * len(reasons)
+
+
+class Watch(FailureMonitor):
     """Store of the first fatal error of a search, until the search can be stopped."""
 
     def __init__(self) -> None:
-        self._failures = FailureMonitor()
-        self._lock = threading.Lock()
+        super().__init__()
         self._error: Exception | None = None
 
     @contextlib.contextmanager
@@ -238,15 +235,9 @@ class Watch:
         try:
             yield
         except Exception as error:
-            self._note(error)
+            with self._lock:
+                self._error = self._error or error
             raise
-
-    def record(self, prediction: Prediction, *, provider: str) -> None:
-        """Record a row; too many failed rows are a fatal error of the search."""
-        try:
-            self._failures.record([prediction], provider=provider)
-        except ProviderError as error:
-            self._note(error)
 
     def stop(self) -> bool:
         """Raise the stored error once; return True for a reached user limit, which is no error."""
@@ -258,8 +249,3 @@ class Watch:
             _LOG.warning("The search ends early: %s", error)
             return True
         raise error
-
-    def _note(self, error: Exception) -> None:
-        with self._lock:
-            if self._error is None:
-                self._error = error

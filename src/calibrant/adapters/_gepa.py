@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from gepa.core.adapter import ProposalFn
 
 from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._learned import PriorCorrection, Thresholds, open_prior, open_thresholds
+from calibrant.adapters._learned import PriorCorrection, PriorCorrector, ThresholdFinder, Thresholds
 from calibrant.adapters._parameters import Schema, check_calls, labels_of, refuse_open
 from calibrant.adapters._rows import (
     Candidate,
@@ -247,10 +247,10 @@ class ConfidenceAdapter(ConfidenceGrader):
         self.propose_new_texts = proposer
         self._counter = CallCounter(self.predictor)
         self._on_prediction = on_prediction
-        self._prior = open_prior(prior_correction, labels=self.labels)
+        self._prior = None if prior_correction is None else PriorCorrector(prior_correction, self.labels)
         self._scoring_is_given = grading.get("scoring_strategy") is not None
         rows = [checked_row(row, self.labels) for row in threshold_rows]
-        self._thresholds = open_thresholds(thresholds, rows, labels=self.labels)
+        self._thresholds = None if thresholds is None else ThresholdFinder(thresholds, rows, self.labels)
         self._failures = FailureMonitor()
         self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
         prepare = getattr(proposer, "prepare", None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
@@ -41,9 +42,27 @@ class PriorCorrector:
     The prior of a prompt is the mean of its distributions over the rows asked under it; nothing is asked for its
     sake. Until these are `PRIOR_ROWS`, the prior of the last prompt that was asked about more rows makes up for those
     that are missing: a proposal is tried on a few rows right after its parent.
+
+    Parameters
+    ----------
+    method : {"batch"}
+        Setting of the adapter.
+    labels : LabelSet
+        The labels.
+
+    Raises
+    ------
+    ConfigurationError
+        The method is unknown, or answers hold several labels.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, method: PriorCorrection, labels: LabelSet) -> None:
+        refuse_several(labels, "leave prior_correction out, which needs one distribution over one label set.")
+        if method != "batch":
+            raise ConfigurationError(
+                f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a "
+                "LabelPriorCorrection on CONTENT_FREE_INPUTS."
+            )
         self._rows: dict[_Key, dict[str, _Floats]] = {}
         self._stand_in: _Key | None = None
         self._fitted: dict[_Key, LabelPriorCorrection] = {}
@@ -86,29 +105,6 @@ class PriorCorrector:
         return prediction if correction is None else correct_prediction(prediction, correction)
 
 
-def open_prior(method: PriorCorrection | None, *, labels: LabelSet) -> PriorCorrector | None:
-    """Return the corrector of the given setting; None without correction.
-
-    Raises
-    ------
-    ConfigurationError
-        The method is unknown, or answers hold several labels.
-    """
-    if method is None:
-        return None
-    if isinstance(labels, CompositeLabels):
-        raise ConfigurationError(
-            "Expected no prior_correction where an answer holds several labels: it needs one distribution over one "
-            "label set; leave it out."
-        )
-    if method != "batch":
-        raise ConfigurationError(
-            f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a LabelPriorCorrection "
-            "on CONTENT_FREE_INPUTS."
-        )
-    return PriorCorrector()
-
-
 def _key(query: Query) -> _Key:
     # Demonstrations by what chooses them: those of a row would make every prompt one of its own.
     return query.prompt, query.user_template, query.demonstrations
@@ -121,7 +117,9 @@ class ThresholdFinder:
 
     Parameters
     ----------
-    rows : iterable of ConfidenceDataInst
+    method : {"auto"}
+        Setting of the adapter.
+    rows : sequence of ConfidenceDataInst
         Labelled rows, answers spelled as in the label set; `THRESHOLD_ROWS` of them are used.
     labels : LabelSet
         Where answers hold several labels, thresholds are about the confidence in each part, as scores and feedback
@@ -130,21 +128,25 @@ class ThresholdFinder:
     Raises
     ------
     ConfigurationError
-        There are no rows.
+        The method is unknown, or there are no rows.
     """
 
-    def __init__(self, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet) -> None:
-        self._labels = labels
-        found = list(rows)
-        if not found:
+    def __init__(self, method: Thresholds, rows: Sequence[ConfidenceDataInst], labels: LabelSet) -> None:
+        if method != "auto":
+            raise ConfigurationError(
+                f"Expected thresholds 'auto' or None, got {method!r}: for numbers of your own pass "
+                "high_confidence_threshold and low_confidence_threshold."
+            )
+        if not rows:
             raise ConfigurationError(
                 "Expected labelled rows to find thresholds on, got none: pass threshold_rows, such as "
                 "the training rows."
             )
-        if len(found) > THRESHOLD_ROWS:
-            chosen = np.random.default_rng(_SEED).choice(len(found), THRESHOLD_ROWS, replace=False)
-            found = [found[i] for i in sorted(chosen)]
-        self.rows = tuple(found)
+        if len(rows) > THRESHOLD_ROWS:
+            chosen = np.random.default_rng(_SEED).choice(len(rows), THRESHOLD_ROWS, replace=False)
+            rows = [rows[i] for i in sorted(chosen)]
+        self._labels = labels
+        self.rows = tuple(rows)
         self.suggestion: ThresholdSuggestion | None = None
         self._done = False
 
@@ -191,23 +193,3 @@ class ThresholdFinder:
             yield from ((one.confidence, one.is_correct) for one in aspects if one.confidence is not None)
         elif prediction.confidence is not None:
             yield prediction.confidence, prediction.label == answer
-
-
-def open_thresholds(
-    wished: Thresholds | None, rows: Iterable[ConfidenceDataInst], *, labels: LabelSet
-) -> ThresholdFinder | None:
-    """Return the finder of thresholds, or None for fixed thresholds.
-
-    Raises
-    ------
-    ConfigurationError
-        Another wish than ``auto``, or there are no rows.
-    """
-    if wished is None:
-        return None
-    if wished != "auto":
-        raise ConfigurationError(
-            f"Expected thresholds 'auto' or None, got {wished!r}: for numbers of your own pass "
-            "high_confidence_threshold and low_confidence_threshold."
-        )
-    return ThresholdFinder(rows, labels=labels)

@@ -74,7 +74,14 @@ def labels_of(
         if len(given) == 1:
             raise
         found = labels_from_schema(given[1], field_path)
-    return LabelSet(found) if labels is None else _structured(labels, found)
+    if labels is None:
+        return LabelSet(found)
+    if differ := sorted({*labels.labels} ^ {*found}):
+        raise ConfigurationError(
+            f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
+            "or leave labels out."
+        )
+    return labels
 
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
@@ -93,14 +100,3 @@ def refuse_open(labels: LabelSet, **settings: object) -> None:
             f"Expected a list of the labels with {given[0]}, got a callable without one: pass response_schema with an "
             "enum of the labels."
         )
-
-
-def _structured(labels: LabelSet, found: tuple[str, ...]) -> LabelSet:
-    """Return `labels` after checking them against the schema's."""
-    differ = sorted({*labels.labels} ^ {*found})
-    if differ:
-        raise ConfigurationError(
-            f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
-            "or leave labels out."
-        )
-    return labels

@@ -49,18 +49,12 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
             )
     checked_context(row.get("additional_context"), row)
     answer = labels.canonical(row["answer"])
-    if answer is None and isinstance(labels, CompositeLabels):
-        raise DataError(f"input {row['input']!r:.80}: {unknown_answer(row['answer'], labels)}")
     if answer is None and isinstance(labels, OpenLabels):
         raise DataError(
             f"Expected a label as the answer, got blank text for the input {row['input']!r:.80}: correct the row."
         )
     if answer is None:
-        known = ", ".join(labels.labels[:8])
-        raise DataError(
-            f"Expected an answer among the {len(labels)} labels ({known}), got {row['answer']!r:.80} "
-            f"for the input {row['input']!r:.80}: correct the row or add the label to the schema."
-        )
+        raise DataError(f"input {row['input']!r:.80}: {unknown_answer(row['answer'], labels)}")
     return {**row, "answer": answer}
 
 
@@ -246,8 +240,15 @@ def resolve_objectives(
             raise ConfigurationError(
                 f"Expected functions (prediction, true label) -> number, got others for {', '.join(wrong)}."
             )
-        return _bound({**{name: OBJECTIVES[name] for name in _DEFAULT_OBJECTIVES}, **objectives}, labels)
-    names = tuple(_DEFAULT_OBJECTIVES if objectives is None else objectives)
+        chosen = {**{name: OBJECTIVES[name] for name in _DEFAULT_OBJECTIVES}, **objectives}
+    else:
+        chosen = _named_objectives(tuple(_DEFAULT_OBJECTIVES if objectives is None else objectives), labels)
+    return {
+        name: Credit(labels) if objective == Credit() else objective for name, objective in chosen.items()
+    }
+
+
+def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Objective]:
     unknown = [name for name in names if name not in OBJECTIVES]
     if unknown:
         known = ", ".join(OBJECTIVES)
@@ -262,13 +263,7 @@ def resolve_objectives(
             f"Expected objectives among {fit} where an answer holds several labels, got {unfit[0]!r}, which needs a "
             "distribution over whole answers: leave it out."
         )
-    return _bound({name: OBJECTIVES[name] for name in names}, labels)
-
-
-def _bound(objectives: Mapping[str, Objective], labels: LabelSet) -> dict[str, Objective]:
-    return {
-        name: Credit(labels) if objective == Credit() else objective for name, objective in objectives.items()
-    }
+    return {name: OBJECTIVES[name] for name in names}
 
 
 class ConfidenceGrader:

@@ -7,19 +7,23 @@ and read as everywhere in calibrant.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn, cast
 
 from calibrant.adapters._calls import Watch
 from calibrant.adapters._parameters import refuse_several
-from calibrant.adapters._rows import checked_row
+from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_context, checked_row
 from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._errors import ConfigurationError, DataError, ProviderError
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.inference._predictor import BasePredictor
+from calibrant.scoring._protocol import ScoringStrategy
 
 try:
     import dspy
@@ -30,11 +34,229 @@ except ModuleNotFoundError as error:
         f"The adapter needs dspy, which is not installed: run {install_command('dspy')}."
     ) from error
 
-from calibrant.adapters._dspy_metric import CONTEXT_FIELD, INSTEAD_OF_DSPY, ConfidenceMetric
-
 __all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
 
+_LOG = logging.getLogger("calibrant")
+_CONTEXT_FIELD: Final = "additional_context"
+_INSTEAD_OF_DSPY: Final = (
+    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+)
+
 _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
+
+
+class ConfidenceMetric(ConfidenceGrader):
+    """Metric for ``dspy.GEPA`` that does not reward lucky guesses.
+
+    Score and feedback are those of `ConfidenceAdapter`. The result is a ``dspy.Prediction`` of ``score``,
+    ``feedback`` and ``objective_scores``; it adds up and converts to a float, so ``dspy.Evaluate`` and other
+    optimisers take it as a number.
+
+    For a `ConfidenceClassifier` make it with `ConfidenceClassifier.metric`. Other programs need a label under
+    `label_field` in their predictions, and may add ``confidence``, ``distribution``, ``outcome``, ``reason``
+    and ``completion`` as that module does; without a confidence, correctness alone is scored. Rows whose
+    ``outcome`` is ``error`` score `failure_score`, as the adapter's do.
+
+    DSPy goes on when a row raises, whatever it raises. Hand `stop` to the search, and it ends with the error:
+    ``dspy.GEPA(metric=metric, gepa_kwargs={"stop_callbacks": metric.stop}, ...)``.
+
+    Parameters
+    ----------
+    labels : sequence of str or LabelSet
+        The closed set of labels; compared without regard to case and surrounding space. `OrdinalLabels` and
+        `HierarchicalLabels` earn an answer that is nearly right a part of the score.
+    label_field : str, default "label"
+        Name of the label in examples and predictions. ``additional_context`` of an example, a mapping or
+        text, is shown in the feedback of wrong answers.
+    scoring_strategy : ScoringStrategy, optional
+        By default ``LinearBlendScoring(high_confidence_threshold)``.
+    high_confidence_threshold : float, default 0.99
+        Confidence, in (0, 1], from which an answer counts as certain in feedback.
+    low_confidence_threshold : float, default 0.90
+        Confidence, in (0, 1], below which an answer counts as uncertain in feedback.
+    failure_score : float, default 0.0
+        Score of a row without a legal label, in [0, 1].
+    objectives : iterable of str or mapping of str to callable, optional
+        See `ConfidenceAdapter`.
+
+    Raises
+    ------
+    ConfigurationError
+        A threshold or score is out of range, or a strategy or objective is none.
+
+    Examples
+    --------
+    >>> import dspy
+    >>> from calibrant.adapters.dspy import ConfidenceMetric
+    >>> metric = ConfidenceMetric(["cat", "dog"])
+    >>> gold = dspy.Example(text="barks", label="dog")
+    >>> found = metric(gold, dspy.Prediction(label="cat", confidence=0.8))
+    >>> found.score, found.feedback.partition(". ")[0]
+    (0.0, 'Wrong (80% probability)')
+    >>> metric(gold, dspy.Prediction(label="dog", confidence=0.995)).score
+    1.0
+    """
+
+    def __init__(  # noqa: PLR0913  (keyword-only options)
+        self,
+        labels: LabelSet | Sequence[str],
+        *,
+        label_field: str = "label",
+        scoring_strategy: ScoringStrategy | None = None,
+        high_confidence_threshold: float = 0.99,
+        low_confidence_threshold: float = 0.90,
+        failure_score: float = 0.0,
+        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+    ) -> None:
+        super().__init__(
+            LabelSet.of(labels),
+            scoring_strategy=scoring_strategy,
+            high_confidence_threshold=high_confidence_threshold,
+            low_confidence_threshold=low_confidence_threshold,
+            failure_score=failure_score,
+            objectives=objectives,
+        )
+        refuse_several(self.labels, _INSTEAD_OF_DSPY)
+        self.label_field = label_field
+        self.watch = Watch()
+        self._warned = False
+
+    def __call__(
+        self,
+        gold: dspy.Example,
+        pred: dspy.Prediction,
+        trace: object = None,  # noqa: ARG002  (DSPy's signature)
+        pred_name: str | None = None,  # noqa: ARG002
+        pred_trace: object = None,  # noqa: ARG002
+    ) -> dspy.Prediction:
+        """Score one prediction; the score is the same for every predictor.
+
+        Parameters
+        ----------
+        gold : dspy.Example
+            Holds the true label.
+        pred : dspy.Prediction
+            The output of the program.
+        trace, pred_name, pred_trace
+            DSPy's other arguments to a metric; not used.
+
+        Returns
+        -------
+        dspy.Prediction
+            ``score`` in [0, 1], ``feedback`` and ``objective_scores`` by name.
+
+        Raises
+        ------
+        DataError
+            The example has no label, or one that is not in the label set.
+        ConfigurationError
+            The prediction lacks the label's field, or holds no confidence, distribution or outcome under
+            the names of these.
+        """
+        with self.watch.noting():
+            answer, context = self._truth(gold)
+            prediction = self._prediction(pred)
+            graded = dspy.Prediction(
+                score=self.score(prediction, answer),
+                feedback=self.feedback(prediction, answer, context),
+                objective_scores=self.objective_scores(prediction, answer),
+            )
+        self._warn_once(prediction)
+        return graded
+
+    def stop(self, state: object = None) -> bool:  # noqa: ARG002  (GEPA's signature)
+        """Return True if the search must end; GEPA calls this once per iteration.
+
+        Returns
+        -------
+        bool
+            True after a budget or deadline of the classifier was reached.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call meets, or more than 20 % of the last 50 rows, and at least 5, failed.
+        DataError, ConfigurationError
+            An example or the program cannot be used: the first row that said so.
+        """
+        return self.watch.stop()
+
+    def _truth(self, gold: dspy.Example) -> tuple[str, Mapping[str, object] | str | None]:
+        if self.label_field not in gold:
+            raise DataError(
+                f"Expected the true label under {self.label_field!r} in every example, got the fields "
+                f"{sorted(gold.keys())}: name it with label_field."
+            )
+        answer = gold[self.label_field]
+        known = self.labels.canonical(answer) if isinstance(answer, str) else None
+        if known is None:
+            some = ", ".join(self.labels.labels[:8])
+            raise DataError(
+                f"Expected a true label among the {len(self.labels)} labels ({some}), got {answer!r:.80} "
+                f"in {gold!r:.200}: correct the example or add the label to the label set."
+            )
+        return known, checked_context(gold.get(_CONTEXT_FIELD), gold)
+
+    def _prediction(self, pred: dspy.Prediction) -> Prediction:
+        """Return a program's output as a prediction."""
+        outcome = _outcome(pred.get("outcome", Outcome.OK))
+        if self.label_field not in pred:
+            raise ConfigurationError(
+                f"Expected the label under {self.label_field!r} in the program's prediction, got the fields "
+                f"{sorted(pred.keys())}: name it with label_field."
+            )
+        label, text = pred[self.label_field], str(pred.get("completion") or "")
+        reason = str(pred.get("reason") or "")
+        if outcome is not Outcome.OK:
+            return Prediction(label=None, outcome=outcome, reason=reason, text=text)
+        known = self.labels.canonical(label) if isinstance(label, str) else None
+        if known is None:
+            wrote = text or ("" if label is None else str(label))
+            return Prediction(
+                label=None, outcome=Outcome.UNPARSED, reason="it is not one of the labels", text=wrote
+            )
+        return Prediction(
+            label=known,
+            confidence=_confidence(pred.get("confidence")),
+            distribution=_distribution(pred.get("distribution"), self.labels),
+            text=text,
+        )
+
+    def _warn_once(self, prediction: Prediction) -> None:
+        if prediction.outcome is Outcome.OK and prediction.confidence is None and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "A prediction came without a confidence (no usable log-probabilities): such rows are scored by "
+                "correctness alone."
+            )
+
+
+def _outcome(value: Any) -> Outcome:  # noqa: ANN401
+    try:
+        return Outcome(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"Expected the prediction's outcome to be one of {', '.join(Outcome)}, got {value!r:.80}."
+        ) from None
+
+
+def _confidence(value: Any) -> float | None:  # noqa: ANN401
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0.0 <= value <= 1.0 + 1e-6):
+        raise ConfigurationError(
+            f"Expected the prediction's confidence to be a number in [0, 1] or None, got {value!r:.80}."
+        )
+    return None if value is None else float(value)
+
+
+def _distribution(value: object, labels: LabelSet) -> LabelDistribution | None:
+    if value is None or (isinstance(value, LabelDistribution) and value.labels == labels.labels):
+        return value
+    got = f"one over {len(value.labels)} others" if isinstance(value, LabelDistribution) else repr(value)
+    raise ConfigurationError(
+        f"Expected the prediction's distribution to be a LabelDistribution over the {len(labels)} labels or None, "
+        f"got {got:.80}."
+    )
 
 
 class _SharedState:
@@ -116,7 +338,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             raise ConfigurationError(
                 f"Expected a calibrant Classifier, got {classifier!r:.80}: Classifier.from_task(task) makes one."
             )
-        refuse_several(classifier.labels, INSTEAD_OF_DSPY)
+        refuse_several(classifier.labels, _INSTEAD_OF_DSPY)
         if not classifier.prompt.strip():
             raise ConfigurationError(
                 "Expected a classifier with a prompt, for the instructions to begin with, got none (or a cascade "
@@ -126,7 +348,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         self.text_field = text_field
         self.label_field = label_field
         self._shared = _SharedState(classifier)
-        self.predict = dspy.Predict(_signature(classifier, text_field, label_field))
+        labels = cast("Any", Literal)[classifier.labels.labels]
+        fields = {text_field: (str, dspy.InputField()), label_field: (labels, dspy.OutputField())}
+        self.predict = dspy.Predict(dspy.Signature(fields, classifier.prompt))
 
     @property
     def classifier(self) -> BasePredictor:
@@ -216,7 +440,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     def _output(self, inputs: Mapping[str, object], prediction: Prediction) -> dspy.Prediction:
         if prediction.attempts:  # a journal's answer says nothing about the server
-            self._shared.watch.record(prediction, provider=self.classifier.name)
+            # The search stops for it in time; this row is no worse than the others.
+            with contextlib.suppress(ProviderError), self._shared.watch.noting():
+                self._shared.watch.record([prediction], provider=self.classifier.name)
         if prediction.outcome is not Outcome.ERROR:
             self._leave_trace(inputs, prediction)
         return dspy.Prediction(
@@ -244,26 +470,20 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
     def _example(self, row: Example | ConfidenceDataInst) -> dspy.Example:
         found: Any = row
         if isinstance(row, Example):
-            found = {"input": row.input, "answer": row.answer, CONTEXT_FIELD: row.additional_context}
+            found = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
         checked: Mapping[str, Any] = checked_row(found, self.classifier.labels)
         fields: dict[str, object] = {self.text_field: checked["input"], self.label_field: checked["answer"]}
-        if checked.get(CONTEXT_FIELD):
-            fields[CONTEXT_FIELD] = checked[CONTEXT_FIELD]
+        if checked.get(_CONTEXT_FIELD):
+            fields[_CONTEXT_FIELD] = checked[_CONTEXT_FIELD]
         return dspy.Example(**fields).with_inputs(self.text_field)
 
 
 def _check_fields(text_field: str, label_field: str) -> None:
     for option, name in (("text_field", text_field), ("label_field", label_field)):
-        if not isinstance(name, str) or not name.isidentifier() or name in {*_RESULTS, CONTEXT_FIELD}:
+        if not isinstance(name, str) or not name.isidentifier() or name in {*_RESULTS, _CONTEXT_FIELD}:
             raise ConfigurationError(
-                f"Expected {option} to be an identifier that is none of {', '.join(_RESULTS)} or {CONTEXT_FIELD}, "
+                f"Expected {option} to be an identifier that is none of {', '.join(_RESULTS)} or {_CONTEXT_FIELD}, "
                 f"got {name!r}."
             )
     if text_field == label_field:
         raise ConfigurationError(f"Expected two different fields, got {text_field!r} for text and label.")
-
-
-def _signature(classifier: BasePredictor, text_field: str, label_field: str) -> Any:  # noqa: ANN401
-    labels = cast("Any", Literal)[classifier.labels.labels]
-    fields = {text_field: (str, dspy.InputField()), label_field: (labels, dspy.OutputField())}
-    return dspy.Signature(fields, classifier.prompt)

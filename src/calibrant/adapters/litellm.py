@@ -11,25 +11,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._litellm_calls import (
-    asked_before,
-    cost_of,
-    deployment_of,
-    is_their_fault,
-    note_asked,
-    text_of,
-)
 from calibrant.core._errors import ConfigurationError
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
+from calibrant.metrics._validation import check_number
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.routing._reliability import unexplored
 from calibrant.store._router_state import RouterState
@@ -44,6 +37,10 @@ from litellm.types.router import CustomRoutingStrategyBase
 _log = logging.getLogger(__name__)
 
 _SEAMS: Final = ("_get_routing_context", "async_get_available_deployment", "get_available_deployment")
+_ASKED: Final = "calibrant_asked"  # in a request's metadata, which goes along with its retries
+_REDACTED: Final = "redacted-by-litellm"
+# 401 to 404 are about the deployment's key, price plan and model; a request cannot be at fault.
+_THEIR_FAULT: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 # litellm's own name for strategies that are shown the messages; what it stands for is never built.
 _SHOWN_MESSAGES: Final = "latency-based-routing"
 
@@ -153,10 +150,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        if not 0.0 < retry_seconds < math.inf:
-            raise ConfigurationError(
-                f"Expected retry_seconds to be a finite number above 0, got {retry_seconds!r}."
-            )
+        check_number("retry_seconds", retry_seconds, "(0, inf)")
         if state is not None:
             RouterState(state).close()  # what is wrong with its name shows now, not in every request
         # litellm takes loggers of one class for the same one unless a public attribute tells them apart.
@@ -224,59 +218,46 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     async def async_get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
         """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = {} if call.get("request_kwargs") is None else call["request_kwargs"]
         return await type(router).async_get_available_deployment(router, model=model, **call)
 
     def get_available_deployment(self, model: str, **call: Any) -> Any:  # noqa: ANN401
         """Return the chosen deployment among those litellm allows, an element of the model list."""
         router = self._attached()
-        call["request_kwargs"] = _kwargs_or_empty(call.get("request_kwargs"))
+        call["request_kwargs"] = {} if call.get("request_kwargs") is None else call["request_kwargs"]
         return type(router).get_available_deployment(router, model=model, **call)
 
     # --- the last step of its selection ------------------------------------------------------------
 
-    async def async_get_available_deployments(
-        self,
-        model_group: str,
-        healthy_deployments: list[dict[str, Any]],
-        request_kwargs: dict[str, Any] | None = None,
-        **content: Any,  # noqa: ANN401  (messages or input)
-    ) -> dict[str, Any]:
-        """Choose one of the allowed deployments."""
-        embedding = await self._embedded(content)
-        return self._chosen_deployment(model_group, healthy_deployments, embedding, request_kwargs)
+    async def async_get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Choose one of the allowed deployments; litellm names what it hands over."""
+        return self._chosen_deployment(await self._embedded(call), **call)
 
-    def get_available_deployments(
-        self,
-        model_group: str,
-        healthy_deployments: list[dict[str, Any]],
-        request_kwargs: dict[str, Any] | None = None,
-        **content: Any,  # noqa: ANN401
-    ) -> dict[str, Any]:
-        """Choose one of the allowed deployments."""
-        return self._chosen_deployment(
-            model_group, healthy_deployments, self._embedded_now(content), request_kwargs
-        )
+    def get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Choose one of the allowed deployments; litellm names what it hands over."""
+        return self._chosen_deployment(self._embedded_now(call), **call)
 
     def _chosen_deployment(
         self,
-        asked: str,
-        healthy: list[dict[str, Any]],
         embedding: NDArray[np.float64] | None,
-        kwargs: Mapping[str, Any] | None,
+        *,
+        model_group: str,
+        healthy_deployments: list[dict[str, Any]],
+        request_kwargs: Mapping[str, Any] | None = None,
+        **_: object,
     ) -> dict[str, Any]:
-        kwargs = kwargs or {}
-        names = {str(one["model_name"]) for one in healthy}
-        by_id = {str(one["model_info"]["id"]): one for one in healthy}
+        kwargs = request_kwargs or {}
+        names = {str(one["model_name"]) for one in healthy_deployments}
+        by_id = {str(one["model_info"]["id"]): one for one in healthy_deployments}
         request = RoutingRequest(embedding=embedding, has_tools=bool(kwargs.get("tools")))
-        allowed = by_id.keys() - asked_before(kwargs) or by_id.keys()
+        allowed = by_id.keys() - _asked_before(kwargs) or by_id.keys()
         with self._lock:
             self._attached()  # it may have been closed meanwhile
-            group = self._group(names.pop() if len(names) == 1 else asked, by_id)
+            group = self._group(names.pop() if len(names) == 1 else model_group, by_id)
             name = self._due_deployment(group, allowed)
             if name is None:
                 name = next(one for one in group.policy.order(request) if one in allowed)
-        note_asked(kwargs, name)
+        _note_asked(kwargs, name)
         return by_id[name]
 
     def _due_deployment(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
@@ -342,59 +323,50 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     ) -> None:
         """Learn from a successful call."""
         if self._teaches(kwargs):
-            self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), response=response_obj)
+            self._learn(kwargs, response_obj, end_time - start_time, await self._embedded(kwargs))
 
     def log_success_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a successful call."""
         if self._teaches(kwargs):
-            self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), response=response_obj)
+            self._learn(kwargs, response_obj, end_time - start_time, self._embedded_now(kwargs))
 
     async def async_log_failure_event(
-        self,
-        kwargs: dict[str, Any],
-        response_obj: object,  # noqa: ARG002
-        start_time: datetime,
-        end_time: datetime,
+        self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a failed call."""
-        failure = kwargs.get("exception")
-        if self._teaches(kwargs) and is_their_fault(failure):
-            self._learn(kwargs, start_time, end_time, await self._embedded(kwargs), failure=failure)
+        if self._teaches(kwargs, failed=True):
+            context = await self._embedded(kwargs)
+            self._learn(kwargs, response_obj, end_time - start_time, context, failure=kwargs["exception"])
 
     def log_failure_event(
-        self,
-        kwargs: dict[str, Any],
-        response_obj: object,  # noqa: ARG002
-        start_time: datetime,
-        end_time: datetime,
+        self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a failed call."""
-        failure = kwargs.get("exception")
-        if self._teaches(kwargs) and is_their_fault(failure):
-            self._learn(kwargs, start_time, end_time, self._embedded_now(kwargs), failure=failure)
+        if self._teaches(kwargs, failed=True):
+            context = self._embedded_now(kwargs)
+            self._learn(kwargs, response_obj, end_time - start_time, context, failure=kwargs["exception"])
 
-    def _teaches(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return True for an uncached call of a known deployment."""
-        name = deployment_of(kwargs)
+    def _teaches(self, kwargs: Mapping[str, Any], *, failed: bool = False) -> bool:
+        """Return True for an uncached call of a known deployment, unless the request was at fault."""
+        name = _deployment_of(kwargs)
         with self._lock:
             known = any(name in group.policy.providers for group in self._groups.values())
-        return known and not kwargs.get("cache_hit")
+        fair = not failed or _is_their_fault(kwargs.get("exception"))
+        return known and fair and not kwargs.get("cache_hit")
 
     def _learn(
         self,
         kwargs: Mapping[str, Any],
-        start: datetime,
-        end: datetime,
+        response: object,
+        duration: timedelta,
         context: NDArray[np.float64] | None,
         *,
-        response: object = None,
         failure: object = None,
     ) -> None:
-        name = deployment_of(kwargs)
+        name = _deployment_of(kwargs)
         quality = self._judged(kwargs, response) if failure is None else None
-        limited = isinstance(failure, litellm.RateLimitError)
         with self._lock:
             for group in self._groups.values():
                 if name not in group.policy.providers:
@@ -403,20 +375,18 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
                     group.failed.pop(name, None)
                 else:
                     group.failed[name] = self._clock()
-                recovered = failure is None and name in group.tried
-                group.tried.discard(name)
-                group.policy.record(
-                    Observation(
-                        provider=name,
-                        success=failure is None,
-                        latency_seconds=max((end - start).total_seconds(), 0.0),  # clocks may be set back
-                        rate_limited=limited,
-                        quality=quality,
-                        cost=cost_of(kwargs),
-                        context=context,
-                        recovered=recovered,
-                    )
+                observation = Observation(
+                    provider=name,
+                    success=failure is None,
+                    latency_seconds=max(duration.total_seconds(), 0.0),  # clocks may be set back
+                    rate_limited=isinstance(failure, litellm.RateLimitError),
+                    quality=quality,
+                    cost=_cost_of(kwargs),
+                    context=context,
+                    recovered=failure is None and name in group.tried,
                 )
+                group.tried.discard(name)
+                group.policy.record(observation)
 
     def _judged(self, kwargs: Mapping[str, Any], response: object) -> float | None:
         if self._quality is None:
@@ -436,7 +406,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     # --- the rest ----------------------------------------------------------------------------------
 
     async def _embedded(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
-        text = text_of(call.get("messages"), call.get("input"))
+        text = _text_of(call.get("messages"), call.get("input"))
         return None if self._embedder is None or text is None else await self._embedder.embed_one(text)
 
     def _embedded_now(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
@@ -457,11 +427,61 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self._router = self._choosing = None
 
 
-def _kwargs_or_empty(kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    return {} if kwargs is None else kwargs
-
-
 def _close(policy: Router) -> None:
     close = getattr(policy, "close", None)
     if callable(close):
         close()
+
+
+def _deployment_of(kwargs: Mapping[str, Any]) -> str | None:
+    """Return the id of the called deployment; None without a router."""
+    # Not the metadata: a retry writes its own deployment there before the first callback has read it.
+    info = (kwargs.get("litellm_params") or {}).get("model_info") or {}
+    return None if info.get("id") is None else str(info["id"])
+
+
+def _asked_before(kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the deployments already tried for this request."""
+    metadata = kwargs.get("metadata")
+    noted = metadata.get(_ASKED) if isinstance(metadata, dict) else None
+    # A caller may hand the same metadata over with request after request, or write anything there.
+    if not isinstance(noted, dict) or noted.get("request") != kwargs.get("litellm_trace_id"):
+        return []
+    names = noted.get("deployments")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _note_asked(kwargs: Mapping[str, Any], name: str) -> None:
+    """Record that a deployment was tried for a request."""
+    metadata = kwargs.get("metadata")
+    if isinstance(metadata, dict):
+        names = list(dict.fromkeys([*_asked_before(kwargs), name]))  # one trace may be of many requests
+        metadata[_ASKED] = {"request": kwargs.get("litellm_trace_id"), "deployments": names}
+
+
+def _is_their_fault(error: object) -> bool:
+    """Return True if an error is the deployment's fault, not the request's."""
+    status = getattr(error, "status_code", None)
+    try:
+        return status is not None and (int(status) >= 500 or int(status) in _THEIR_FAULT)
+    except (TypeError, ValueError):
+        return False
+
+
+def _cost_of(kwargs: Mapping[str, Any]) -> float | None:
+    cost = kwargs.get("response_cost")
+    return float(cost) if isinstance(cost, int | float) and 0.0 <= cost < math.inf else None
+
+
+def _text_of(messages: object, given: object) -> str | None:
+    """Return the last user message, or the input of a call without messages."""
+    said = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
+    content = next((one.get("content") for one in reversed(said) if one.get("role") == "user"), given)
+    if isinstance(content, list):
+        parts = [
+            one if isinstance(one, str) else one.get("text")
+            for one in content
+            if isinstance(one, str | Mapping)
+        ]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content.strip() and content != _REDACTED else None

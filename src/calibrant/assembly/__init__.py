@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle, read_bundle
     from calibrant.assembly._bundle_export import export
     from calibrant.assembly._bundle_load import load
-    from calibrant.assembly._open import open_classifier
-    from calibrant.assembly._sections import cascade_settings, routing_settings
-    from calibrant.assembly._zeph import read_zeph
+    from calibrant.assembly._foreign import read_zeph
+    from calibrant.assembly._sections import cascade_settings, open_classifier, routing_settings
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -18,9 +17,8 @@ else:
             "._bundle": "Bundle read_bundle",
             "._bundle_export": "export",
             "._bundle_load": "load",
-            "._open": "open_classifier",
-            "._sections": "cascade_settings routing_settings",
-            "._zeph": "read_zeph",
+            "._sections": "cascade_settings open_classifier routing_settings",
+            "._foreign": "read_zeph",
         },
     )
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import pydantic
 
-from calibrant.assembly._bundle_files import Folder, read_folder
+from calibrant.assembly._bundle_files import Manifest, damaged_file, read_folder
 from calibrant.assembly._sections import cascade_settings
-from calibrant.assembly._task_record import RecordedTask, task_from_record
+from calibrant.assembly._task_record import RecordedTask, checked_record, task_from_record
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
@@ -22,14 +22,13 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, StateErro
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._sections import Number, Section, Share, describe_problem
+from calibrant.core._sections import Number, Section, Share
 from calibrant.heads._head import Head
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
 _LEARNED: Final = "learned.json"
-_AGAIN: Final = "export the run again"
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
 DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
@@ -330,28 +329,30 @@ def read_bundle(path: str | Path) -> Bundle:
     >>> read_bundle(out / "bundle").prompt, read_bundle(out / "bundle").labels.labels
     ('Which animal?', ('cat', 'dog'))
     """
-    folder = read_folder(path)
+    folder = Path(path)
+    manifest, content = read_folder(folder)
     try:
-        return _BundleReader(folder).bundle()
+        return _BundleReader(folder, manifest, content).bundle()
     except StateError:
         raise
     except (CalibrantError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"{path}: damaged: its parts are not what a bundle of calibrant {folder.calibrant} holds ({error!r}): "
-            f"{_AGAIN}."
-        ) from error
+        problem = (
+            f"damaged: its parts are not what a bundle of calibrant {manifest.calibrant} holds ({error!r})"
+        )
+        raise damaged_file(folder, problem) from error
 
 
 class _BundleReader:
     """Builder of a bundle from its files, with consistency checks."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, content: Mapping[str, Any]) -> None:
         self._folder = folder
-        self._content = folder.content
+        self._manifest = manifest
+        self._content = content
 
     def bundle(self) -> Bundle:
         """Return the bundle."""
-        settings = self._validated_record("settings.json", BundleSettings, self._content["settings.json"])
+        settings = self._checked_record("settings.json", BundleSettings, self._content["settings.json"])
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(tasks[0], settings.description)
@@ -360,9 +361,9 @@ class _BundleReader:
                 "schema.json", "expected the schema of labels.json and the field in settings.json"
             )
         return Bundle(
-            path=self._folder.path,
-            calibrant=self._folder.calibrant,
-            digest=self._folder.digest,
+            path=self._folder,
+            calibrant=self._manifest.calibrant,
+            digest=self._manifest.sha256,
             name=first.name,
             labels=first.labels,
             field=first.field,
@@ -378,8 +379,7 @@ class _BundleReader:
             calibrator=self._load_part("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
             figures=tuple(
-                self._validated_record("figures.json", Figure, entry)
-                for entry in self._content["figures.json"]
+                self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
             ),
             history=self._history(first.labels),
         )
@@ -387,14 +387,14 @@ class _BundleReader:
     def _tasks(self, settings: BundleSettings) -> tuple[RecordedTask, ...]:
         files, shared = self._content, {"labels": self._content["labels.json"]}
         first = {**shared, "prompt": files["prompt.txt"], "user_template": files.get("user_template.txt")}
-        place = self._folder.path / "settings.json"
+        place = self._folder / "settings.json"
         tasks = [
             task_from_record({**record, **(shared if number else first)}, place=place)
             for number, record in enumerate(settings.tasks)
         ]
         cascades = [cascade_settings(own.task) for own in tasks]
         learned = {own.learned_file for own in cascades if own is not None} - {None}
-        if learned != ({self._folder.path / _LEARNED} if _LEARNED in files else set()):
+        if learned != ({self._folder / _LEARNED} if _LEARNED in files else set()):
             raise self._damage(
                 "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
             )
@@ -414,7 +414,7 @@ class _BundleReader:
 
     def _fingerprint(self, recorded: RecordedTask, description: Mapping[str, Any] | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
-        task, record = recorded.task, self._folder.fingerprint
+        task, record = recorded.task, self._manifest.fingerprint
         # The prompts of a cascade's models differ; its description then has none.
         prompt, template = task.prompt, task.user_template
         if description is not None:
@@ -445,7 +445,7 @@ class _BundleReader:
 
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None without the file."""
-        return load(self._folder.path / name, fingerprint=fingerprint) if name in self._content else None
+        return load(self._folder / name, fingerprint=fingerprint) if name in self._content else None
 
     def _thresholds(self) -> dict[str, Any]:
         thresholds: dict[str, Any] = self._content["thresholds.json"]
@@ -462,7 +462,7 @@ class _BundleReader:
         return thresholds
 
     def _history(self, labels: LabelSet) -> BundleHistory:
-        history = self._validated_record("history.json", BundleHistory, self._content["history.json"])
+        history = self._checked_record("history.json", BundleHistory, self._content["history.json"])
         counts = history.labels.values()
         # An answer of several labels counts each of them.
         most = max(counts, default=0) if isinstance(labels, CompositeLabels) else sum(counts)
@@ -470,14 +470,8 @@ class _BundleReader:
             raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history
 
-    def _validated_record(self, name: str, kind: type[_Model], value: object) -> _Model:
-        if not isinstance(value, dict):
-            raise self._damage(name, f"expected an object, got {value!r:.40}")
-        try:
-            return kind.model_validate(value)
-        except pydantic.ValidationError as error:
-            problem = describe_problem(dict(error.errors()[0]), kind)
-            raise self._damage(name, problem.rstrip(".")) from error
+    def _checked_record(self, name: str, kind: type[_Model], value: object) -> _Model:
+        return checked_record(kind, value, self._folder / name, damaged_file)
 
     def _damage(self, name: str, why: str) -> StateError:
-        return StateError(f"{self._folder.path / name}: {why}: {_AGAIN}.")
+        return damaged_file(self._folder / name, why)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, read_bundle
+from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, Figure, read_bundle
 from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -24,7 +24,7 @@ from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, DataError, StateError
 from calibrant.core._files import read_json_object
-from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._fingerprint import asked_text
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import DemonstrationSettings
@@ -47,50 +47,10 @@ _DESCRIBED: Final = (
     "user_template",
     "label_prior",
 )
-_PACKED: Final = {"labels", "prompt", "user_template"}  # of the first task: they have files of their own
+# Settings that have files of their own, and of the first task alone.
+_PACKED_ALWAYS: Final = frozenset({"labels", "demonstrations"})
+_PACKED: Final = _PACKED_ALWAYS | {"prompt", "user_template"}
 _AGAIN: Final = "run the same command again, which writes it and asks nothing anew"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ExportedRun:
-    """Contents of a run's directory.
-
-    Attributes
-    ----------
-    path : Path
-        The directory.
-    settings : RunSettings
-        Models of the run, and their settings.
-    prompt : str
-        The prompt of the run; the best one of a search.
-    user_template : str or None
-        The user template of that prompt.
-    description : mapping or None
-        Result of `Classifier.describe`; None for a search.
-    metrics, search, calibration : mapping or None
-        ``metrics.json``, ``result.json`` and ``calibration.json``.
-    predictions : SavedPredictions
-        The rows.
-    fingerprint : Fingerprint
-        Fingerprint of the predictions: prompt, model and labels.
-    demonstrations : DemonstrationSettings or None
-        Settings of the demonstrations in its prompts.
-    texts_left_out : bool
-        True if the bundle leaves out the demonstrations, and everything learned or measured with them.
-    """
-
-    path: Path
-    settings: RunSettings
-    prompt: str
-    user_template: str | None
-    description: dict[str, Any] | None
-    metrics: Mapping[str, Any] | None
-    search: Mapping[str, Any] | None
-    calibration: Mapping[str, Any] | None
-    predictions: SavedPredictions
-    fingerprint: Fingerprint
-    demonstrations: DemonstrationSettings | None
-    texts_left_out: bool = False
 
 
 def export(
@@ -160,9 +120,10 @@ def export(
     if calibration is not None and not any(calibrated.glob("calibrat*.json")):
         raise DataError("expected calibration.json of `calibrant calibrate`, got none.", path=calibrated)
     try:
-        found = _read_run(place, task, model, calibrated)
-        found = found if texts else _without_texts(found)
-        files = _files(found, calibrated)
+        found = _ExportedRun(place, task, model, calibrated)
+        if not texts:
+            found.leave_out_texts()
+        files = found.files()
     except CalibrantError:
         raise
     except OSError as error:
@@ -175,71 +136,193 @@ def export(
     return read_bundle(out)
 
 
-def _read_run(
-    path: Path, task: Task | str | Path | None, model: str | None, calibration: Path
-) -> _ExportedRun:
-    if not path.is_dir():
-        raise DataError("no such directory: expected that of a run.", path=path)
-    search, metrics = _record(path / "result.json"), _record(path / "metrics.json")
-    if (why := unfinished(path)) is not None:
-        raise StateError(f"{path} {why}: run the same command again to finish it, and export then.")
-    predictions = load_predictions(path)
-    if predictions.fingerprint is None:
-        raise StateError(
-            f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
-            "result.json or batch.json, and log-probabilities in some rows), got none: run it again with this version."
+class _ExportedRun:
+    """Contents of a run's directory, checked to belong together."""
+
+    def __init__(
+        self, path: Path, task: Task | str | Path | None, model: str | None, calibration: Path
+    ) -> None:
+        if not path.is_dir():
+            raise DataError("no such directory: expected that of a run.", path=path)
+        self._path = path
+        self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
+        if (why := unfinished(path)) is not None:
+            raise StateError(f"{path} {why}: run the same command again to finish it, and export then.")
+        self._predictions = load_predictions(path)
+        if self._predictions.fingerprint is None:
+            raise StateError(
+                f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
+                "result.json or batch.json, and log-probabilities in some rows), got none: run it again with this "
+                "version."
+            )
+        self.fingerprint = self._predictions.fingerprint
+        self._description = None if self._search is not None else _description(path)
+        self._settings = _settings(path, task, model, self._description)
+        self._recorded = task_from_record(self._settings.tasks[0], place=path / "task.json")
+        self._prompt, self._user_template = self._prompt_and_template()
+        self._calibration_folder = calibration
+        self._calibration = _record(calibration / "calibration.json")
+        self._demonstrations = self._demonstration_settings()
+        self._texts_left_out = False
+        self._check()
+
+    def _prompt_and_template(self) -> tuple[str, str | None]:
+        first, description = self._settings.tasks[0], self._description
+        if self._search is not None:
+            best = self._search["best_candidate"]
+            return best["system_prompt"], best.get("user_template")
+        of_one = self._settings.plan is None and (self._settings.prompt_for_all or not first["cascade"])
+        chosen = description if description is not None and of_one else first
+        return chosen["prompt"], chosen["user_template"]
+
+    def _demonstration_settings(self) -> DemonstrationSettings | None:
+        if self._search is not None:
+            text = self._search["best_candidate"].get("demonstrations", "")
+            return DemonstrationSettings.from_text(text) if text.strip() else None
+        shown = (self._description or {}).get("demonstrations")
+        if shown is None:
+            return None
+        return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
+
+    def leave_out_texts(self) -> None:
+        """Leave out the demonstrations, and all that was learned or measured with them."""
+        if self._demonstrations is None:
+            return
+        if self._description is not None:
+            kept = self._description.items()
+            described = {key: value for key, value in kept if key not in {"demonstrations", "head"}}
+            self._description = {**described, "label_prior": None}
+        asked = asked_text(self._prompt, self._user_template)
+        self.fingerprint = replace(self.fingerprint, prompt=asked)
+        self._metrics = self._calibration = self._demonstrations = None
+        self._texts_left_out = True
+
+    def _check(self) -> None:
+        """Refuse settings other than the run's.
+
+        The models' behaviour is checked when the bundle is loaded, as that check needs the models.
+        """
+        recorded, first, plan = self._recorded, self._recorded.task, self._settings.plan
+        differs = []
+        if list(first.labels.labels) != list(self.fingerprint.labels):
+            differs.append("labels")
+        one = not first.sections and plan is None
+        if one and first.model.name != self.fingerprint.model:
+            differs.append(f"model ({self.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
+        if self._description is not None and one:
+            left_out = recorded.left_out.get(first.model.name, ())
+            options = identity("", call_options(first.model.options))[2]
+            then = public_description(self._description)["options"]
+            if options != {name: value for name, value in then.items() if name not in left_out}:
+                differs.append("options of the model")
+            if self._description["response_format"] != enum_schema(first.labels, first.field):
+                differs.append("schema of the answer (labels and field)")
+        if plan is not None and any(task.get("demonstrations") for task in self._settings.tasks):
+            differs.append("demonstrations, which the models of a plan do not show")
+        if differs:
+            raise StateError(
+                f"{self._path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: "
+                "hand in the task file that was run (--task), and --model where another model was asked."
+            )
+        calibrated = None if self._calibration is None else self._calibration.get("fingerprint")
+        if self._calibration is not None and calibrated != self.fingerprint.to_record():
+            raise StateError(
+                f"{self._path}: expected a calibration of this run's predictions, got calibration.json of others: "
+                "calibrate this run, or name the directory of its calibration."
+            )
+
+    def files(self) -> dict[str, str]:
+        """Return the content of every file of the bundle by its name."""
+        first = self._recorded.task
+        files = {
+            "prompt.txt": self._prompt,
+            "labels.json": json_text(labels_to_record(first.labels)),
+            "schema.json": json_text(enum_schema(first.labels, first.field)),
+            **self._settings_files(),
+            **self._measured_files(first),
+            **self._calibration_files(),
+        }
+        if self._demonstrations is not None:
+            files[DEMONSTRATIONS] = _text(self._path / DEMONSTRATIONS)
+        if self._user_template is not None:
+            files["user_template.txt"] = self._user_template
+        if self._settings.plan is not None:
+            files["plan.json"] = json_text(self._settings.plan)
+        for text in files.values():
+            text.encode()  # half a character, which UTF-8 cannot hold, is an error
+        return files
+
+    def _settings_files(self) -> dict[str, str]:
+        """Return ``settings.json``, and the learned scorer that it names."""
+        files, tasks = {}, []
+        for number, record in enumerate(self._settings.tasks):
+            packed = _PACKED_ALWAYS if number else _PACKED
+            own = {key: value for key, value in record.items() if key not in packed}
+            if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
+                files[_LEARNED] = _text(Path(own["cascade"]["learned_file"]))
+                own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
+            if self._demonstrations is not None:  # a search may have found others than the task's
+                own["demonstrations"] = self._demonstrations.model_dump()
+            tasks.append(own)
+        settings = BundleSettings(
+            tasks=tuple(tasks), prompt_for_all=self._settings.prompt_for_all, description=self._description
         )
-    description = None if search is not None else _description(path)
-    settings = _settings(path, task, model, description)
-    prompt, template = _prompt(settings, search, description)
-    found = _ExportedRun(
-        path=path,
-        settings=settings,
-        prompt=prompt,
-        user_template=template,
-        description=description,
-        metrics=metrics,
-        search=search,
-        calibration=_record(calibration / "calibration.json"),
-        predictions=predictions,
-        fingerprint=predictions.fingerprint,
-        demonstrations=_demonstrations(search, description),
-    )
-    _check(found)
-    return found
+        files["settings.json"] = json_text(dict(settings))
+        return files
 
+    def _measured_files(self, task: Task) -> dict[str, str]:
+        """Return figures, history and thresholds; empty ones if nothing was measured without the texts left out."""
+        record = self._calibration or {}
+        thresholds = {
+            "suggested": record.get("thresholds"),
+            "no_suggestion": record.get("no_thresholds", ""),
+            "certified": record.get("certified"),
+            "certification": record.get("certification"),
+        }
+        history, figures = BundleHistory(rows=0, labels={}, confidence=()), tuple[Figure, ...]()
+        if not self._texts_left_out:
+            history = _history(self._predictions, task.labels)
+            # A cascade decides by the thresholds between its models.
+            in_turn = "cascade" in task.sections or self._settings.plan is not None
+            figures = figures_of(
+                self._predictions,
+                task.labels,
+                metrics=self._metrics,
+                search=self._search,
+                calibration=self._calibration,
+                thresholds=None if in_turn else thresholds,
+            )
+        return {
+            "thresholds.json": json_text(thresholds),
+            "figures.json": json_text([figure.model_dump() for figure in figures]),
+            "history.json": json_text(history.model_dump()),
+        }
 
-def _demonstrations(
-    search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
-) -> DemonstrationSettings | None:
-    """Return the demonstration texts of a run's prompts."""
-    if search is not None:
-        text = search["best_candidate"].get("demonstrations", "")
-        return DemonstrationSettings.from_text(text) if text.strip() else None
-    shown = (description or {}).get("demonstrations")
-    if shown is None:
-        return None
-    return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
-
-
-def _without_texts(run: _ExportedRun) -> _ExportedRun:
-    """Return a run without demonstrations, and without the figures measured with them."""
-    if run.demonstrations is None:
-        return run
-    description = run.description
-    if description is not None:
-        kept = {key: value for key, value in description.items() if key not in {"demonstrations", "head"}}
-        description = {**kept, "label_prior": None}
-    asked = replace(run.fingerprint, prompt=asked_text(run.prompt, run.user_template))
-    return replace(
-        run,
-        description=description,
-        metrics=None,
-        calibration=None,
-        fingerprint=asked,
-        demonstrations=None,
-        texts_left_out=True,
-    )
+    def _calibration_files(self) -> dict[str, str]:
+        """Return the head, or else the label prior, and the calibrator, as they are."""
+        if self._texts_left_out:
+            return {}
+        description = self._description or {}
+        files = {}
+        if (self._path / "head.json").exists():
+            files["head.json"] = _text(self._path / "head.json")
+        elif "head" in description or (self._search or {}).get("final") is not None:
+            raise StateError(
+                f"{self._path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
+            )
+        elif (self._path / "label_prior.json").exists():
+            files["label_prior.json"] = _text(self._path / "label_prior.json")
+        elif description.get("label_prior") is not None:
+            raise StateError(
+                f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
+            )
+        if (self._calibration_folder / "calibrator.json").exists():
+            if self._calibration is None:
+                raise StateError(
+                    f"{self._calibration_folder}: expected calibration.json beside calibrator.json: calibrate again."
+                )
+            files["calibrator.json"] = _text(self._calibration_folder / "calibrator.json")
+        return files
 
 
 def _record(path: Path) -> dict[str, Any] | None:
@@ -290,159 +373,6 @@ def _common_prompt(record: Mapping[str, Any]) -> str:
         common if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
     }
     return prompts.pop() if len(prompts) == 1 else ""
-
-
-def _prompt(
-    settings: RunSettings, search: Mapping[str, Any] | None, description: Mapping[str, Any] | None
-) -> tuple[str, str | None]:
-    """Return the run's prompt and user template."""
-    first = settings.tasks[0]
-    if search is not None:
-        best = search["best_candidate"]
-        return best["system_prompt"], best.get("user_template")
-    if (
-        description is not None
-        and settings.plan is None
-        and (settings.prompt_for_all or not first["cascade"])
-    ):
-        return description["prompt"], description["user_template"]
-    return first["prompt"], first["user_template"]
-
-
-def _check(run: _ExportedRun) -> None:
-    """Refuse settings other than the run's.
-
-    The models' behaviour is checked when the bundle is loaded, as that check needs the models.
-    """
-    recorded = task_from_record(run.settings.tasks[0], place=run.path / "task.json")
-    first = recorded.task
-    differs = []
-    if list(first.labels.labels) != list(run.fingerprint.labels):
-        differs.append("labels")
-    one = not first.sections and run.settings.plan is None
-    if one and first.model.name != run.fingerprint.model:
-        differs.append(f"model ({run.fingerprint.model!r} in the run, {first.model.name!r} in the task)")
-    if run.description is not None and one:
-        left_out = recorded.left_out.get(first.model.name, ())
-        options = identity("", call_options(first.model.options))[2]
-        then = public_description(run.description)["options"]
-        if options != {name: value for name, value in then.items() if name not in left_out}:
-            differs.append("options of the model")
-        if run.description["response_format"] != enum_schema(first.labels, first.field):
-            differs.append("schema of the answer (labels and field)")
-    if run.settings.plan is not None and any(task.get("demonstrations") for task in run.settings.tasks):
-        differs.append("demonstrations, which the models of a plan do not show")
-    if differs:
-        raise StateError(
-            f"{run.path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: hand in "
-            "the task file that was run (--task), and --model where another model was asked."
-        )
-    if run.calibration is not None and run.calibration.get("fingerprint") != run.fingerprint.to_record():
-        raise StateError(
-            f"{run.path}: expected a calibration of this run's predictions, got calibration.json of others: calibrate "
-            "this run, or name the directory of its calibration."
-        )
-
-
-def _files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
-    """Return the content of every file of the bundle by its name."""
-    first = task_from_record(run.settings.tasks[0], place=run.path / "task.json").task
-    files = {
-        "prompt.txt": run.prompt,
-        "labels.json": json_text(labels_to_record(first.labels)),
-        "schema.json": json_text(enum_schema(first.labels, first.field)),
-        **_settings_files(run),
-        **_measured_files(run, first),
-        **_calibration_files(run, calibration),
-    }
-    if run.demonstrations is not None:
-        files[DEMONSTRATIONS] = _text(run.path / DEMONSTRATIONS)
-    if run.user_template is not None:
-        files["user_template.txt"] = run.user_template
-    if run.settings.plan is not None:
-        files["plan.json"] = json_text(run.settings.plan)
-    for text in files.values():
-        text.encode()  # half a character, which UTF-8 cannot hold, is an error
-    return files
-
-
-def _settings_files(run: _ExportedRun) -> dict[str, str]:
-    """Return ``settings.json``, and the learned scorer that it names."""
-    files = {}
-    tasks = []
-    for number, record in enumerate(run.settings.tasks):
-        packed = {"labels", "demonstrations"} if number else {*_PACKED, "demonstrations"}
-        own = {key: value for key, value in record.items() if key not in packed}
-        if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
-            files[_LEARNED] = _text(Path(own["cascade"]["learned_file"]))
-            own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
-        if run.demonstrations is not None:  # a search may have found others than the task's
-            own["demonstrations"] = run.demonstrations.model_dump()
-        tasks.append(own)
-    settings = BundleSettings(
-        tasks=tuple(tasks), prompt_for_all=run.settings.prompt_for_all, description=run.description
-    )
-    files["settings.json"] = json_text(dict(settings))
-    return files
-
-
-def _measured_files(run: _ExportedRun, task: Task) -> dict[str, str]:
-    """Return figures, history and thresholds; empty ones if nothing was measured without the texts left out."""
-    record = run.calibration or {}
-    thresholds = {
-        "suggested": record.get("thresholds"),
-        "no_suggestion": record.get("no_thresholds", ""),
-        "certified": record.get("certified"),
-        "certification": record.get("certification"),
-    }
-    history, figures = BundleHistory(rows=0, labels={}, confidence=()), []
-    if not run.texts_left_out:
-        history = _history(run.predictions, task.labels)
-        # A cascade decides by the thresholds between its models.
-        in_turn = "cascade" in task.sections or run.settings.plan is not None
-        figures = [
-            figure.model_dump()
-            for figure in figures_of(
-                run.predictions,
-                task.labels,
-                metrics=run.metrics,
-                search=run.search,
-                calibration=run.calibration,
-                thresholds=None if in_turn else thresholds,
-            )
-        ]
-    return {
-        "thresholds.json": json_text(thresholds),
-        "figures.json": json_text(figures),
-        "history.json": json_text(history.model_dump()),
-    }
-
-
-def _calibration_files(run: _ExportedRun, calibration: Path) -> dict[str, str]:
-    """Return the head, or else the label prior, and the calibrator, as they are."""
-    if run.texts_left_out:
-        return {}
-    description = run.description or {}
-    files = {}
-    if (run.path / "head.json").exists():
-        files["head.json"] = _text(run.path / "head.json")
-    elif "head" in description or (run.search or {}).get("final") is not None:
-        raise StateError(
-            f"{run.path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
-        )
-    elif (run.path / "label_prior.json").exists():
-        files["label_prior.json"] = _text(run.path / "label_prior.json")
-    elif description.get("label_prior") is not None:
-        raise StateError(
-            f"{run.path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
-        )
-    if (calibration / "calibrator.json").exists():
-        if run.calibration is None:
-            raise StateError(
-                f"{calibration}: expected calibration.json beside calibrator.json: calibrate again."
-            )
-        files["calibrator.json"] = _text(calibration / "calibrator.json")
-    return files
 
 
 def _text(path: Path) -> str:

@@ -10,42 +10,26 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pydantic
 
+from calibrant.assembly._task_record import checked_record
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import without_doubles
-from calibrant.core._sections import Section, describe_problem
+from calibrant.core._sections import Section
 
 MANIFEST: Final = "manifest.json"
 _KIND: Final = "calibrant bundle"
 _VERSION: Final = 2  # version 1 has a card.md, too
-_REQUIRED: Final = frozenset(
-    {
-        "figures.json",
-        "history.json",
-        "labels.json",
-        "prompt.txt",
-        "schema.json",
-        "settings.json",
-        "thresholds.json",
-    }
+_REQUIRED: Final = (
+    "figures.json history.json labels.json prompt.txt schema.json settings.json thresholds.json"
 )
-_OPTIONAL: Final = frozenset(
-    {
-        "calibrator.json",
-        "card.md",
-        "demonstrations.jsonl",
-        "head.json",
-        "label_prior.json",
-        "learned.json",
-        "plan.json",
-        "user_template.txt",
-    }
+_OPTIONAL: Final = (
+    "calibrator.json card.md demonstrations.jsonl head.json label_prior.json learned.json plan.json"
+    " user_template.txt"
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
@@ -60,7 +44,7 @@ class _FileEntry(Section):
     bytes: Annotated[int, pydantic.Field(strict=True, ge=0, le=_FILE_BYTES)]
 
 
-class _Manifest(Section):
+class Manifest(Section):
     """Contents of ``manifest.json``."""
 
     kind: str
@@ -71,32 +55,8 @@ class _Manifest(Section):
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """Contents of a bundle's folder, checked against its manifest.
-
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    calibrant : str
-        Version of calibrant that wrote it.
-    fingerprint : mapping
-        As `calibrant.calibration.Fingerprint.to_record` writes it.
-    content : mapping of str to Any
-        Contents of every file by name, the manifest aside: JSON values, or text.
-    digest : str
-        SHA-256 of the manifest, 64 hexadecimal digits.
-    """
-
-    path: Path
-    calibrant: str
-    fingerprint: Mapping[str, Any]
-    content: Mapping[str, Any]
-    digest: str
-
-
-def _damage(place: Path | str, why: str) -> StateError:
+def damaged_file(place: Path | str, why: str) -> StateError:
+    """Return the error for a damaged file of a bundle."""
     return StateError(f"{place}: {why}: copy the bundle again, or export the run again.")
 
 
@@ -119,7 +79,7 @@ def parse_json(text: str, place: Path) -> Any:  # noqa: ANN401 (any JSON value)
         )
         _check_depth(value, _DEPTH)
     except (ValueError, RecursionError) as error:
-        raise _damage(place, f"expected JSON, got something else ({error})") from error
+        raise damaged_file(place, f"expected JSON, got something else ({error})") from error
     return value
 
 
@@ -217,8 +177,8 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def read_folder(path: str | Path) -> Folder:
-    """Return the contents of a bundle's folder.
+def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
+    """Return a bundle's manifest, and the contents of its other files by name: JSON values, or text.
 
     Raises
     ------
@@ -226,7 +186,6 @@ def read_folder(path: str | Path) -> Folder:
         The folder is no bundle, is of another version, or was changed after the export: a file is missing, added,
         altered, not a regular file, or not UTF-8.
     """
-    path = Path(path)
     if not os.path.isdir(path):  # noqa: PTH112 (a path that cannot be looked up is none, too)
         raise StateError(f"{path}: expected a bundle's folder, got none: make one with `calibrant export`.")
     manifest = _read_manifest(path)
@@ -235,16 +194,10 @@ def read_folder(path: str | Path) -> Folder:
     for name, entry in manifest.files.items():
         text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
-    return Folder(
-        path=path,
-        calibrant=manifest.calibrant,
-        fingerprint=manifest.fingerprint,
-        content=content,
-        digest=manifest.sha256,
-    )
+    return manifest, content
 
 
-def _read_manifest(path: Path) -> _Manifest:
+def _read_manifest(path: Path) -> Manifest:
     place = path / MANIFEST
     if not os.path.lexists(place):
         raise StateError(
@@ -252,31 +205,30 @@ def _read_manifest(path: Path) -> _Manifest:
         )
     record = parse_json(_utf8_text(_content(place, most=_MANIFEST_BYTES), place), place)
     if not isinstance(record, dict) or record.get("kind") != _KIND:
-        raise _damage(place, "expected the manifest of a bundle, got something else")
+        raise damaged_file(place, "expected the manifest of a bundle, got something else")
     version = record.get("version")
     if type(version) is int and version > _VERSION:
         raise StateError(
             f"{place}: expected a bundle of version {_VERSION} at most, got version {version}, written by calibrant "
             f"{record.get('calibrant')!r:.40}: upgrade calibrant (this is {metadata.version('calibrant')})."
         )
-    try:
-        manifest = _Manifest.model_validate(record)
-    except pydantic.ValidationError as error:
-        problem = describe_problem(dict(error.errors()[0]), _Manifest)
-        raise _damage(place, problem.rstrip(".")) from error
+    manifest = checked_record(Manifest, record, place, damaged_file)
     if manifest.sha256 != _digest(record):
-        raise _damage(place, "altered: its content does not have the SHA-256 it states")
+        raise damaged_file(place, "altered: its content does not have the SHA-256 it states")
     return manifest
 
 
 def _check_names(path: Path, listed: set[str]) -> None:
     """Refuse an invalid file list, and a folder with other files."""
     place = path / MANIFEST
-    if unknown := listed - _REQUIRED - _OPTIONAL:
-        known = ", ".join(sorted(_REQUIRED | _OPTIONAL))
-        raise _damage(place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}")
-    if unlisted := _REQUIRED - listed:
-        raise _damage(place, f"expected {min(unlisted)} among the files, got none")
+    required, optional = _REQUIRED.split(), _OPTIONAL.split()
+    if unknown := listed.difference(required, optional):
+        known = ", ".join(sorted([*required, *optional]))
+        raise damaged_file(
+            place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}"
+        )
+    if unlisted := set(required) - listed:
+        raise damaged_file(place, f"expected {min(unlisted)} among the files, got none")
     try:
         present = {entry.name for entry in path.iterdir()} - {MANIFEST}
     except OSError as error:
@@ -288,14 +240,14 @@ def _check_names(path: Path, listed: set[str]) -> None:
             f"{path}: expected only what {MANIFEST} lists, got {min(extra)!r:.80} too: remove it."
         )
     if missing := listed - present:
-        raise _damage(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
+        raise damaged_file(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
 
 
 def _read_listed_file(place: Path, entry: _FileEntry) -> str:
     data = _content(place, most=entry.bytes)
     digest = _sha256(data)
     if digest != entry.sha256:
-        raise _damage(
+        raise damaged_file(
             place,
             f"altered: expected {entry.bytes:,} bytes of SHA-256 {entry.sha256:.12}..., got {len(data):,} bytes of "
             f"{digest:.12}...",
@@ -305,27 +257,26 @@ def _read_listed_file(place: Path, entry: _FileEntry) -> str:
 
 def _content(place: Path, *, most: int) -> bytes:
     """Read a regular file of at most `most` bytes; symbolic links are refused."""
+    if place.is_symlink():
+        raise damaged_file(place, "expected a regular file, got a symbolic link")
+    # O_NOFOLLOW: the name may lead to a link by now. O_NONBLOCK: opening a named pipe would block until another
+    # process writes to it.
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
     try:
-        _check_file(place, place.lstat(), most)
-        with open(place, "rb", opener=_open_descriptor) as file:
-            # Once more: the name may lead to another file by now.
-            _check_file(place, os.fstat(file.fileno()), most)
-            return file.read(most + 1)
+        descriptor = os.open(place, flags)
+        try:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise damaged_file(place, "expected a regular file, got something else")
+            if about.st_size > most:
+                raise damaged_file(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
+            return os.read(descriptor, most + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        raise _damage(place, f"cannot be read ({error.strerror or error})") from error
-
-
-def _check_file(place: Path, about: os.stat_result, most: int) -> None:
-    if not stat.S_ISREG(about.st_mode):
-        kind = "a symbolic link" if stat.S_ISLNK(about.st_mode) else "something else"
-        raise _damage(place, f"expected a regular file, got {kind}")
-    if about.st_size > most:
-        raise _damage(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
-
-
-def _open_descriptor(path: str, flags: int) -> int:
-    # O_NONBLOCK: opening a named pipe would block until another process writes to it.
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        raise damaged_file(place, f"cannot be read ({error.strerror or error})") from error
 
 
 def _utf8_text(data: bytes, place: Path) -> str:
@@ -334,4 +285,4 @@ def _utf8_text(data: bytes, place: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         byte = data[error.start]
-        raise _damage(f"{place}:{line}", f"expected UTF-8 text, got the byte 0x{byte:02x}") from error
+        raise damaged_file(f"{place}:{line}", f"expected UTF-8 text, got the byte 0x{byte:02x}") from error

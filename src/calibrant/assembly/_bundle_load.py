@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._open import open_classifier
-from calibrant.assembly._sections import routing_settings
+from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_models
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._completion import Client
@@ -26,8 +25,6 @@ from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
-# Key of the address in a description: it may differ between machines without changing the model.
-_ENDPOINT: Final = "endpoint"
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
 
@@ -218,16 +215,13 @@ def _open_plan(
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     members = plan.policy.members
-    alone = len(members) == 1
+    whole: dict[str, Any] = {"limits": limits, "journal": journal}
+    each, several = (whole, {}) if len(members) == 1 else ({}, {**whole, "owns_models": True})
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
-            classifier = Classifier.from_task(
-                task, limits=limits if alone else None, journal=journal if alone else None
-            )
-            opened.callback(classifier.close)
-            classifiers.append(classifier)
-        several = {} if alone else {"limits": limits, "journal": journal, "owns_models": True}
+            classifiers.append(Classifier.from_task(task, **each))
+            opened.callback(classifiers[-1].close)
         cascade = plan.cascade(classifiers, **several)
         opened.pop_all()
     for number, classifier in enumerate(classifiers):
@@ -265,7 +259,10 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
     if bundle.description is None:
         return
-    before, now = map(_comparable_description, (bundle.description, classifier.describe()))
+    before, now = (
+        json.loads(json.dumps(public_description(described), default=repr), object_hook=_without_address)
+        for described in (bundle.description, classifier.describe())
+    )
     if name != bundle.fingerprint.model:
         before["model"] = now["model"]
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
@@ -277,12 +274,6 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
         )
 
 
-def _comparable_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description in its stored form, without addresses."""
-    text = json.dumps(public_description(description), default=repr)
-    content: dict[str, Any] = json.loads(text, object_hook=_without_address)
-    return content
-
-
 def _without_address(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != _ENDPOINT}
+    # Addresses may differ between machines without changing the model.
+    return {name: value for name, value in record.items() if name != "endpoint"}

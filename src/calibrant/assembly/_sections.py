@@ -1,7 +1,8 @@
-"""Settings of a task's ``[cascade]`` and ``[routing]`` sections."""
+"""A task's ``[cascade]`` and ``[routing]`` sections: their settings, and the classifier they describe."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -9,14 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._limits import Limits
+from calibrant.core._records import Journal
 from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, read_text, refuse
 from calibrant.core._task import Task
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._models import ModelLike
+from calibrant.inference._predictor import BasePredictor
 
 if TYPE_CHECKING:
     from calibrant.cascade._settings import CascadeSettings
     from calibrant.routing._settings import RoutingSettings
 
 
+_LOG = logging.getLogger("calibrant")
 _Settings = TypeVar("_Settings", bound=Section)
 
 # Settings that a cascade's model `routed` leaves to the providers of [routing].
@@ -99,6 +106,76 @@ def routing_settings(task: Task) -> RoutingSettings | None:
     settings = _checked_section(_with_zeph(section), "routing", RoutingSettings)
     refuse(_routing_problems(settings, section, task), section.text, section.path)
     return settings.beside(section.path.parent)
+
+
+def open_classifier(
+    task: Task,
+    *,
+    model: ModelLike | None = None,
+    journal: Journal | None = None,
+    limits: Limits | None = None,
+) -> BasePredictor:
+    """Return the task's classifier: a `Cascade` if it has a ``[cascade]`` section, else a `Classifier`.
+
+    Where it has a ``[routing]`` section, the classifier's client, or that of the cascade's model ``routed``,
+    is the one that `open_routed_client` returns.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+    model : str, Client or callable, optional
+        Replaces the task's own model, all its providers, or its whole cascade.
+    journal : Journal, optional
+        Finished predictions.
+    limits : Limits, optional
+        Rates, budgets and deadlines of whole runs.
+
+    Returns
+    -------
+    Classifier or Cascade
+        Closing it releases its models and files.
+
+    Raises
+    ------
+    ConfigurationError
+        A setting is wrong, or contradicts another; see `Cascade` and `read_looper`.
+    StateError
+        The learned scorer's file cannot be used, or it was fitted on another model or prompt.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.assembly import open_classifier
+    >>> from calibrant.cascade import CascadeSettings
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> models = [{"name": "fake/small", "cost": 1}, {"name": "fake/large", "cost": 10}]
+    >>> cascade = CascadeSettings(confidence_method="label_probability", threshold=0.8, models=models)
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?", sections={"cascade": cascade})
+    >>> small = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.6)}, field="label", name="fake/small")
+    >>> large = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.95)}, field="label", name="fake/large")
+    >>> with fake_model("fake/small", small), fake_model("fake/large", large):
+    ...     found = open_classifier(task).classify("purrs")
+    >>> found.label, round(found.confidence, 2), [step.model for step in found.steps]
+    ('cat', 0.95, ['fake/small', 'fake/large'])
+    """
+    # A wrong section is an error even if `model` replaces it.
+    cascade, routing = cascade_settings(task), routing_settings(task)
+    if model is None and cascade is not None:
+        from calibrant.assembly._routing import open_cascade  # noqa: PLC0415 (few tasks have one)
+
+        return open_cascade(task, cascade, routing, journal=journal, limits=limits)
+    if model is None and routing is not None:
+        from calibrant.assembly._routing import open_routed  # noqa: PLC0415 (few tasks have one)
+
+        return open_routed(task, routing, journal=journal, limits=limits)
+    if task.sections:
+        _LOG.warning(
+            "%s alone is asked: the task's %s and its settings are not used.",
+            model if isinstance(model, str) else "Another model",
+            "routing" if cascade is None else "cascade",
+        )
+    return Classifier.from_task(task, model=model, journal=journal, limits=limits)
 
 
 def read_settings_file(path: Path, expected: str) -> str:
@@ -210,7 +287,7 @@ def _with_zeph(section: SectionTable) -> SectionTable:
     routing: Any = section.values
     if not isinstance(routing, dict) or not isinstance(routing.get("file"), str):
         return section
-    from calibrant.assembly._zeph import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
+    from calibrant.assembly._foreign import OWN_KEYS, read_zeph  # noqa: PLC0415 (as above)
 
     own = {name: value for name, value in routing.items() if name != "file"}
     refuse(_doubled_keys("routing", own.keys() - OWN_KEYS), section.text, section.path)

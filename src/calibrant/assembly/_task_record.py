@@ -137,7 +137,7 @@ def read_run_settings(directory: Path) -> RunSettings | None:
         return None
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
     settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
-    return _validated_record(RunSettings, settings, path)
+    return checked_record(RunSettings, settings, path, _damage)
 
 
 def asked_alone(task: Task, model: str | None) -> Task:
@@ -157,7 +157,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     """
     cascade = cascade_settings(task)
     if cascade is not None:
-        from calibrant.assembly._cascade import resolved_cascade  # noqa: PLC0415 (few tasks have one)
+        from calibrant.assembly._routing import resolved_cascade  # noqa: PLC0415 (few tasks have one)
 
         cascade = resolved_cascade(cascade)
         if cascade.learned_file is not None:
@@ -215,7 +215,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
     StateError
         The values are no record of a task.
     """
-    own = _validated_record(_TaskRecord, record, place)
+    own = checked_record(_TaskRecord, record, place, _damage)
     sections = _sections(own, place)
     if (own.model is None) is not bool(sections):
         raise _damage(place, "expected either model, or cascade and routing")
@@ -241,11 +241,11 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
     if record.routing is not None:
         from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
 
-        sections["routing"] = _validated_record(RoutingSettings, record.routing, place)
+        sections["routing"] = checked_record(RoutingSettings, record.routing, place, _damage)
     if record.cascade is not None:
         from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
-        cascade = _validated_record(CascadeSettings, record.cascade, place)
+        cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
         if cascade.learned_file is not None:
             cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
         members = {model.name for model in cascade.models}
@@ -257,11 +257,16 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
     return sections
 
 
-def _validated_record(kind: type[_Settings], value: object, place: Path) -> _Settings:
+def checked_record(
+    kind: type[_Settings], value: object, place: Path, error: Callable[[Path, str], StateError]
+) -> _Settings:
+    """Return the validated content of a file; `error` makes the exception for a place and a problem."""
+    if not isinstance(value, dict):
+        raise error(place, f"expected an object, got {value!r:.40}")
     try:
         return kind.model_validate(value)
-    except pydantic.ValidationError as error:
-        raise _damage(place, describe_problem(dict(error.errors()[0]), kind)) from error
+    except pydantic.ValidationError as found:
+        raise error(place, describe_problem(dict(found.errors()[0]), kind).rstrip(".")) from found
 
 
 def _damage(place: Path, why: str) -> StateError:

@@ -33,7 +33,7 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     context, column = options.context, options.context_column
     if context is None and column is None:
         return task
-    from calibrant.assembly._looper import read_looper
+    from calibrant.assembly._foreign import read_looper
     from calibrant.cascade._settings import VERIFYING_METHODS  # other commands do without cascades
 
     settings = assembly.cascade_settings(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -10,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, HTTPException, Request, Security
@@ -34,7 +35,6 @@ from calibrant.serving._answers import (
     parse_asked,
 )
 from calibrant.serving._metrics import ServiceMetrics
-from calibrant.serving._readiness import Readiness
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ServiceSettings
 
@@ -44,6 +44,10 @@ _PROBES: Final = ("/healthz", "/readyz", "/metrics")
 _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
 _FAILED: Final = "Nobody expected this; the log says why."
+_FAILURES_IN_A_ROW: Final = 3
+# Seconds from the end of a probe to the next one, doubled after each failure.
+_FIRST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 60.0
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"model": Answers},
     400: {"model": Refusal, "description": "The body is not JSON in UTF-8."},
@@ -165,7 +169,7 @@ class _Service:
     ) -> None:
         self.stopping = stopping
         self.metrics = ServiceMetrics(bundle.history, bundle.labels)
-        self._readiness = Readiness(self._probe, seconds=settings.deadline_seconds, stopping=stopping)
+        self._readiness = _Readiness(self._probe, seconds=settings.deadline_seconds, stopping=stopping)
         self._on_predictions = on_predictions
         self._bundle = bundle
         self._predictor = classifier
@@ -305,6 +309,74 @@ class _Service:
             self._on_predictions(predictions)
         except Exception:  # noqa: BLE001 (any error of the callable)
             _LOG.exception("Predictions could not be handed on.")
+
+
+class _Readiness:
+    """Circuit breaker that reports the service unready after three model failures in a row.
+
+    A load balancer sends nothing to a service that is not ready, so the service probes the model itself: with one
+    short text, on a readiness check, one call at a time, with exponential backoff while calls fail. The first
+    success, of a probe or a request, makes it ready again.
+
+    Parameters
+    ----------
+    probe : callable
+        Asks the model once; returns whether it answered.
+    seconds : float
+        Timeout of a probe.
+    stopping : threading.Event
+        Set when the service ends.
+    """
+
+    def __init__(
+        self, probe: Callable[[], Awaitable[bool]], *, seconds: float, stopping: threading.Event
+    ) -> None:
+        self._probe = probe
+        self._seconds = seconds
+        self._stopping = stopping
+        self._failures = 0
+        self._pause = _FIRST_PAUSE
+        self._next_probe = 0.0
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> str:
+        """``ready``, ``model failing`` or ``stopping``."""
+        if self._stopping.is_set():
+            return "stopping"
+        return "ready" if self._failures < _FAILURES_IN_A_ROW else "model failing"
+
+    def note(self, *, answered: bool) -> None:
+        """Record a request that the model answered, or that failed because of the model."""
+        before = self.status
+        self._failures = 0 if answered else self._failures + 1
+        if self.status == before:
+            return
+        if answered:
+            _LOG.warning("The model answers again: the service is ready.")
+        else:
+            _LOG.error("The model failed %d times in a row: the service is not ready.", _FAILURES_IN_A_ROW)
+            self._pause = _FIRST_PAUSE
+            self._next_probe = asyncio.get_running_loop().time() + self._pause
+
+    def look(self) -> str:
+        """Return the status; while the model fails, start a probe when one is due."""
+        idle = self._probing is None or self._probing.done()
+        if self.status == "model failing" and idle and self._next_probe <= asyncio.get_running_loop().time():
+            self._probing = asyncio.create_task(self._run_probe())
+        return self.status
+
+    async def _run_probe(self) -> None:
+        """Probe the model once and schedule the next probe; the end of the event loop cancels it."""
+        answered = False
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    answered = await self._probe()
+            self.note(answered=answered)
+        finally:
+            self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
+            self._next_probe = asyncio.get_running_loop().time() + self._pause
 
 
 class _Watch:

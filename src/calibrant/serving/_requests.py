@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from calibrant.serving._settings import ConnectionLimits
 
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
+_FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
 
@@ -37,11 +38,13 @@ def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> 
     """
 
     async def refuse(_: Request, error: Exception) -> JSONResponse:
-        status = getattr(error, "status_code", 500)
-        message = f"There is only {routes}." if status in {404, 405} else getattr(error, "detail", "")
-        return JSONResponse({"error": message}, status, getattr(error, "headers", None))
+        if not isinstance(error, AnyHTTPException):  # the server logs it
+            return JSONResponse({"error": _FAILED}, 500)
+        message = f"There is only {routes}." if error.status_code in {404, 405} else error.detail
+        return JSONResponse({"error": message}, error.status_code, error.headers)
 
     app.add_exception_handler(AnyHTTPException, refuse)
+    app.add_exception_handler(Exception, refuse)
     app.state.connections = connections
     app.state.stopping = stopping = threading.Event()
     return stopping

@@ -6,13 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 
 from calibrant.core._errors import ConfigurationError
-
-
-def _check_number(name: str, value: object, *, least: float, whole: bool = False) -> None:
-    kind = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
-        word = "whole number" if whole else "number"
-        raise ConfigurationError(f"Expected {name} to be a {word} from {least}, got {value!r}.")
+from calibrant.metrics._validation import check_count, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +50,9 @@ class ConnectionLimits:
     most_connections: int = 512
 
     def __post_init__(self) -> None:
-        _check_number("most_connections", self.most_connections, least=1, whole=True)
+        check_count("most_connections", self.most_connections, low=1)
         for name in (own.name for own in fields(self) if own.name.startswith("seconds_")):
-            _check_number(name, getattr(self, name), least=0)
+            check_number(name, getattr(self, name), "[0, inf)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +104,8 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         for name in ("most_bytes", "most_texts", "most_rows"):
-            _check_number(name, getattr(self, name), least=1, whole=True)
-        _check_number("deadline_seconds", self.deadline_seconds, least=0.001)
+            check_count(name, getattr(self, name), low=1)
+        check_number("deadline_seconds", self.deadline_seconds, "[0.001, inf)")
         if self.most_rows < self.most_texts:
             raise ConfigurationError(
                 f"Expected most_rows of at least most_texts, got {self.most_rows} and {self.most_texts}: a full "

@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from calibrant.cascade.methods._verification import Verification, Verifier
-from calibrant.core._errors import CalibrantError, ConfigurationError, ContextLengthError
+from calibrant.core._errors import CalibrantError, ContextLengthError
+from calibrant.metrics._validation import check_number
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
 from calibrant.serving._settings import ConnectionLimits
 
@@ -90,12 +91,10 @@ def create_verifier_app(
     >>> found["confidence"], found["total_samples"], found["should_escalate"]
     (1.0, 4, False)
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise ConfigurationError(f"Expected threshold to be a number in [0, 1], got {threshold!r}.")
+    check_number("threshold", threshold, "[0, 1]")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
     limits = connections or ConnectionLimits()
     prepare_app(app, limits, routes="POST /verify and GET /health")
-    app.add_exception_handler(Exception, _fail)
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
@@ -166,8 +165,3 @@ def _spent_record(found: Verification) -> dict[str, Any]:
     usage = found.usage
     counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}
-
-
-async def _fail(_: Request, error: Exception) -> JSONResponse:
-    del error  # the server logs it
-    return JSONResponse({"error": "The service failed; its log says why."}, status_code=500)
