@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.assembly import export, open_classifier, read_bundle
 from calibrant.cli._app import app
-from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.cli._commands import Evaluate
+from calibrant.cli._evaluate import _opening
 from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
 from calibrant.core._settings import DemonstrationSettings
@@ -76,7 +77,7 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
 
 def test_another_machine_shows_the_same(task: Path, client: FakeClient, tmp_path: Path) -> None:
     """What opens the classifier there holds the texts: the task's files are here alone."""
-    options = EvaluateOptions(out=tmp_path / "run")
+    options = Evaluate(Path("task.toml"), out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
         opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301

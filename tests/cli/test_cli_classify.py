@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from calibrant.cli import _classify
+from calibrant.cli._commands import Classify
 from calibrant.core import CompletionRequest, LogprobsUnsupportedError, ProviderError
 from calibrant.testing import FakeClient
 from command_line import command, refusal
@@ -168,7 +169,7 @@ class Output(io.StringIO):
 
 def classify(task: Path, texts: list[str]) -> None:
     """Run the command without the command line."""
-    _classify.classify(task, _classify.ClassifyOptions(text=texts))
+    _classify.classify(Classify(task, text=texts))
 
 
 def test_a_row_is_printed_as_soon_as_it_is_known(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from calibrant.cli._providers import RoutingStats
+from calibrant.cli._evaluation_table import RoutingStats
 from calibrant.core import Usage
 from calibrant.inference.routed._assess import HelperStats
 from calibrant.inference.routed._provider import ProviderStats

@@ -12,7 +12,8 @@ import pytest
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
-from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.cli._commands import Evaluate
+from calibrant.cli._evaluate import _opening
 from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
 
@@ -209,7 +210,7 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
 def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
     """The file stays here."""
     task = Task.from_file(with_head)
-    options = EvaluateOptions(out=tmp_path / "out")
+    options = Evaluate(Path("task.toml"), out=tmp_path / "out")
     with open_classifier(task) as classifier:
         opening = _opening(task, options, classifier)
     (tmp_path / "head.json").unlink()

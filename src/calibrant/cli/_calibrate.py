@@ -15,6 +15,7 @@ from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.calibration._certify import CertifiedThreshold
+    from calibrant.cli._commands import Calibrate
     from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._learn_head import LearnedHead
 
@@ -26,53 +27,30 @@ _HEAD_FIGURES: Final = {
 }
 
 
-def calibrate(  # noqa: PLR0913  (keyword-only options)
-    predictions: Path,
-    *,
-    out: Path,
-    target_accuracy: float | None = None,
-    delta: float = 0.05,
-    seed: int = 0,
-    head: bool = False,
-    embeddings: str | None = None,
-    as_json: bool = False,
-) -> None:
-    """Calibrate or learn a head, write the files and print the results.
-
-    Parameters
-    ----------
-    predictions : RUN|PREDICTIONS
-        Directory of evaluate or optimize, or a file of predictions.
-    out
-        Directory for the calibrator, or with --head for head.json.
-    target_accuracy
-        Certify the lowest confidence above which answers are at least so accurate.
-    delta
-        Probability with which that certificate may be wrong.
-    seed
-        Of the halves: one is fitted, the other tested.
-    head
-        Learn a head from the run's distributions: head.json for [head].
-    embeddings
-        --head with model2vec or model2vec:NAME.
-    """
-    if not head and embeddings is None:
+def calibrate(options: Calibrate) -> None:
+    """Calibrate or learn a head, write the files and print the results."""
+    predictions, out, seed = options.predictions, options.out, options.seed
+    if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
-            evaluation.load_predictions(predictions), target_accuracy=target_accuracy, delta=delta, seed=seed
+            evaluation.load_predictions(predictions),
+            target_accuracy=options.target_accuracy,
+            delta=options.delta,
+            seed=seed,
         )
         files = ", ".join(file.name for file in result.write(out))
         _warn(predictions, saved=result.fingerprint is not None)
-        print_output(result.to_record(), [*_lines(result), f"Files in {out}: {files}"], as_json=as_json)
+        lines = [*_lines(result), f"Files in {out}: {files}"]
+        print_output(result.to_record(), lines, as_json=options.as_json)
         return
-    if target_accuracy is not None:
+    if options.target_accuracy is not None:
         raise ConfigurationError(
             "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
         )
-    learned = evaluation.learn_head(predictions, seed=seed, embeddings=embeddings)
+    learned = evaluation.learn_head(predictions, seed=seed, embeddings=options.embeddings)
     file = learned.write(out)
     _warn(predictions, saved=True)
     record = {**learned.to_record(), "file": str(file)}
-    print_output(record, _head_lines(learned, file), as_json=as_json)
+    print_output(record, _head_lines(learned, file), as_json=options.as_json)
 
 
 def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from calibrant import evaluation, reports
 from calibrant.cli._errors import GATE_FAILED
@@ -15,26 +12,20 @@ from calibrant.cli._tables import aligned, number, print_output, say, with_inter
 from calibrant.core._errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from calibrant.cli._commands import Compare, Report
     from calibrant.evaluation._compare import RunComparison
 
 
-def compare(runs: list[Path], *, require_better: bool = False, as_json: bool = False) -> None:
-    """Print the comparison; exit with 3 if a run is not better and all had to be.
-
-    Parameters
-    ----------
-    runs : A B [C ...]
-        Directories of evaluate or optimize, or files of predictions, on the same rows.
-    require_better
-        Exit with 3 unless the interval of every difference lies above zero.
-    """
+def compare(options: Compare) -> None:
+    """Print the comparison; exit with 3 if a run is not better and all had to be."""
+    runs = options.runs
     if len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
     found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
-    print_output(found.to_record(), _lines(found), as_json=as_json)
-    if require_better and not found.all_better:
+    print_output(found.to_record(), _lines(found), as_json=options.as_json)
+    if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)
         say(
             f"--require-better: not shown to be better than {found.runs[0].name}: {failing} (the interval of the "
@@ -80,25 +71,9 @@ def _lines(found: RunComparison) -> Iterator[str]:
             yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
 
 
-def report(
-    directories: list[Path],
-    *,
-    out: Path | None = None,
-    show: Annotated[bool, typer.Option("--open/--no-open")] = False,
-    as_json: bool = False,
-) -> None:
-    """Write the page, print its path, and open it if requested.
-
-    Parameters
-    ----------
-    directories : DIR...
-        Directories of evaluations or searches; all against the first.
-    out
-        The page; by default report.html in the first directory.
-    show
-        Open it in the browser.
-    """
-    path = reports.write_report(*directories, out=out)
-    print_output({"report": str(path)}, [str(path)], as_json=as_json)
-    if show:
+def report(options: Report) -> None:
+    """Write the page, print its path, and open it if requested."""
+    path = reports.write_report(*options.directories, out=options.out)
+    print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
+    if options.show:
         webbrowser.open(path.resolve().as_uri())

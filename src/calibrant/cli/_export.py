@@ -4,45 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calibrant import assembly
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from calibrant.cli._commands import Export
 
-def export(  # noqa: PLR0913  (keyword-only options)
-    run: Path,
-    *,
-    out: Path,
-    calibration: Path | None = None,
-    task: Path | None = None,
-    model: str | None = None,
-    texts: bool = True,
-    as_json: bool = False,
-) -> None:
-    """Write the bundle and print its contents.
 
-    Parameters
-    ----------
-    run : RUN
-        Directory of optimize, evaluate, batch or cascade run.
-    out
-        The bundle's folder; not there yet, or empty.
-    calibration
-        Directory of `calibrant calibrate`; by default the run's, if it was calibrated there.
-    task : TASK.toml
-        The task that was run; for runs without a task.json.
-    model
-        With --task: the model that was asked instead.
-    texts
-        Pack the training texts that prompts show as demonstrations; without them, none are shown.
-    """
-    if model is not None and task is None:
+def export(options: Export) -> None:
+    """Write the bundle and print its contents."""
+    out = options.out
+    if options.model is not None and options.task is None:
         raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
-    bundle = assembly.export(run, out, task=task, model=model, calibration=calibration, texts=texts)
+    bundle = assembly.export(
+        options.run,
+        out,
+        task=options.task,
+        model=options.model,
+        calibration=options.calibration,
+        texts=options.texts,
+    )
     record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
-    print_output(record, _contents(bundle, out), as_json=as_json)
+    print_output(record, _contents(bundle, out), as_json=options.as_json)
 
 
 def _contents(bundle: assembly.Bundle, out: Path) -> Iterator[str]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, get_args
-
-import typer
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from calibrant import assembly, routing
 from calibrant.assembly._routing import default_router_state
-from calibrant.cli._options import command
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._router_state import RouterState
@@ -20,7 +16,8 @@ from calibrant.core._task import Task
 from calibrant.routing._settings import RoutingStrategy
 from calibrant.store._router_open import open_router_state
 
-router = typer.Typer(name="router", no_args_is_help=True, add_completion=False)
+if TYPE_CHECKING:
+    from calibrant.cli._groups import Reset, RouterOptions, Stats
 
 _PARAMETERS: Final = ("alpha", "decay_factor")
 _KEPT_APART: Final = "default"  # scope of routers that name none
@@ -33,30 +30,6 @@ _TITLES: Final = {
     "penalty": "penalty (EMA)",
     "mean_quality": "mean quality",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterOptions:
-    """Options of the commands.
-
-    Attributes
-    ----------
-    strategy
-        Only this one, such as thompson; by default all.
-    state : PLACE
-        A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else router.sqlite in
-        $CALIBRANT_HOME or ~/.local/state/calibrant.
-    task : TASK.toml
-        Take state, scope and settings of its [routing].
-    scope
-        A task's name, or litellm/GROUP; by default all there are. To reset, needed where several share the place.
-    """
-
-    strategy: str | None = None
-    state: str | None = None
-    task: Path | None = None
-    scope: str | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +53,7 @@ class _Place:
             return state.scopes()
 
 
-@command(router)
-def stats(options: RouterOptions) -> None:
+def stats(options: Stats) -> None:
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
     place, strategy = _place(options), options.strategy
     records, problems = [], []
@@ -103,8 +75,7 @@ def stats(options: RouterOptions) -> None:
         raise CalibrantError("\n".join(problems))
 
 
-@command(router)
-def reset(options: RouterOptions) -> None:
+def reset(options: Reset) -> None:
     """Delete learned records, damaged ones included; running routers begin anew."""
     place, strategy = _place(options), options.strategy
     scopes = place.scopes()

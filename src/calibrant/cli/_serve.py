@@ -1,4 +1,4 @@
-"""``calibrant serve``: a bundle over HTTP."""
+"""``calibrant serve`` and ``calibrant verifier serve``: a bundle, or a verifier of answers, over HTTP."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import gc
 import logging
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from calibrant import assembly, evaluation, serving
 from calibrant.assembly._bundle_load import load
@@ -21,68 +17,18 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._history_run import AnswerRecorder, RunScope
+from calibrant.serving._logs import json_logs
+from calibrant.serving._server import serve_app
+
+if TYPE_CHECKING:
+    from calibrant.cli._commands import Serve
+    from calibrant.cli._groups import ServeVerifier
 
 _LOG = logging.getLogger("calibrant")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """Options of the command.
-
-    Attributes
-    ----------
-    host
-        Where to listen; 0.0.0.0 lets other machines in.
-    port
-        0 takes a free one.
-    api_key_env : NAME
-        Environment variable with a key to want; may be given several times.
-    max_body
-        Bytes of a request at most.
-    max_texts
-        Texts of a request at most.
-    max_rows
-        Texts under way at most; beyond it, 429.
-    max_concurrency
-        Calls of the model in flight at most.
-    deadline
-        Seconds a request may take.
-    notice
-        Seconds between SIGTERM and the last request taken.
-    log_texts
-        Log texts and labels, too.
-    as_json
-        Print one JSON object, with the address, when ready.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8890
-    api_key_env: list[str] | None = None
-    max_body: int = 2**20
-    max_texts: int = 100
-    max_rows: int = 256
-    max_concurrency: int = 64
-    deadline: float = 30.0
-    notice: Annotated[float, typer.Option(min=0, max=3600)] = 1.0
-    log_texts: bool = False
-    option: list[str] | None = None
-    history: str | None = None
-    account: str = "default"
-    profile: str | None = None
-    as_json: bool = False
-
-
-def serve(bundle: Path, options: ServeOptions) -> None:
-    """Serve the bundle until a signal comes, then finish the accepted requests.
-
-    Parameters
-    ----------
-    bundle : DIR
-        The bundle; see `calibrant export`.
-    """
-    from calibrant.serving._logs import json_logs
-    from calibrant.serving._server import serve_app  # loads the server, which help does without
-
+def serve(options: Serve) -> None:
+    """Serve the bundle until a signal comes, then finish the accepted requests."""
     settings = serving.ServiceSettings(
         api_keys=tuple(map(_key, options.api_key_env or ())),
         most_bytes=options.max_body,
@@ -91,7 +37,7 @@ def serve(bundle: Path, options: ServeOptions) -> None:
         deadline_seconds=options.deadline,
         log_texts=options.log_texts,
     )
-    loaded = assembly.read_bundle(bundle)
+    loaded = assembly.read_bundle(options.bundle)
     with ExitStack() as opened:
         classifier = load(
             loaded,
@@ -131,7 +77,7 @@ def _announcer(bundle: assembly.Bundle, *, as_json: bool) -> Callable[[str], Non
     return announce
 
 
-def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: ServeOptions) -> AnswerRecorder | None:
+def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
     """Return the recorder of answers; an unusable history fails before the first request."""
     if options.history is None:
         return None
@@ -141,6 +87,34 @@ def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: ServeOpti
         profile_name=options.profile or RunScope.profile_of(classifier),
     )
     return AnswerRecorder(evaluation.EvaluationHistory(options.history), scope)
+
+
+def serve_verifier(options: ServeVerifier) -> None:
+    """Serve the verifier until Ctrl-C."""
+    from calibrant.cascade.methods._verification import Verifier  # bundles need no cascade
+    from calibrant.cli._prompted import read_prompt
+    from calibrant.serving._verifier_app import create_verifier_app
+
+    given = dict(map(parse_option, options.option or ()))
+    if options.api_base is not None:
+        given["api_base"] = options.api_base
+    verifier = Verifier(
+        options.model,
+        k=options.samples,
+        temperature=options.temperature,
+        prompt=None if options.prompt is None else read_prompt(options.prompt),
+        concurrency=options.max_concurrency,
+        options=given,
+    )
+    figures = {"model": verifier.model, "num_samples": options.samples, "threshold": options.threshold}
+
+    def ready(address: str) -> None:
+        line = f"{verifier.model} verifies at {address}; Ctrl-C ends it."
+        print_output({"url": address, **figures}, [line], as_json=options.as_json)
+
+    with closing(verifier):
+        app = create_verifier_app(verifier, threshold=options.threshold)
+        serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
 def _key(name: str) -> str:
