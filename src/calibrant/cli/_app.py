@@ -9,6 +9,8 @@ import typer
 from calibrant.cli._commands import HELP, app
 from calibrant.cli._groups import GROUPS
 
+__all__ = ["app", "main"]
+
 for group in GROUPS:
     app.add_typer(group)
 

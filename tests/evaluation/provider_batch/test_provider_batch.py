@@ -30,7 +30,7 @@ from calibrant.core import (
 )
 from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
-from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchReport, BatchState
+from calibrant.evaluation._provider_batch_state import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._embeddings import open_embedding_model
@@ -308,17 +308,17 @@ def test_a_crash_at_any_save_submits_nothing_twice(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
 ) -> None:
     """Three files make ten saves; the same command then goes on, and every row is asked about once."""
-    save, saves = BatchDirectory.save, []
+    save, saves = BatchJob.save, []
 
-    def crash(directory: BatchDirectory, state: BatchState) -> None:
-        saves.append(state)
+    def crash(job: BatchJob) -> None:
+        saves.append(1)
         if len(saves) == at + 1:
             if written:
-                save(directory, state)
+                save(job)
             raise _Killed
-        save(directory, state)
+        save(job)
 
-    monkeypatch.setattr(BatchDirectory, "save", crash)
+    monkeypatch.setattr(BatchJob, "save", crash)
     with pytest.raises(_Killed):
         submit(tmp_path)
     monkeypatch.undo()
@@ -418,9 +418,9 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
     """The second says so, and sends nothing."""
     submit(tmp_path)
-    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
         submit(tmp_path)
-    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
         collect(tmp_path)
     assert len(server.batches) == 3
 
