@@ -13,6 +13,7 @@ import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.core import CalibrantError, ConfigurationError, Limits, ProviderError, StateError, Stop
 from calibrant.distributed import Cluster, _worker, evaluate
+from calibrant.distributed._ledger import Ledger
 from calibrant.runs._shards import Shards
 from calibrant.store import PredictionCache
 from fault_server import FaultServer
@@ -244,11 +245,12 @@ def test_a_fault_stops_all_workers_at_once(
     """What was lent is begun, where nothing is wrong."""
     told: list[tuple[str, bool]] = []
 
-    def close(book: in_process.LocalBook, reason: str, *, at_once: bool) -> None:
+    def record(ledger: Ledger, reason: str, *, at_once: bool) -> None:
         told.append((reason, at_once))
-        book.ledger.close(reason, at_once=at_once)
+        close(ledger, reason, at_once=at_once)
 
-    monkeypatch.setattr(in_process.LocalBook, "close", close)
+    close = Ledger.close
+    monkeypatch.setattr(Ledger, "close", record)
     run(animals(tmp_path), server, tmp_path / "budget", limits=Limits(concurrency=8, max_requests=20))
     with FaultServer(LABELS, api_key="another") as refusing, pytest.raises(ProviderError):
         run(animals(tmp_path), refusing, tmp_path / "fault")
@@ -290,11 +292,11 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
 def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
     """It says which rows these are, and asks nothing; four deaths are borne, and forgotten with the answers."""
     book = in_process.LocalBook(LIMITS, 2)
-    rows = [(index, row.input, row.answer) for index, row in enumerate(animals(tmp_path))][16:24]
+    rows = [(index, row.input, row.answer, None) for index, row in enumerate(animals(tmp_path))][16:24]
 
     def answered(number: int, *, deaths: int) -> _worker.Answered:
         for _ in range(deaths):
-            book.begin(f"block {number}")
+            book.ask(Ledger.begin, f"block {number}")
         return _worker.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
 
     given_up = answered(2, deaths=5)
@@ -305,7 +307,7 @@ def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Pa
     for _ in range(2):
         borne = answered(3, deaths=4)
         assert (borne.error, len(borne.lines.splitlines())) == ("", 8)
-    book.close("over", at_once=True)
+    book.ask(Ledger.close, "over", at_once=True)
 
 
 def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
@@ -320,15 +322,15 @@ def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
     def worker() -> _worker.Worker:
         return _worker.Worker(opening, LIMITS, 2, None, book)
 
-    rows = [(0, "number 0 is a cat", "cat")]
+    rows = [(0, "number 0 is a cat", "cat", None)]
     for _ in range(6):
-        book.begin("opening")
+        book.ask(Ledger.begin, "opening")
     assert not worker().answer(0, rows).error
     for _ in range(7):
-        book.begin("opening")
+        book.ask(Ledger.begin, "opening")
     assert "while they opened the classifier" in worker().answer(0, rows).error
     assert len(opened) == 1
-    book.close("over", at_once=True)
+    book.ask(Ledger.close, "over", at_once=True)
 
 
 def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
@@ -338,7 +340,7 @@ def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
     reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
     tables = reader(None)
     assert next(tables)["block"].to_pylist() == [0]
-    book.close("enough", at_once=False)
+    book.ask(Ledger.close, "enough", at_once=False)
     assert list(tables) == []
 
 
