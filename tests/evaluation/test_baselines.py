@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Example, LabelSet, StateError
-from calibrant.evaluation import _baselines
-from calibrant.evaluation._baselines import add_baselines
+from calibrant.evaluation import _learned
+from calibrant.evaluation._learned import add_baselines
 
 LABELS = LabelSet(["cat", "dog"])
 LABELLED = [
@@ -58,8 +58,8 @@ def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
 
 def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same ones every time, from the whole file, to judge on as well as to learn from."""
-    monkeypatch.setattr(_baselines, "_JUDGED", 300)
-    monkeypatch.setattr(_baselines, "_LEARNED", 5)
+    monkeypatch.setattr(_learned, "_JUDGED", 300)
+    monkeypatch.setattr(_learned, "_LEARNED", 5)
     directory = evaluation(tmp_path / "run", count=2000, wrong=range(1000))
     found = add_baselines(directory, LABELLED, labels=LABELS)
     assert (found.rows, found.labelled_rows) == (300, 5)
@@ -69,7 +69,7 @@ def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawn rows have a bounded number of characters in all."""
-    monkeypatch.setattr(_baselines, "_LEARNED", 10)
+    monkeypatch.setattr(_learned, "_LEARNED", 10)
     long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
     found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)
     assert found.labelled_rows == 10 * 500 // 1002

@@ -173,7 +173,7 @@ class Evaluate(PromptedOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._compare:report")
+@command(app, "calibrant.cli._finished:report")
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network.
@@ -194,7 +194,7 @@ class Report:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._compare:compare")
+@command(app, "calibrant.cli._finished:compare")
 @dataclass(frozen=True, kw_only=True)
 class Compare:
     """Compare runs on the same rows with the first of them: difference, interval, exact test.
@@ -212,7 +212,7 @@ class Compare:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._calibrate:calibrate")
+@command(app, "calibrant.cli._finished:calibrate")
 @dataclass(frozen=True, kw_only=True)
 class Calibrate:
     """Learn from labelled predictions what their confidence is worth, and which to accept.
@@ -245,7 +245,7 @@ class Calibrate:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._export:export")
+@command(app, "calibrant.cli._finished:export")
 @dataclass(frozen=True, kw_only=True)
 class Export:
     """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens.

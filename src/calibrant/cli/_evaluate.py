@@ -13,8 +13,7 @@ from calibrant import assembly, calibration, evaluation, inference
 from calibrant.assembly._task_record import record_run
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import baseline_lines, print_result, routing_stats
-from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
-from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import open_prompted, with_context, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError

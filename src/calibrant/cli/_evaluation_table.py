@@ -279,7 +279,7 @@ def baseline_lines(
         return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
     labels = LabelSet.of(task.labels)
     labelled = chain.from_iterable(evaluation.Dataset(source=source, labels=labels) for source in sources)
-    from calibrant.evaluation._baselines import add_baselines  # loads the heads
+    from calibrant.evaluation._learned import add_baselines  # loads the heads
 
     say("comparing with baselines")  # takes seconds, of many rows half a minute
     try:

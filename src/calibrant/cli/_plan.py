@@ -17,8 +17,7 @@ from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._evaluate import exit_as, labelled_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
-from calibrant.cli._interrupts import interruptible
-from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import without_head
 from calibrant.cli._tables import aligned, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, StateError

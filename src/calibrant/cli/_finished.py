@@ -1,13 +1,16 @@
-"""``calibrant calibrate``: labelled predictions in; thresholds, a calibrator and an acceptance rule, or a head out."""
+"""Commands on finished runs: ``calibrant calibrate``, ``compare``, ``report`` and ``export``."""
 
 from __future__ import annotations
 
 import json
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibrant import evaluation
+from calibrant import assembly, evaluation, reports
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
+from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
@@ -15,9 +18,10 @@ from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.calibration._certify import CertifiedThreshold
-    from calibrant.cli._commands import Calibrate
+    from calibrant.cli._commands import Calibrate, Compare, Export, Report
     from calibrant.evaluation._calibrate import CalibrationResult
-    from calibrant.evaluation._learn_head import LearnedHead
+    from calibrant.evaluation._compare import RunComparison
+    from calibrant.evaluation._learned import LearnedHead
 
 _HEAD_FIGURES: Final = {
     "log_loss": "log loss",
@@ -39,7 +43,7 @@ def calibrate(options: Calibrate) -> None:
         )
         files = ", ".join(file.name for file in result.write(out))
         _warn(predictions, saved=result.fingerprint is not None)
-        lines = [*_lines(result), f"Files in {out}: {files}"]
+        lines = [*_calibration_lines(result), f"Files in {out}: {files}"]
         print_output(result.to_record(), lines, as_json=options.as_json)
         return
     if options.target_accuracy is not None:
@@ -85,7 +89,7 @@ def _warn(path: Path, *, saved: bool) -> None:
         )
 
 
-def _lines(found: CalibrationResult) -> Iterator[str]:
+def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
     held_out = found.held_out
     yield f"{found.source}: learned from {found.fit_rows:,} rows, tested on {held_out.rows:,} others{_left_out(found)}"
     errors = (held_out.ece_before, held_out.ece_after)
@@ -149,3 +153,106 @@ def _certificate(rule: CertifiedThreshold) -> str:
         f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are "
         "like these."
     )
+
+
+def compare(options: Compare) -> None:
+    """Print the comparison; exit with 3 if a run is not better and all had to be."""
+    runs = options.runs
+    if len({path.resolve() for path in runs}) < len(runs):
+        raise ConfigurationError(
+            f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
+        )
+    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
+    if options.require_better and not found.all_better:
+        failing = ", ".join(one.name for one in found.differences if not one.is_better)
+        say(
+            f"--require-better: not shown to be better than {found.runs[0].name}: {failing} (the interval of the "
+            "difference does not lie above zero)."
+        )
+        raise SystemExit(GATE_FAILED)
+
+
+def _comparison_lines(found: RunComparison) -> Iterator[str]:
+    runs = [
+        [
+            run.name,
+            with_interval(run.accuracy),
+            f"{run.n:,}",
+            *map(number, (run.macro_f1, run.ece, run.brier)),
+            f"{run.errors:,}",
+        ]
+        for run in found.runs
+    ]
+    yield from aligned([["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"], *runs])
+    yield ""
+    several = len(found.differences) > 1
+    head = [f"against {found.runs[0].name}", "accuracy difference", "n", "p", *(["p, Holm"] * several)]
+    differences = [
+        [
+            one.name,
+            with_interval(one.comparison.interval, "+.3f"),
+            f"{one.comparison.n:,}",
+            f"{one.comparison.p_value:.3g}",
+            *([f"{one.p_holm:.3g}"] * several),
+        ]
+        for one in found.differences
+    ]
+    yield from aligned([head, *differences])
+    yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
+    for one in found.differences:
+        counts = {
+            "that failed with a transport error in either run": one.excluded_errors,
+            "without a true label": one.excluded_unlabelled,
+        }
+        left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
+        if left_out:
+            yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
+
+
+def report(options: Report) -> None:
+    """Write the page, print its path, and open it if requested."""
+    path = reports.write_report(*options.directories, out=options.out)
+    print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
+    if options.show:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def export(options: Export) -> None:
+    """Write the bundle and print its contents."""
+    out = options.out
+    if options.model is not None and options.task is None:
+        raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
+    bundle = assembly.export(
+        options.run,
+        out,
+        task=options.task,
+        model=options.model,
+        calibration=options.calibration,
+        texts=options.texts,
+    )
+    record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
+    print_output(record, _contents(bundle, out), as_json=options.as_json)
+
+
+def _contents(bundle: assembly.Bundle, out: Path) -> Iterator[str]:
+    yield f"{bundle.name}: {out}"
+    yield f"SHA-256 of the bundle: {bundle.digest}"
+    left_out = [
+        f"{', '.join(options)} of {model}" for own in bundle.tasks for model, options in own.left_out.items()
+    ]
+    if left_out:
+        yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
+    first = bundle.tasks[0].task
+    if first.demonstrations is not None:
+        yield (
+            f"It holds {len(first.train):,} training texts with their labels: whoever has the folder can read them "
+            "(--no-texts leaves them out)."
+        )
+    figures = bundle.figures
+    shown = [one for one in figures if "macro F1" in one.name or one.name == LABELS_ANSWERED]
+    if shown:
+        yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
+    for warning in figure_warnings(figures):
+        yield f"warning: {warning}"
+    yield f'Load it with calibrant.load("{out}"); how good it is stands in {out}/figures.json.'
