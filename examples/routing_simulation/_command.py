@@ -46,7 +46,6 @@ _NORMAL: Final = 1.959964  # standard errors on either side of a mean at that le
 
 
 @command(app, "routing_simulation._command:run")
-@dataclass(frozen=True, kw_only=True)
 class Simulate:
     """Compare strategies on an invented or recorded stream of requests; no model is asked.
 

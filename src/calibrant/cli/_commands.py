@@ -46,7 +46,6 @@ class PromptedOptions:
 
 
 @command(app, "calibrant.cli._optimize:optimize")
-@dataclass(frozen=True, kw_only=True)
 class Optimize:
     """Search for a better prompt and compare it with the first one on the test rows.
 
@@ -87,7 +86,6 @@ class Optimize:
 
 
 @command(app, "calibrant.cli._classify:classify")
-@dataclass(frozen=True, kw_only=True)
 class Classify(PromptedOptions):
     """Classify texts and print label and confidence, each row as soon as it is known.
 
@@ -106,7 +104,6 @@ class Classify(PromptedOptions):
 
 
 @command(app, "calibrant.cli._evaluate:evaluate")
-@dataclass(frozen=True, kw_only=True)
 class Evaluate(PromptedOptions):
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
 
@@ -174,7 +171,6 @@ class Evaluate(PromptedOptions):
 
 
 @command(app, "calibrant.cli._finished:report")
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network.
 
@@ -195,7 +191,6 @@ class Report:
 
 
 @command(app, "calibrant.cli._finished:compare")
-@dataclass(frozen=True, kw_only=True)
 class Compare:
     """Compare runs on the same rows with the first of them: difference, interval, exact test.
 
@@ -213,7 +208,6 @@ class Compare:
 
 
 @command(app, "calibrant.cli._finished:calibrate")
-@dataclass(frozen=True, kw_only=True)
 class Calibrate:
     """Learn from labelled predictions what their confidence is worth, and which to accept.
 
@@ -246,7 +240,6 @@ class Calibrate:
 
 
 @command(app, "calibrant.cli._finished:export")
-@dataclass(frozen=True, kw_only=True)
 class Export:
     """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens.
 
@@ -276,7 +269,6 @@ class Export:
 
 
 @command(app, "calibrant.cli._serve:serve")
-@dataclass(frozen=True, kw_only=True)
 class Serve:
     """Answer POST /v1/classify with a bundle, and /healthz, /readyz, /metrics, until Ctrl-C or SIGTERM.
 
@@ -327,7 +319,6 @@ class Serve:
 
 
 @command(app, "calibrant.cli._doctor:doctor")
-@dataclass(frozen=True, kw_only=True)
 class Doctor:
     """Ask a model a few cheap questions, and say what its log-probabilities mean.
 
@@ -350,7 +341,6 @@ class Doctor:
 
 
 @command(app, "calibrant.cli._models:models")
-@dataclass(frozen=True, kw_only=True)
 class Models:
     """List the models that can be named, and what is missing for each.
 

@@ -28,7 +28,6 @@ GROUPS: Final = (batch, history, cascade, router, verifier)
 
 
 @command(batch, "calibrant.cli._batch:submit")
-@dataclass(frozen=True, kw_only=True)
 class Submit:
     """Send rows as batches of the provider; a second time, it does nothing.
 
@@ -67,13 +66,11 @@ class JobOptions:
 
 
 @command(batch, "calibrant.cli._batch:status")
-@dataclass(frozen=True, kw_only=True)
 class Status(JobOptions):
     """Poll every batch once, and print its status."""
 
 
 @command(batch, "calibrant.cli._batch:collect")
-@dataclass(frozen=True, kw_only=True)
 class Collect(JobOptions):
     """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
 
@@ -93,7 +90,6 @@ class Collect(JobOptions):
 
 
 @command(batch, "calibrant.cli._batch:retry")
-@dataclass(frozen=True, kw_only=True)
 class Retry(JobOptions):
     """Submit the failed rows of a collected job again."""
 
@@ -122,7 +118,6 @@ class HistoryOptions:
 
 
 @command(history, "calibrant.cli._history:record")
-@dataclass(frozen=True, kw_only=True)
 class Record(HistoryOptions):
     """Record a single result.
 
@@ -145,7 +140,6 @@ class Record(HistoryOptions):
 
 
 @command(history, "calibrant.cli._history:interval")
-@dataclass(frozen=True, kw_only=True)
 class Interval(HistoryOptions):
     """Print the interval of the mean of the latest 1,000 scores.
 
@@ -165,7 +159,6 @@ class Interval(HistoryOptions):
 
 
 @command(history, "calibrant.cli._history:list_scopes", "list")
-@dataclass(frozen=True, kw_only=True)
 class ListScopes:
     """List the recorded scores by account, evaluator and profile.
 
@@ -202,7 +195,6 @@ class RecordedOptions:
 
 
 @command(cascade, "calibrant.cli._plan:plan")
-@dataclass(frozen=True, kw_only=True)
 class Plan(RecordedOptions):
     """Plan the model for each row: cheapest certified, or for a target or a budget.
 
@@ -253,7 +245,6 @@ class Plan(RecordedOptions):
 
 
 @command(cascade, "calibrant.cli._plan:replay")
-@dataclass(frozen=True, kw_only=True)
 class Replay(RecordedOptions):
     """Price a policy on recorded runs, and measure its accuracy; no model is called.
 
@@ -273,7 +264,6 @@ class Replay(RecordedOptions):
 
 
 @command(cascade, "calibrant.cli._plan:run")
-@dataclass(frozen=True, kw_only=True)
 class Run:
     """Carry out a plan: classify texts, or evaluate labelled rows with --out.
 
@@ -331,19 +321,16 @@ class RouterOptions:
 
 
 @command(router, "calibrant.cli._router:stats")
-@dataclass(frozen=True, kw_only=True)
 class Stats(RouterOptions):
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
 
 
 @command(router, "calibrant.cli._router:reset")
-@dataclass(frozen=True, kw_only=True)
 class Reset(RouterOptions):
     """Delete learned records, damaged ones included; running routers begin anew."""
 
 
 @command(verifier, "calibrant.cli._serve:serve_verifier", "serve")
-@dataclass(frozen=True, kw_only=True)
 class ServeVerifier:
     """Answer POST /verify and GET /health until Ctrl-C.
 

@@ -7,7 +7,8 @@ import json
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar, get_origin
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin
 
 import typer
 
@@ -34,8 +35,9 @@ _SHARED: Final = {
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator that adds a dataclass to a group as a command.
+    """Return a decorator that makes a class a frozen dataclass and adds it to a group as a command.
 
     A field by position is an argument, a keyword-only field an option. Their help texts stand in the docstring, below
     lines of the form ``name : METAVAR``; its first paragraph describes the command.
@@ -51,7 +53,9 @@ def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[
         Name of the command; by default that of the class, in lower case.
     """
 
-    def register(kind: type[_T]) -> type[_T]:
+    def register(declared: type[_T]) -> type[_T]:
+        kind = dataclass(frozen=True, kw_only=True)(declared)
+
         def run(**given: Any) -> None:  # noqa: ANN401
             with exits_on_error(is_resumable=given.get("out") is not None):
                 pkgutil.resolve_name(work)(kind(**given))
