@@ -140,11 +140,7 @@ def _history(
         return None
     from calibrant.evaluation._history_run import RunScope  # other runs do without a history
 
-    scope = RunScope(
-        account_id=options.account,
-        task=task.name,
-        profile_name=options.profile or RunScope.profile_of(classifier),
-    )
+    scope = RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
     return evaluation.EvaluationHistory(options.history), scope
 
 

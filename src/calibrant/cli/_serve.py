@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -52,39 +51,34 @@ def serve(options: Serve) -> None:
             opened.callback(recorder.close)
         if not settings.api_keys and options.host not in {"127.0.0.1", "::1", "localhost"}:
             _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
-        record = None if recorder is None else recorder.add
+
+        def announce(address: str) -> None:
+            record = {"url": address, "name": loaded.name, "sha256": loaded.digest}
+            line = f"{loaded.name} answers at {address}/v1/classify; Ctrl-C ends it."
+            print_output(record, [line], as_json=options.as_json)
+            # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
+            gc.collect()
+            gc.freeze()
+
+        on_predictions = None if recorder is None else recorder.add
         serve_app(
-            serving.create_classifier_app(loaded, classifier, settings=settings, on_predictions=record),
+            serving.create_classifier_app(
+                loaded, classifier, settings=settings, on_predictions=on_predictions
+            ),
             host=options.host,
             port=options.port,
-            on_ready=_announcer(loaded, as_json=options.as_json),
+            on_ready=announce,
             notice_seconds=options.notice,
             finish_seconds=settings.finish_seconds,
         )
-
-
-def _announcer(bundle: assembly.Bundle, *, as_json: bool) -> Callable[[str], None]:
-    """Return a function that prints the address of the service once it is ready."""
-
-    def announce(address: str) -> None:
-        record = {"url": address, "name": bundle.name, "sha256": bundle.digest}
-        line = f"{bundle.name} answers at {address}/v1/classify; Ctrl-C ends it."
-        print_output(record, [line], as_json=as_json)
-        # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
-        gc.collect()
-        gc.freeze()
-
-    return announce
 
 
 def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
     """Return the recorder of answers; an unusable history fails before the first request."""
     if options.history is None:
         return None
-    scope = RunScope(
-        account_id=options.account,
-        task=bundle.name,
-        profile_name=options.profile or RunScope.profile_of(classifier),
+    scope = RunScope.of(
+        classifier, account_id=options.account, task=bundle.name, profile_name=options.profile
     )
     return AnswerRecorder(evaluation.EvaluationHistory(options.history), scope)
 

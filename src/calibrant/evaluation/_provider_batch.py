@@ -14,11 +14,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._files import atomic_writer
 from calibrant.core._prediction import Outcome
-from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
@@ -114,7 +112,10 @@ def submit_batch(
             job = wanted
             job.write_rows(rows)
             _keep_learned(out, classifier)
-            lines = (api.line(custom_id(n), _request(classifier, row.input)) for n, row in enumerate(rows))
+            lines = (
+                api.line(custom_id(number), classifier.request(classifier.query(row.input)))
+                for number, row in enumerate(rows)
+            )
             job.add_requests(lines, limits or BatchLimits())
         if differing := differing_keys(job.fingerprint, wanted.fingerprint):
             raise StateError(
@@ -289,11 +290,6 @@ def _opened_job(
         options = {**job.connection, "api_key": api_key}
         with closing(open_batch_api(options.pop("model"), options=options, retry=retry)) as api:
             yield job, api
-
-
-def _request(classifier: Classifier, text: str) -> CompletionRequest:
-    query = Query(prompt=classifier.prompt, text=text, user_template=classifier.user_template)
-    return classifier.request(query)
 
 
 def _keep_learned(out: Path, classifier: Classifier) -> None:
