@@ -140,7 +140,7 @@ def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
         (("--target-accuracy", 0.9), 3),
     ],
 )
-def test_a_required_certificate_that_is_missing_exits_with_3(
+def test_a_missing_certificate_exits_with_3(
     runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], code: int
 ) -> None:
     """The plan is written all the same."""
@@ -381,9 +381,7 @@ def test_an_interrupted_run_is_kept_and_goes_on(
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
 
 
-def test_only_the_first_rows_are_evaluated_where_so_many_are_asked_for(
-    planned: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_only_the_first_rows_are_evaluated(planned: tuple[Path, Path], tmp_path: Path) -> None:
     """As with `calibrant evaluate`."""
     result = cascade("run", *planned, *MODELS, "--max-rows", 2, "--out", tmp_path / "out", "--json")
     assert json.loads(result.stdout)["rows"] == 2

@@ -269,7 +269,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes], list[str], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_exits_with_2(
     write_task: WriteTask,
     model: FakeClient,
     tmp_path: Path,

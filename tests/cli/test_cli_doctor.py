@@ -208,9 +208,7 @@ def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) ->
 
 
 @pytest.mark.usefixtures("opened")
-def test_a_folder_that_cannot_be_written_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What was found is printed all the same."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path / "file"))
@@ -289,9 +287,7 @@ def test_the_settings_of_a_plain_model() -> None:
         ({"parameters": {"temperature": None, "seed": 1}}, {"options": {"seed": 1}}),
     ],
 )
-def test_the_settings_are_what_a_task_file_takes(
-    write_task: WriteTask, changes: dict[str, Any], model: dict[str, Any]
-) -> None:
+def test_tasks_take_settings(write_task: WriteTask, changes: dict[str, Any], model: dict[str, Any]) -> None:
     """Any name, any option; what TOML cannot say is a comment."""
     task = Task.from_file(write_task(extra=settings_toml(examined(**changes))))
     assert task.model.model_dump() | model == task.model.model_dump()

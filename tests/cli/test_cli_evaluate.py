@@ -45,9 +45,7 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 # --- what it does -------------------------------------------------------------------------------
 
 
-def test_it_prints_the_numbers_with_their_denominators(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """The table goes to standard output, progress to standard error."""
 
     def rule(text: str, prompt: str) -> Answer:
@@ -75,9 +73,7 @@ def test_it_prints_the_numbers_with_their_denominators(
     assert client.closed
 
 
-def test_what_discredits_the_confidence_is_said_in_a_sentence(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_useless_confidence_is_reported(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Low label mass and a backward ranking are named, also for rows read back."""
     fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)
     command = write_task(test=animals(8)), "--out", tmp_path / "out"
@@ -101,7 +97,7 @@ def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: F
     assert parquet.read_table(out / "predictions.parquet").num_rows == 8
 
 
-def test_columns_that_cannot_be_written_end_it_before_a_call(
+def test_missing_pyarrow_ends_it_first(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message holds the command that installs what is missing."""
@@ -218,9 +214,7 @@ def test_a_metric_below_its_bound_is_exit_code_3(write_task: WriteTask, fake: Fa
     assert len(client.requests) == asked
 
 
-def test_a_deadline_is_exit_code_1_and_the_next_run_goes_on(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_a_deadline_exits_with_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """What was reached is printed and saved."""
     client = fake(latency=0.05)
     arguments = (write_task(test=animals(40)), "--out", tmp_path / "out", "--concurrency", 2)
@@ -247,9 +241,7 @@ def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: P
     assert len(client.requests) <= 64
 
 
-def test_a_server_that_goes_away_is_one_message_and_the_next_run_goes_on(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_a_lost_server_gives_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """The rows it did not answer are asked again, those it answered are not."""
     gone = [True]
 
@@ -279,7 +271,7 @@ def test_rows_that_all_failed_are_exit_code_1(write_task: WriteTask, fake: Fake,
     assert run(write_task(), "--out", tmp_path / "out").exit_code == 1
 
 
-def test_the_cache_spares_a_second_directory_and_can_be_left_out(
+def test_the_cache_spares_a_second_directory(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
 ) -> None:
     """The default cache is the user's; a URL or file names another one."""
@@ -347,9 +339,7 @@ def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.Capture
     assert "57 s" in last
 
 
-def test_progress_on_a_terminal_is_a_bar(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_terminals_show_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What a provider says is no markup."""
 
     def terminal(*, stderr: bool) -> Console:
@@ -390,9 +380,7 @@ with fake_model("local/smollm2-135m", opened):
 @pytest.mark.parametrize(
     "options", [pytest.param((), marks=pytest.mark.slow), ("--no-cache",)], ids=["cache", "no-cache"]
 )
-def test_a_killed_run_goes_on_where_it_was(
-    write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]) -> None:
     """Every row is there once, in order, and hardly a call is paid twice."""
     rows, concurrency = 300, 8
     task = write_task(test=animals(rows))
@@ -428,9 +416,7 @@ def test_a_killed_run_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_the_first_signal_finishes_the_rows_under_way(
-    write_task: WriteTask, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_finishes_begun_rows(write_task: WriteTask, tmp_path: Path, number: signal.Signals) -> None:
     """They are saved, the message says how to go on, and nothing is paid again."""
     out = tmp_path / "out"
     arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
@@ -522,18 +508,14 @@ def test_a_damaged_metrics_file_is_one_message(write_task: WriteTask, fake: Fake
         (["--ray-address", "auto"], "only with --engine ray"),
     ],
 )
-def test_options_of_another_engine_are_refused(
-    write_task: WriteTask, tmp_path: Path, options: list[str], message: str
-) -> None:
+def test_wrong_engine_fails(write_task: WriteTask, tmp_path: Path, options: list[str], message: str) -> None:
     """An option that would be ignored is bad usage."""
     result = run(write_task(), "--out", tmp_path / "run", *options)
     assert (result.exit_code, message in result.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_table_counts_labels_and_warns_of_a_collapse(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_collapsed_labels_are_reported(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """`metrics.json` has the same; one of two labels is half of them, and no collapse."""
     fake(lambda *_: ("dog", 0.9))
     result = run(write_task(), "--no-cache", "--out", tmp_path / "dogs")
@@ -572,9 +554,7 @@ with fake_model("local/smollm2-135m", engine):
 
 
 @pytest.mark.parametrize("name", ["evaluate", "classify"])
-def test_a_model_in_this_process_is_interrupted_at_once(
-    write_task: WriteTask, tmp_path: Path, name: str
-) -> None:
+def test_embedded_models_stop_at_once(write_task: WriteTask, tmp_path: Path, name: str) -> None:
     """A call that never ends is given up; answers are kept, and a rerun goes on."""
     task, out, texts = write_task(test=animals(60)), tmp_path / "out", tmp_path / "texts.txt"
     texts.write_text("\n".join(row["input"] for row in animals(60)))
@@ -618,7 +598,7 @@ def claude(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnthropicServer]:
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_a_model_without_logprobs_is_told_with_two_lines_that_work(
+def test_advice_without_logprobs_works(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, by_option: bool
 ) -> None:
     """No call is made until they stand in the task file."""
@@ -658,7 +638,7 @@ name = "anthropic/claude-sonnet-4-5"
 
 
 @pytest.mark.parametrize("extra", [CASCADE, ROUTING], ids=["cascade", "routing"])
-def test_several_models_without_logprobs_are_told_with_lines_that_work(
+def test_advice_for_several_models_works(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, extra: str
 ) -> None:
     """They replace what the task file says of the model; no call is made before."""

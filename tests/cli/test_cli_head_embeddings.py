@@ -51,9 +51,7 @@ def all_right(directory: Path) -> bool:
     return all(json.loads(line)["correct"] for line in lines)
 
 
-def test_a_search_learns_a_head_with_embeddings(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test row is right; its bundle answers so, too, and is refused where the model is another."""
     task.write_text(task.read_text() + SECTION)
     done("optimize", task, "--out", tmp_path / "run", *BUDGET)
@@ -71,9 +69,7 @@ def test_a_search_learns_a_head_with_embeddings(
         calibrant.load(tmp_path / "bundle")
 
 
-def test_a_search_misses_the_extra_before_it_asks(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_named(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No directory is left; a search without a head needs no extra."""
     without_model2vec(monkeypatch)
     task.write_text(task.read_text() + SECTION)

@@ -125,7 +125,7 @@ def embedded_then_hosted(
     return plan
 
 
-def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
+def test_a_mixed_cascade_ends_at_once(
     embedded_then_hosted: Callable[[FaultServer], tuple[Path, ...]], tmp_path: Path
 ) -> None:
     """Answers that came are kept and not asked again, whichever model a row waits for."""
@@ -168,9 +168,7 @@ def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
 # --- a model whose rate limit is waited for -----------------------------------------------------
 
 
-def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
-    write_task: WriteTask, tmp_path: Path
-) -> None:
+def test_interrupts_end_rate_limit_waits(write_task: WriteTask, tmp_path: Path) -> None:
     """No call is begun, and the answer of a call in flight is kept."""
     limited, out = True, tmp_path / "out"
 

@@ -139,9 +139,7 @@ def test_bad_usage_is_exit_code_2() -> None:
         assert "Traceback" not in result.output
 
 
-def test_the_console_script_runs_the_same_commands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_console_script_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`calibrant.cli:main` is what pyproject.toml installs."""
     monkeypatch.setattr("sys.argv", ["calibrant", "models", "--json"])
     with pytest.raises(SystemExit) as caught:

@@ -98,9 +98,7 @@ def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -
     assert "Best minus seed" not in result.stdout
 
 
-def test_a_leaking_row_is_warned_of_and_the_run_goes_on(
-    write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
     """A train row that is also a test row is named."""
     fake(never_learns)
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
@@ -129,9 +127,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
-) -> None:
+def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str) -> None:
     """The message holds file, line and remedy; no directory is made and no model asked."""
     client = fake(learns)
     changes, message = BAD_INPUT[kind]
@@ -165,9 +161,7 @@ def test_options_that_cannot_work_are_bad_input(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_in_the_place_of_the_run_directory_is_kept(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A directory with other files is kept, too."""
     fake(learns)
     (tmp_path / "file").write_text("mine")
@@ -276,9 +270,7 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
     assert "Accepted proposals scored more than the prompt they were made from on a minibatch" in text
 
 
-def test_a_low_label_mass_of_the_best_prompt_is_said(
-    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remark counts the answered test rows concerned."""
     result = result_of()
     best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
@@ -294,9 +286,7 @@ def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: py
 # --- progress -----------------------------------------------------------------------------------
 
 
-def test_progress_away_from_a_terminal_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plain_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines stand at the start of a phase, every ten seconds and at the end."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
@@ -321,9 +311,7 @@ def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_is_a_bar_for_each_phase(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A search may pass its budget a little; the bar then grows instead of bursting."""
 
     def terminal(*, stderr: bool) -> Console:

@@ -165,9 +165,7 @@ def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_pa
     assert run("stats", "--task", task).exit_code == 0
 
 
-def test_the_task_names_state_and_scope(
-    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_name_the_scope(write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment does without a task, and all scopes are shown."""
     task = write_task(extra=ROUTING)
     learn(ThompsonRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
@@ -206,9 +204,7 @@ def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda record: record["providers"]["a"].update(alpha="x"), "alpha"),
     ],
 )
-def test_a_damaged_record_is_an_error_that_says_what_to_do(
-    tmp_path: Path, change: Callable[[Any], None], why: str
-) -> None:
+def test_a_damaged_record_is_refused(tmp_path: Path, change: Callable[[Any], None], why: str) -> None:
     """The exit code is 1 after all readable records; resetting helps."""
     place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)

@@ -77,9 +77,7 @@ def taken(url: str) -> float:
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 @pytest.mark.parametrize("notice", ["0", pytest.param("0.2", marks=pytest.mark.slow)])
-def test_what_was_taken_when_a_signal_comes_is_answered(
-    start: Start, number: signal.Signals, notice: str
-) -> None:
+def test_accepted_requests_are_answered(start: Start, number: signal.Signals, notice: str) -> None:
     """Waiting texts are answered, the process ends cleanly, and its log holds no texts."""
     process, ready = start("--notice", notice, "--max-concurrency", "4")
     assert ready["name"] == "animals"

@@ -115,9 +115,7 @@ def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, 
         ({"answer": "horse"}, "answers among the labels, got 'horse'"),
     ],
 )
-def test_rows_of_something_else_are_refused(
-    evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+def test_other_rows_are_refused(evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     """The message says what was expected, and no head is written."""
     path = evaluated / "predictions.jsonl"
     first, *others = path.read_text().splitlines()
@@ -128,9 +126,7 @@ def test_rows_of_something_else_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_predictions_that_a_head_cannot_learn_from_are_refused(
-    task: Path, evaluated: Path, with_head: Path, tmp_path: Path
-) -> None:
+def test_unfit_predictions_are_refused(task: Path, evaluated: Path, with_head: Path, tmp_path: Path) -> None:
     """Each kind is named, and no head is written."""
     again = evaluate(with_head, tmp_path / "again", "--split", "train")
     for path, said in (

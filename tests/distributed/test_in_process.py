@@ -99,9 +99,7 @@ def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
         (lambda found: found + found.splitlines(keepends=True)[-1], "beyond the end of the input"),
     ],
 )
-def test_a_finished_file_that_does_not_fit_is_refused(
-    server: FaultServer, tmp_path: Path, change: Any, message: str
-) -> None:
+def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: Any, message: str) -> None:
     """Nothing is asked or removed by then."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
@@ -183,9 +181,7 @@ def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) ->
     assert (again.metrics.rows_from_cache, again.metrics.calls) == (60, 0)
 
 
-def test_a_cache_that_cannot_be_written_is_told(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_fails(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are kept all the same."""
 
     def full(_cache: PredictionCache) -> None:
@@ -198,9 +194,7 @@ def test_a_cache_that_cannot_be_written_is_told(
     assert len(written(out)) == len(server.counts) > 0
 
 
-def test_rows_that_cannot_be_written_end_the_run(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_runs(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written before stays, and what is on its way is written if it can be; the run goes on from there."""
     rows, out = animals(tmp_path), tmp_path / "out"
     add, tried = Shards.add, []
@@ -239,9 +233,7 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
 
 
-def test_a_fault_stops_all_workers_at_once(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was lent is begun, where nothing is wrong."""
     told: list[tuple[str, bool]] = []
 
@@ -397,9 +389,7 @@ def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
         assert sum(server.counts.values()) - asked == 60 - len(kept)
 
 
-def test_a_block_is_kept_when_its_directory_vanishes(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_blocks_are_kept(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check before the write still finds the directory; the block is then written to the rescue directory."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
     add, tried = Shards.add, []

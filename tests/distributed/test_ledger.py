@@ -45,9 +45,7 @@ def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
     ],
 )
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 8), deaths=st.floats(0, 0.3))
-def test_a_budget_is_kept_whoever_dies(
-    limits: Limits, unit: str, seed: int, workers: int, deaths: float
-) -> None:
+def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int, deaths: float) -> None:
     """A hundred rows' worth, what the dead had borrowed included.
 
     A row takes 1 call, 10 tokens and half a dollar; workers take turns at random.

@@ -113,9 +113,7 @@ def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
         shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)).add)
 
 
-def test_a_missing_extra_is_named_before_anything_is_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)

@@ -113,9 +113,7 @@ def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
 
 
 @pytest.mark.parametrize(("capture", "stored"), [("always", True), ("none", False), ("fails-only", False)])
-def test_single_results_are_stored_when_captured_always(
-    history: EvaluationHistory, capture: str, stored: bool
-) -> None:
+def test_capture_decides_on_storage(history: EvaluationHistory, capture: str, stored: bool) -> None:
     """Other results leave no trace."""
     assert history.record(**SCOPE, score_raw=0.0, passed=False, capture=capture) is stored
     assert [summary.scores for summary in history.scopes()] == [1] * stored
@@ -327,9 +325,7 @@ def test_a_history_that_must_exist_is_missing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_default_place_follows_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path
-) -> None:
+def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path) -> None:
     """Named, at home, or where the system keeps state."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)

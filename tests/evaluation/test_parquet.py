@@ -71,9 +71,7 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_rows_are_those_of_the_lines(
-    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_equal_the_lines(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order holds over several row groups; several values are JSON, and half a character becomes a mark."""
     monkeypatch.setattr(_parquet, "_GROUP", 7)
     write_parquet(lines, tmp_path / "predictions.parquet")
@@ -103,9 +101,7 @@ def test_every_field_of_a_line_has_a_column(lines: Path) -> None:
     assert fields == set(_parquet._COLUMNS)
 
 
-def test_nobody_sees_a_file_that_is_half_written(
-    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_is_half_written(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one stays until the new one is whole, also when there is no room for it."""
     path = tmp_path / "predictions.parquet"
     path.write_text("old")

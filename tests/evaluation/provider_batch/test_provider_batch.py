@@ -288,9 +288,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
         ({"max_tokens": 3}, "options"),
     ],
 )
-def test_the_directory_of_another_job_is_refused(
-    server: Any, tmp_path: Path, change: dict[str, Any], named: str
-) -> None:
+def test_another_job_is_refused(server: Any, tmp_path: Path, change: dict[str, Any], named: str) -> None:
     """The message names the difference, and nothing is sent."""
     submit(tmp_path)
     with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
@@ -331,9 +329,7 @@ def test_a_crash_at_any_save_submits_nothing_twice(
 
 
 @pytest.mark.parametrize("step", ["upload", "create"])
-def test_kill_9_while_the_provider_answers_submits_nothing_twice(
-    server: Any, tmp_path: Path, step: str
-) -> None:
+def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) -> None:
     """The provider has done what it was asked, and its answer is lost with the process."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
@@ -623,9 +619,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     ],
     ids=["headers", "provider", "client", "sampled", "credentials"],
 )
-def test_what_cannot_be_a_batch_is_refused(
-    server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str
-) -> None:
+def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str) -> None:
     """Nothing is sent by then, and the message shows no secret."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         submit_batch(make(), ROWS, out=tmp_path / "job")
@@ -676,9 +670,7 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
         ),
     ],
 )
-def test_answers_of_several_labels_are_read(
-    server: Any, tmp_path: Path, labels: Any, field: str, answer: str
-) -> None:
+def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: str, answer: str) -> None:
     """What is collected later, from the job's directory alone, has the whole answer and its confidence."""
     body = fake_response(answer, labels, field=field)
     server.answer = lambda requests: ([server.answered(request, 200, body) for request in requests], [])
