@@ -141,7 +141,7 @@ def test_the_evaluated_split_teaches_nothing(
 def test_an_evaluation_without_baselines_says_why(
     write_task: WriteTask, model: FakeClient, tmp_path: Path, change: Callable[[Path], None], said: str
 ) -> None:
-    """Its own numbers are printed all the same."""
+    """The evaluation's own numbers are printed all the same."""
     task = write_task()
     change(task)
     done = run("evaluate", task, "--out", tmp_path / "out")
@@ -155,7 +155,7 @@ def test_an_evaluation_without_baselines_says_why(
 def test_unfinished_runs_have_no_baselines(
     write_task: WriteTask, use_model: UseModel, tmp_path: Path
 ) -> None:
-    """They come with its last row."""
+    """The baselines come with the last row."""
     use_model(FakeClient(LABELS, knows, latency=0.05))
     task = write_task(test=animals("c", 40))
     words = ["evaluate", task, "--out", tmp_path / "out", "--no-cache", "--concurrency", 2]
@@ -179,7 +179,7 @@ def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseM
 
 
 def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
-    """Its answers are judged whoever gave them."""
+    """The cascade's answers are compared, whichever model gave them."""
     section = '\n[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.85\n'
     models = [f'\n[[cascade.models]]\nname = "{name}"\n' for name in ("small", "large")]
     for name in ("small", "large"):

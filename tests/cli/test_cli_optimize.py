@@ -18,7 +18,7 @@ from calibrant.optimization import OptimizationResult, Progress
 from calibrant.optimization._choice import ValidatedPrompt
 from calibrant.optimization._result import PromptScore
 from calibrant.testing import Answer, FakeClient
-from command_line import command, refusal
+from command_line import command, done, refusal
 
 run = command("optimize")
 
@@ -53,8 +53,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     """The output holds table, paired difference, budget and files."""
     client = fake(learns)
     out = tmp_path / "run"
-    result = run(write_task(), "--out", out, *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_task(), "--out", out, *BUDGET))
     assert "animals: 4 test rows, fake" in result.stdout
     cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in cells] == [
@@ -81,8 +80,7 @@ def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) 
     fake(learns)
     task = write_task()
     before = sorted(task.parent.iterdir())
-    result = run(task, "--json", *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(task, "--json", *BUDGET))
     record = json.loads(result.stdout)
     assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
     assert record["seed_prompt"]["accuracy"]["estimate"] == 0.5
@@ -92,8 +90,7 @@ def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) 
 def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -> None:
     """The output says that no prompt was better."""
     fake(never_learns)
-    result = run(write_task(), *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_task(), *BUDGET))
     assert "on the validation rows: the seed prompt is kept." in result.stdout
     assert "Best minus seed" not in result.stdout
 
@@ -102,8 +99,7 @@ def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.Log
     """A train row that is also a test row is named."""
     fake(never_learns)
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
-    result = run(write_task(test=test), *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    done(run(write_task(test=test), *BUDGET))
     leak, few = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
     assert "1 train row(s) are also test rows, for example 'train 0 meow'" in leak
     assert "With 4 validation rows only a prompt that is better by about 0.33 accuracy" in few
@@ -128,7 +124,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
 def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str) -> None:
-    """The message holds file, line and remedy; no directory is made and no model asked."""
+    """The message holds file, line and remedy; no directory is made and no model called."""
     client = fake(learns)
     changes, message = BAD_INPUT[kind]
     task = write_task(directory=tmp_path / "task", **changes)
@@ -168,9 +164,7 @@ def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Pat
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for name, message in (("file", "expected a directory"), ("full", "expected an empty directory")):
-        result = run(write_task(), *BUDGET, "--out", tmp_path / name)
-        assert result.exit_code == 2
-        assert message in result.stderr
+        assert message in refusal(run(write_task(), *BUDGET, "--out", tmp_path / name))
     assert (tmp_path / "file").read_text() == "mine"
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
@@ -234,9 +228,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: Optimi
         return result
 
     monkeypatch.setattr(optimization, "optimize", optimize)
-    done = run(write_task())
-    assert done.exit_code == 0, done.exception
-    return done.stdout
+    result = done(run(write_task()))
+    return result.stdout
 
 
 def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def model() -> Iterator[FaultServer]:
 
 @pytest.fixture(scope="module")
 def folder(model: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle that asks it."""
+    """Return a bundle of the model."""
     own = tmp_path_factory.mktemp("bundle")
     rows = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
     packed(own, rows, server=model)
@@ -103,7 +103,7 @@ def test_accepted_requests_are_answered(start: Start, number: signal.Signals, no
 
 
 def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) -> None:
-    """The request is answered, though no other is let in."""
+    """The request is answered, though no other is accepted."""
     process, ready = start("--notice", "0")
     address = ("127.0.0.1", int(ready["url"].rpartition(":")[2]))
     body = b'{"text": "late dog"}'

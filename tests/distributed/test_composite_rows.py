@@ -39,7 +39,7 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
-    """Parts included; counted from the lines, as the cluster's driver does."""
+    """The driver counts the lines, parts included, as one machine does."""
     rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None) for number in range(9)]
     book = LocalBook(Limits(), workers=1)
     answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)

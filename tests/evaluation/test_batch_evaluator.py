@@ -150,7 +150,7 @@ def test_kinds_of_errors_are_few() -> None:
 
 
 def test_an_iterator_is_read_as_rows_are_begun(client: FakeClient) -> None:
-    """Streaming input: the model is asked long before the last row is read."""
+    """The model is called long before the last row is read."""
     asked_at_the_end = []
 
     def stream() -> Iterator[Example]:
@@ -235,7 +235,7 @@ def test_a_complete_run_asks_nothing(client: FakeClient, evaluator: BatchEvaluat
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 100_000], ids=["nothing", "a byte", "half a line", "all"])
 def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path, cut: int) -> None:
-    """Every row once, in order, and equal to the uninterrupted run."""
+    """Every row is there once, in order, and equal to the uninterrupted run."""
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     evaluator.evaluate(rows(30), out=whole)
     stop = Stop()
@@ -258,7 +258,7 @@ def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_pat
 
 
 def test_misplaced_lines_are_refused(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """Nothing is guessed about a file that somebody edited."""
+    """An edited file raises StateError."""
     evaluator.evaluate(rows(5), out=tmp_path)
     path = tmp_path / "predictions.jsonl"
     found = path.read_text().splitlines(keepends=True)
@@ -299,7 +299,7 @@ def test_a_run_with_options_in_full_goes_on(client: FakeClient, tmp_path: Path) 
 
 
 def test_inputs_may_only_grow(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """What was answered must still be what is asked; an input may grow."""
+    """Changed rows raise StateError; further rows are answered."""
     evaluator.evaluate(rows(3), out=tmp_path)
     changed = rows(3)
     changed[1] = replace(changed[1], input="another meow")
@@ -381,7 +381,7 @@ def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
 
 
 def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Both on one screen."""
+    """The fault is raised, and the rescue directory is logged."""
     out = tmp_path / "out"
 
     def rule(_text: str) -> Any:
@@ -394,13 +394,13 @@ def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """It could not be read again to go on."""
+    """An iterator could not be read again on a resume."""
     with pytest.raises(ConfigurationError, match="can be read twice"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
 
 
 def test_a_lambda_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """Another one would be taken for it."""
+    """All lambdas have one name."""
     model = FakeClient(LABELS, knows).as_callable()
     own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
     with pytest.raises(ConfigurationError, match="a function with a name of its own"):
@@ -488,7 +488,7 @@ def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_systemic_fault_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
-    """One error, not one per row; the directory says why."""
+    """One error is raised for all rows; the directory says why."""
     cache = MemoryJournal()
     BatchEvaluator(classifier(client), cache=cache).evaluate(rows(5), out=tmp_path / "first")
     broken = FakeClient(
@@ -504,7 +504,7 @@ def test_a_systemic_fault_ends_the_run(client: FakeClient, tmp_path: Path) -> No
 
 
 def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_path: Path) -> None:
-    """The second run pays nothing, and says so."""
+    """The second run makes no call and counts cached rows."""
     place = f"sqlite:///{tmp_path}/cache.db"
     BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "a")
     found = BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "b").metrics
@@ -514,7 +514,7 @@ def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_pa
 
 
 def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing follows a batch that could not be written; the next run fills in."""
+    """No batch follows one that could not be written; the next run fills in."""
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
     plain = PredictionsFile._write
     writes = []
@@ -554,7 +554,7 @@ def test_files_are_read_lazily(client: FakeClient, evaluator: BatchEvaluator, tm
 
 
 def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
-    """It may be far down in the file."""
+    """The broken row may be far down in the file."""
     path = tmp_path / "rows.jsonl"
     records = [{"input": row.input, "answer": row.answer} for row in rows(2000)]
     path.write_text("\n".join(map(json.dumps, [*records, {"input": "meow"}])))
@@ -571,7 +571,7 @@ def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
 
 
 def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
-    """While the run goes on, and once at its end."""
+    """Progress is reported during the run and at its end."""
     client = FakeClient(LABELS, knows, latency=0.1)
     seen: list[EvaluationProgress] = []
     examples = [*rows(9), Example(input="down", answer="cat")]
@@ -599,7 +599,7 @@ def test_the_time_left_is_that_of_the_calls() -> None:
 
 
 def test_progress_counts_calls_and_names_a_rate_limit() -> None:
-    """An allowance that is used up is said to be waited for while it is."""
+    """A used-up allowance is named during the wait."""
     seen: list[EvaluationProgress] = []
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "86400s"}
     stop = Stop()
@@ -623,7 +623,7 @@ def test_progress_counts_calls_and_names_a_rate_limit() -> None:
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    """The second one is refused while the first one works, and may go on afterwards."""
+    """The second run raises StateError while the first one works."""
     inside, go_on = threading.Event(), threading.Event()
 
     def waits(text: str) -> str:
@@ -646,7 +646,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Nothing of it is touched."""
+    """Its files are not touched."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StateError, match="got other files: choose a new one"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)

@@ -53,7 +53,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
-    """Name, value, confidence, probabilities, and whether it is right."""
+    """Each part has name, value, confidence, probabilities and correctness."""
     BatchEvaluator(classifier(TOPICS, topics)).evaluate(
         rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
     )

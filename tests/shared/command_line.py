@@ -35,10 +35,15 @@ def command(*words: str) -> Callable[..., Result]:
     return lambda *arguments: CliRunner().invoke(app, [*words, *map(str, arguments)])
 
 
+def done(result: Result) -> Result:
+    """Return the result of a command that ended with exit code 0."""
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def json_of(result: Result) -> Any:
     """Return the JSON on the one line that a command printed."""
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.count("\n") == 1
+    assert done(result).stdout.count("\n") == 1
     return json.loads(result.stdout)
 
 

@@ -92,7 +92,7 @@ async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -
 
 
 def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
-    """The body, byte for byte as JSON; the file is named, and holds a line per row in order."""
+    """The JSON bodies are equal; the file has a line per row in order."""
     given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
@@ -176,7 +176,7 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
 
 
 def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path: Path) -> None:
-    """It was learned with them, and they are sent."""
+    """The head was learned with demonstrations, and the requests hold them."""
     index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
     given = classifier().with_demonstrations(index, k=1)
     given.head = swapping()
@@ -231,7 +231,7 @@ def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> 
 
 
 def test_a_start_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
-    """A head beside nothing of ours is somebody else's."""
+    """A head without a job beside it is a foreign file."""
     given = classifier()
     given.head = swapping()
     given.head.save(tmp_path / "head.json", fingerprint=given.fingerprint())
@@ -262,14 +262,14 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
 
 
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
-    """Nothing has been sent by then."""
+    """No request is sent before."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
         submit_batch(classifier(), ROWS, out=tmp_path, limits=BatchLimits(bytes=100))
     assert server.calls == []
 
 
 def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
-    """It holds before and after the job was collected."""
+    """A repetition does nothing, before and after the job was collected."""
     assert submit(tmp_path).submitted == 3
     calls = list(server.calls)
     assert submit(tmp_path).submitted == 0
@@ -305,7 +305,7 @@ class _Killed(BaseException):
 def test_a_crash_at_any_save_submits_nothing_twice(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
 ) -> None:
-    """Three files make ten saves; the same command then goes on, and every row is asked about once."""
+    """Three files make ten saves; the same command then goes on, and every row is submitted once."""
     save, saves = BatchJob.save, []
 
     def crash(job: BatchJob) -> None:
@@ -330,7 +330,7 @@ def test_a_crash_at_any_save_submits_nothing_twice(
 
 @pytest.mark.parametrize("step", ["upload", "create"])
 def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) -> None:
-    """The provider has done what it was asked, and its answer is lost with the process."""
+    """The provider has done its work, and its answer is lost with the process."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
         "from pathlib import Path\n"
@@ -383,7 +383,7 @@ def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
 
 
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
-    """Nobody knows whether the batch exists, so it is not made again."""
+    """The batch may exist, so it is not made again."""
     server.faults = {"create": ["lost"], "list": [404] * 9}
     with pytest.raises(ProviderError, match="does not list batches"):
         submit(tmp_path)
@@ -393,7 +393,7 @@ def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: P
 
 
 def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -> None:
-    """Uploading, making, looking, fetching."""
+    """Uploads, creations, looks and downloads are retried."""
     for step in ("upload", "create", "look", "content"):
         server.faults[step] = [503, "cut" if step == "content" else "lost", 429]
     submit(tmp_path)
@@ -402,7 +402,7 @@ def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -
 
 
 def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
-    """One call, one message; the next start goes on."""
+    """One call gives one message without the key; the next start goes on."""
     server.faults["upload"] = [401]
     with pytest.raises(ProviderError, match="Check the API key") as caught:
         submit(tmp_path)
@@ -412,7 +412,7 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 
 
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
-    """The second says so, and sends nothing."""
+    """The second command raises StateError and sends nothing."""
     submit(tmp_path)
     with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
         submit(tmp_path)
@@ -483,7 +483,7 @@ def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: 
 
 
 def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: Path) -> None:
-    """Every row has them, and so has the status."""
+    """Every row and the status hold the reasons."""
     server.states = ["validating", "failed"]
     server.errors = [{"code": "model_not_found", "message": "No model 'tiny'.", "line": 1}]
     submit(tmp_path)
@@ -515,7 +515,7 @@ def test_ended_batches_are_fetched_first(server: Any, tmp_path: Path) -> None:
 
 
 def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> None:
-    """The provider, which deletes its files one day, is not asked."""
+    """The provider is not called again: it may have deleted its files."""
     submit(tmp_path)
     collect(tmp_path)
     first = (tmp_path / "predictions.jsonl").read_bytes()
@@ -527,7 +527,7 @@ def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> No
 
 
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
-    """A look that fails is made again; a batch that never ends is given up."""
+    """A failed look is repeated; the wait for an endless batch ends."""
     server.states = ["in_progress"]
     submit(tmp_path)
     server.faults["look"] = [503, 503]
@@ -540,7 +540,7 @@ def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path
 
 
 def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path) -> None:
-    """Refusals and wrong answers are the model's, and stay; then there is nothing left to retry."""
+    """Refusals and wrong answers stay; then nothing is left to retry."""
     healthy = server.answer
 
     def half(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -573,7 +573,7 @@ def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path)
 
 
 def test_a_retry_that_was_cut_off_goes_on(server: Any, tmp_path: Path) -> None:
-    """Collecting says what is missing meanwhile."""
+    """Collecting names the missing part meanwhile."""
     server.states = ["failed"]
     submit(tmp_path)
     collect(tmp_path)
@@ -620,7 +620,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     ids=["headers", "provider", "client", "sampled", "credentials"],
 )
 def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str) -> None:
-    """Nothing is sent by then, and the message shows no secret."""
+    """Nothing is sent before, and the message shows no secret."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         submit_batch(make(), ROWS, out=tmp_path / "job")
     assert KEY not in str(caught.value)
@@ -671,7 +671,7 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
     ],
 )
 def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: str, answer: str) -> None:
-    """What is collected later, from the job's directory alone, has the whole answer and its confidence."""
+    """The job's directory alone gives the whole answer and its confidence."""
     body = fake_response(answer, labels, field=field)
     server.answer = lambda requests: ([server.answered(request, 200, body) for request in requests], [])
     given = Classifier(model="openai/tiny", labels=labels, field=field)
@@ -684,7 +684,7 @@ def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: st
 
 @pytest.mark.parametrize("moment", ["look", "content"])
 def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment: str) -> None:
-    """It is collected from there, without a second batch."""
+    """The rescue directory is collected without a second batch."""
     out, rescue = tmp_path / "job", tmp_path / "job.rescued"
     submit(out)
     batches = len(server.batches)
@@ -704,7 +704,7 @@ def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment
 
 @pytest.mark.usefixtures("server")
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """What is in it stays."""
+    """The files stay."""
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StateError, match=r"got notes\.txt"):
         submit(tmp_path)
@@ -712,7 +712,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
-    """A provider does not tell them."""
+    """A provider reports no hidden features."""
     assert server.batches == {}
     with pytest.raises(ConfigurationError, match="tells what it made of a text"):
         classifier().head = swapping("features")
