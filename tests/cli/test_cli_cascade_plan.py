@@ -14,36 +14,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from calibrant.cascade import plan_cascade
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.cli._app import app
 from calibrant.testing import FakeClient
-from command_line import done, refusal
+from command_line import command, done, recorded_rows, refusal, write_rows
 
 N = 400
 
 
 def write(path: Path, correct: Any, confidence: Any, **changes: Any) -> Path:
     """Write a run in which the rows are right as given; None is a row that failed."""
-    rows = [
-        {
-            "index": row,
-            "input": f"text {row}",
-            "answer": "cat",
-            "label": None if right is None else "cat" if right else "dog",
-            "confidence": None if right is None else float(sure),
-            "correct": None if right is None else bool(right),
-            "outcome": "error" if right is None else "ok",
-            **changes,
-        }
-        for row, (right, sure) in enumerate(zip(correct, confidence, strict=True))
-    ]
-    path.mkdir(exist_ok=True)
-    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, [{**row, **changes} for row in recorded_rows(correct, confidence)])
 
 
 @pytest.fixture
@@ -57,11 +42,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "small", small, confidence), write(tmp_path / "large", large, np.ones(N))
 
 
-def cascade(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["cascade", *map(str, arguments)])
-
-
+cascade = command("cascade")
 COSTS = ("--small-cost", 1, "--large-cost", 50)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from calibrant.core import ConfigurationError
 from calibrant.evaluation import compare_predictions, load_predictions
 from calibrant.metrics import holm, paired_comparison
-from command_line import command, done, refusal
+from command_line import command, done, recorded_rows, refusal, write_rows
 
 run = command("compare")
 
@@ -23,22 +24,7 @@ BASE = [row % 2 == 0 for row in range(N)]  # 30 right
 
 def write(path: Path, correct: Sequence[bool | None], **changes: Any) -> Path:
     """Write a run in which the rows are right as given; None is a row that failed."""
-    rows = [
-        {
-            "index": row,
-            "input": f"text {row}",
-            "answer": "cat",
-            "label": None if right is None else "cat" if right else "dog",
-            "confidence": None if right is None else 0.8,
-            "correct": right,
-            "outcome": "error" if right is None else "ok",
-            **changes,
-        }
-        for row, right in enumerate(correct)
-    ]
-    path.mkdir(exist_ok=True)
-    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, [{**row, **changes} for row in recorded_rows(correct, repeat(0.8))])
 
 
 def better(count: int) -> list[bool]:

@@ -24,7 +24,17 @@ from calibrant.evaluation import EvaluationProgress
 from calibrant.inference import Classifier
 from calibrant.testing import Answer, FakeClient
 from claude_server import KEY, AnthropicServer
-from command_line import animals, command, done, knows, prediction_rows, process, refusal, wait_for
+from command_line import (
+    animals,
+    command,
+    done,
+    knows,
+    lasting_rows,
+    prediction_rows,
+    process,
+    refusal,
+    wait_for,
+)
 from fault_server import FaultServer
 
 run = command("evaluate")
@@ -34,12 +44,6 @@ Rule = Callable[[str, str], Answer]
 Fake = Callable[..., FakeClient]
 
 LABELS = ["cat", "dog"]
-PASSING = {"attempts", "latency_seconds", "cost"}
-
-
-def lasting(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows without what depends on the moment."""
-    return [{name: row[name] for name in row if name not in PASSING} for row in prediction_rows(directory)]
 
 
 # --- what it does -------------------------------------------------------------------------------
@@ -390,7 +394,7 @@ def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tu
         with process(COMMAND, server.api_base, "evaluate", task, *arguments) as running:
             assert running.wait(60) == 0, running.communicate()[1]
         paid = sum(server.counts.values()) - rows
-    assert lasting(broken) == lasting(whole)
+    assert lasting_rows(broken) == lasting_rows(whole)
     assert [row["index"] for row in prediction_rows(broken)] == list(range(rows))
     # Three kills: the calls in flight, and one transaction of at most 64 answers.
     assert rows <= paid <= rows + 3 * (concurrency + 64)

@@ -34,10 +34,10 @@ from calibrant.metrics import brier_score, classification_summary, expected_cali
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient, MemoryJournal
+from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
-PASSING = {"attempts", "latency_seconds", "cost"}
 
 
 def knows(text: str) -> Any:
@@ -60,16 +60,6 @@ def rows(count: int, word: str = "meow") -> list[Example]:
 def classifier(client: FakeClient, **options: Any) -> Classifier:
     """Return a classifier that does not retry."""
     return Classifier(model=client, labels=LABELS, field="category", retry=RetryPolicy(attempts=1), **options)
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl``."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
-
-
-def lasting(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows without what depends on the moment."""
-    return [{name: row[name] for name in row if name not in PASSING} for row in lines(directory)]
 
 
 @pytest.fixture
@@ -169,7 +159,7 @@ def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
     found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path).metrics
     assert len(client.requests) == found.calls == 1
     assert (found.rows, found.correct, found.rows_from_cache) == (4, 3, 3)
-    assert [row["correct"] for row in lines(tmp_path)] == [True, False, True, True]
+    assert [row["correct"] for row in prediction_rows(tmp_path)] == [True, False, True, True]
 
 
 def test_an_unknown_answer_is_found_before_anything_is_paid(client: FakeClient) -> None:
@@ -207,7 +197,7 @@ def test_the_directory_holds_rows_numbers_and_manifest(client: FakeClient, tmp_p
         rows(300), out=out, about={"task": "animals"}
     )
     assert result.predictions == ()
-    found = lines(out)
+    found = prediction_rows(out)
     assert [row["index"] for row in found] == list(range(300))
     assert [row["input"] for row in found] == [example.input for example in rows(300)]
     assert found[4]["correct"] is False
@@ -252,7 +242,7 @@ def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_pat
     (torn / "predictions.jsonl").write_bytes(data[: len(data) - cut] if cut < len(data) else b"")
     kept = (torn / "predictions.jsonl").read_bytes().count(b"\n")
     result = evaluator.evaluate(rows(30), out=torn)
-    assert lasting(torn) == lasting(whole)
+    assert lasting_rows(torn) == lasting_rows(whole)
     assert len(client.requests) - asked == 30 - kept == result.metrics.session_rows
     assert (result.metrics.rows, result.metrics.complete) == (30, True)
 
@@ -351,7 +341,7 @@ def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], No
     assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
     assert not (out / "metrics.json").exists()
     assert not (out / "journal.sqlite").exists()
-    kept = [row["index"] for row in lines(rescue)]
+    kept = [row["index"] for row in prediction_rows(rescue)]
     assert kept == list(range(len(kept)))
     assert 20 <= len(kept) < 60 if stopped else len(kept) == 60
     asked = len(client.requests)
@@ -377,7 +367,7 @@ def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
     (out.with_name("out.rescued")).mkdir()  # of another run
     with pytest.raises(CalibrantError, match=r"out\.rescued-2"):
         evaluator.evaluate(rows(8), out=out)
-    assert [row["outcome"] for row in lines(tmp_path / "out.rescued-2")] == ["ok"] * 8
+    assert [row["outcome"] for row in prediction_rows(tmp_path / "out.rescued-2")] == ["ok"] * 8
 
 
 def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -429,7 +419,7 @@ def test_only_failed_rows_are_asked_again(tmp_path: Path) -> None:
     assert len(client.requests) == 605
     assert third.metrics.outcomes == {"ok": 600, "error": 0, "refusal": 0, "unparsed": 0}
     fresh = BatchEvaluator(classifier(client)).evaluate(rows(600), out=tmp_path / "fresh")
-    assert lasting(tmp_path) == lasting(tmp_path / "fresh")
+    assert lasting_rows(tmp_path) == lasting_rows(tmp_path / "fresh")
     assert third.metrics.brier == pytest.approx(fresh.metrics.brier)
     assert third.metrics.macro_f1 == fresh.metrics.macro_f1
 
@@ -438,11 +428,11 @@ def test_a_stopped_retry_keeps_other_failures(client: FakeClient, tmp_path: Path
     """No row is lost, and the numbers count what is in the file."""
     examples = [Example(input=f"{n} {'down' if n % 4 == 3 else 'meow'}", answer="cat") for n in range(40)]
     BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path)
-    before = lasting(tmp_path)
+    before = lasting_rows(tmp_path)
     stop = Stop()
     stop.request("at once")
     found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path, stop=stop).metrics
-    assert lasting(tmp_path) == before
+    assert lasting_rows(tmp_path) == before
     assert (found.rows, found.outcomes["error"], found.outcomes["ok"]) == (40, 10, 30)
     assert not (tmp_path / ".predictions.jsonl.new").exists()
 
@@ -510,7 +500,7 @@ def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_pa
     found = BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "b").metrics
     assert len(client.requests) == 50
     assert (found.rows_from_cache, found.calls, found.prompt_tokens) == (50, 0, 0)
-    assert lasting(tmp_path / "a") == lasting(tmp_path / "b")
+    assert lasting_rows(tmp_path / "a") == lasting_rows(tmp_path / "b")
 
 
 def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,11 +520,11 @@ def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch
     with pytest.raises(StateError, match="cannot be written"):
         evaluator.evaluate(rows(2000), out=tmp_path / "out")
     assert len(client.requests) < 1000
-    kept = lines(tmp_path / "out")
+    kept = prediction_rows(tmp_path / "out")
     assert [row["index"] for row in kept] == list(range(len(kept)))
     monkeypatch.undo()
     evaluator.evaluate(rows(2000), out=tmp_path / "out")
-    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(2000))
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(2000))
     assert len(client.requests) == 2000
 
 
@@ -550,7 +540,7 @@ def test_files_are_read_lazily(client: FakeClient, evaluator: BatchEvaluator, tm
     data = Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS), limit=12)
     found = evaluator.evaluate(data, out=tmp_path / "out").metrics
     assert found.rows == found.rows_expected == len(client.requests) == 12
-    assert [row["input"] for row in lines(tmp_path / "out")] == [e.input for e in rows(12)]
+    assert [row["input"] for row in prediction_rows(tmp_path / "out")] == [e.input for e in rows(12)]
 
 
 def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
@@ -642,7 +632,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
     finally:
         go_on.set()
         thread.join()
-    assert len(lines(tmp_path)) == 2
+    assert len(prediction_rows(tmp_path)) == 2
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

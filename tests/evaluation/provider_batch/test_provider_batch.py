@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -36,6 +35,7 @@ from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, fake_response
+from command_line import prediction_rows
 from synonyms import KNOWN, install_model2vec
 
 KEY = "sk-planted-0123456789abcdef"
@@ -75,14 +75,9 @@ def collect(out: Path) -> BatchReport:
     return collect_batch(out, wait=SOON, retry=RETRY)
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    """Return the rows that were collected."""
-    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-
-
 def outcomes(out: Path) -> list[str]:
     """Return how the rows ended."""
-    return [record["outcome"] for record in records(out)]
+    return [record["outcome"] for record in prediction_rows(out)]
 
 
 async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -> None:
@@ -122,7 +117,7 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
     report = collect(tmp_path)
     assert report.outcomes == {"ok": 6}
     assert (report.prompt_tokens, report.completion_tokens) == (42, 18)
-    found = records(tmp_path)
+    found = prediction_rows(tmp_path)
     assert [record["input"] for record in found] == [row.input for row in ROWS]
     assert [record["label"] for record in found] == [row.answer for row in ROWS]
     live = Classifier(
@@ -168,7 +163,7 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
         prior_correction=prior,
         head=given.head,
     ).classify_many([row.input for row in ROWS])
-    found = records(tmp_path)
+    found = prediction_rows(tmp_path)
     assert [(one["label"], one["confidence"]) for one in found] == [
         (one.label, one.confidence) for one in live
     ]
@@ -184,7 +179,7 @@ def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path:
     collect(tmp_path)
     sent = [line["body"] for batch in server.batches.values() for line in server.requests(batch)]
     assert all(body["messages"][0]["content"].count("Text: ") == 1 for body in sent)
-    assert not any(one["correct"] for one in records(tmp_path))
+    assert not any(one["correct"] for one in prediction_rows(tmp_path))
 
 
 @pytest.mark.usefixtures("server")
@@ -207,7 +202,7 @@ def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.M
         collect(tmp_path)
     install_model2vec(monkeypatch, {"here": 0})
     collect(tmp_path)
-    assert all(one["correct"] for one in records(tmp_path))
+    assert all(one["correct"] for one in prediction_rows(tmp_path))
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:
@@ -457,10 +452,10 @@ def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> 
     assert outcomes(tmp_path) == [
         "ok", "refusal", "unparsed", "ok", "error", "unparsed", "error", "error", "error",
     ]  # fmt: skip
-    reasons = [record["reason"] for record in records(tmp_path)]
+    reasons = [record["reason"] for record in prediction_rows(tmp_path)]
     assert reasons[1] == "I cannot."
     assert "not one of the labels" in reasons[2]
-    assert records(tmp_path)[3]["confidence"] is None
+    assert prediction_rows(tmp_path)[3]["confidence"] is None
     assert "broken response" in reasons[4]
     assert "maximum context length" in reasons[5]
     assert "broke" in reasons[6]
@@ -477,7 +472,7 @@ def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: 
     server.answer = lambda asked: ([server.right(asked[0])], [])
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"ok": 3, "error": 3}
-    assert {record["reason"] for record in records(tmp_path)[1::2]} == {
+    assert {record["reason"] for record in prediction_rows(tmp_path)[1::2]} == {
         f"{ending}: submit again (calibrant batch retry)"
     }
 
@@ -488,7 +483,7 @@ def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: 
     server.errors = [{"code": "model_not_found", "message": "No model 'tiny'.", "line": 1}]
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"error": 6}
-    assert {record["reason"] for record in records(tmp_path)} == {
+    assert {record["reason"] for record in prediction_rows(tmp_path)} == {
         "the batch failed: line 1: model_not_found: No model 'tiny'."
     }
     assert batch_status(tmp_path).parts[0].errors == ("line 1: model_not_found: No model 'tiny'.",)
@@ -566,7 +561,7 @@ def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path)
     with pytest.raises(StateError, match="collect first"):
         retry_batch(tmp_path, retry=RETRY)
     assert collect(tmp_path).outcomes == {"ok": 6}
-    assert [record["attempts"] for record in records(tmp_path)] == [1, 2] * 3
+    assert [record["attempts"] for record in prediction_rows(tmp_path)] == [1, 2] * 3
     assert retry_batch(tmp_path, retry=RETRY).submitted == 0
     assert submit(tmp_path).submitted == 0
     assert len(server.batches) == 4
@@ -602,7 +597,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     assert server.authorizations == {f"Bearer {KEY}"}
     for path in tmp_path.iterdir():
         assert KEY.encode() not in path.read_bytes(), path
-    assert "is throttled" in records(tmp_path)[1]["reason"]
+    assert "is throttled" in prediction_rows(tmp_path)[1]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -677,7 +672,7 @@ def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: st
     given = Classifier(model="openai/tiny", labels=labels, field=field)
     submit_batch(given, [Example(input="one", answer=answer)], out=tmp_path, retry=RETRY)
     collect(tmp_path)
-    (found,) = records(tmp_path)
+    (found,) = prediction_rows(tmp_path)
     assert (found["outcome"], found["label"], found["correct"]) == ("ok", answer, True)
     assert found["confidence"] == pytest.approx(1.0)
 

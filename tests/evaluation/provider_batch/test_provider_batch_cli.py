@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from calibrant.cli._app import app
-from command_line import done
+from command_line import command, done, prediction_rows
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n'
 
 
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["batch", *map(str, arguments)])
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    """Return what was collected."""
-    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+run = command("batch")
 
 
 def test_submit_status_collect(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
@@ -42,10 +32,10 @@ def test_submit_status_collect(server: Any, write_task: WriteTask, tmp_path: Pat
     assert not (out / "predictions.jsonl").exists()
     result = done(run("collect", out, "--wait", "--interval", "0.01", "--timeout", "30"))
     assert "4 rows: 4 ok. 28 tokens in, 12 out" in result.stdout
-    assert [row["input"] for row in rows(out)] == [
+    assert [row["input"] for row in prediction_rows(out)] == [
         f"test {n} {w}" for n, w in enumerate(["meow", "woof"] * 2)
     ]
-    assert [row["label"] for row in rows(out)] == [row["answer"] for row in rows(out)]
+    assert [row["label"] for row in prediction_rows(out)] == [row["answer"] for row in prediction_rows(out)]
     assert len(server.batches) == 1
     again = run("retry", out)
     assert (again.exit_code, again.stdout) == (0, "no row ended in an error: nothing was submitted.\n")
@@ -59,11 +49,11 @@ def test_a_job_without_answers_can_be_retried(server: Any, write_task: WriteTask
     result = run("collect", out)
     assert result.exit_code == 1
     assert f"calibrant batch retry {out}" in result.stdout
-    assert len(rows(out)) == 4
+    assert len(prediction_rows(out)) == 4
     server.states = ["completed"]
     assert "submitted 1 of 2 batches" in run("retry", out).stdout
     done(run("collect", out))
-    assert [row["outcome"] for row in rows(out)] == ["ok"] * 4
+    assert [row["outcome"] for row in prediction_rows(out)] == ["ok"] * 4
 
 
 def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
@@ -79,8 +69,8 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
             run("submit", task, "--out", tmp_path / name, "--file", file, "--prompt", prompt).exit_code == 0
         )
         done(run("collect", tmp_path / name))
-    assert [row["answer"] for row in rows(tmp_path / "texts")] == [None, None]
-    assert [row["answer"] for row in rows(tmp_path / "labelled")] == ["cat"]
+    assert [row["answer"] for row in prediction_rows(tmp_path / "texts")] == [None, None]
+    assert [row["answer"] for row in prediction_rows(tmp_path / "labelled")] == ["cat"]
     for batch in server.batches.values():
         assert server.requests(batch)[0]["body"]["messages"][0]["content"] == "Say which."
 
