@@ -29,13 +29,16 @@ HEAVY = {
     "yaml",
 }
 HELP = """
+from typer.main import get_command
 from calibrant.cli._app import app
-for command in ([], ["optimize"], ["classify"], ["evaluate"], ["doctor"], ["models"], ["batch"], ["batch", "submit"],
-                ["compare"], ["calibrate"], ["export"], ["serve"],
-                ["history"], ["history", "record"], ["history", "interval"], ["history", "list"], ["report"],
-                ["verifier"], ["verifier", "serve"], ["router"], ["router", "stats"], ["router", "reset"]):
+
+def leaves(command, words=()):
+    children = getattr(command, "commands", {})
+    return [words, *(leaf for name, child in children.items() for leaf in leaves(child, (*words, name)))]
+
+for words in leaves(get_command(app)):
     try:
-        app([*command, "--help"])
+        app([*words, "--help"])
     except SystemExit as done:
         assert done.code == 0
 """
@@ -72,6 +75,23 @@ def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
 def test_nothing_heavy_is_loaded() -> None:
     """No provider's library, solver or template engine is loaded by imports and help."""
     assert heavy_after(STEPS) == {key: [] for key in STEPS}
+
+
+def test_help_loads_no_work() -> None:
+    """The help of every command loads neither numpy nor a package that does its work."""
+    report = "import json, sys; sys.stderr.write('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(  # noqa: S603 (our own code)
+        [sys.executable, "-c", f"{HELP}\n{report}"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--fail-under" in done.stdout  # of evaluate
+    assert "--temperature" in done.stdout  # of verifier serve
+    loaded = json.loads(done.stderr.rsplit("\n", 1)[1])
+    assert "numpy" not in loaded
+    assert {name.split(".")[1] for name in loaded if name.startswith("calibrant.")} <= {
+        "_version",
+        "cli",
+        "core",
+    }
 
 
 def test_the_check_can_fail() -> None:

@@ -7,15 +7,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 
-from calibrant.cli._errors import reports_errors
-from calibrant.cli._options import AsJson
+from calibrant.cli._options import command
 from calibrant.cli._tables import aligned, number, with_interval
 from calibrant.core import ConfigurationError, Interval
 from calibrant.metrics import paired_mean_interval
@@ -46,17 +45,37 @@ _LEVEL: Final = 0.95
 _NORMAL: Final = 1.959964  # standard errors on either side of a mean at that level
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command was told; see its help."""
+@command(app, "routing_simulation._command:run")
+class Simulate:
+    """Compare strategies on an invented or recorded stream of requests; no model is asked.
 
-    strategies: str | None
-    requests: int | None
-    seeds: int
-    seed: int
-    cost_weight: float | None
-    out: Path | None
-    as_json: bool
+    Attributes
+    ----------
+    sources : SOURCE...
+        A scenario (.toml); or runs of evaluate over the same rows, one of each provider; or one log of observations
+        (.jsonl).
+    strategies : NAME[:KEY=VALUE],...
+        By default all that can learn from the source; such as ema,thompson:decay=0.99.
+    requests
+        Per run; by default as the source says, or its rows.
+    seeds
+        Runs, each with randomness of its own.
+    seed
+        Of all that is random.
+    cost_weight
+        Reward that one US dollar is worth; 0, or as the scenario says.
+    out : REGRET.html
+        Write a page with the picture of regret.
+    """
+
+    sources: list[Path] = field(kw_only=False)
+    strategies: str | None = None
+    requests: Annotated[int | None, typer.Option(min=1)] = None
+    seeds: Annotated[int, typer.Option(min=1)] = 20
+    seed: Annotated[int, typer.Option(min=0)] = 0
+    cost_weight: float | None = None
+    out: Path | None = None
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,55 +103,9 @@ class _Result:
         return values
 
 
-@app.command()
-@reports_errors
-def simulate(  # noqa: PLR0913
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="A scenario (.toml); or runs of evaluate over the same rows, one of each provider; or one log of "
-            "observations (.jsonl).",
-        ),
-    ],
-    *,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:KEY=VALUE],...",
-            help="By default all that can learn from the source; such as ema,thompson:decay=0.99.",
-        ),
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(min=1, help="Per run; by default as the source says, or its rows.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs, each with randomness of its own.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
-    cost_weight: Annotated[
-        float | None, typer.Option(help="Reward that one US dollar is worth; 0, or as the scenario says.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="REGRET.html", help="Write a page with the picture of regret.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare strategies on an invented or recorded stream of requests; no model is asked."""
-    _run(
-        sources,
-        Options(
-            strategies=strategies,
-            requests=requests,
-            seeds=seeds,
-            seed=seed,
-            cost_weight=cost_weight,
-            out=out,
-            as_json=as_json,
-        ),
-    )
-
-
-def _run(paths: Sequence[Path], options: Options) -> None:
+def run(options: Simulate) -> None:
     """Simulate or replay, print the numbers, and write the page."""
+    paths = options.sources
     source = read_source(paths)
     names = _names(source, options.strategies)
     routers = {name: _factory(name, source.providers) for name in names}
@@ -170,7 +143,7 @@ def _run(paths: Sequence[Path], options: Options) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _record(source: Source, results: Sequence[_Result], options: Options, weight: float) -> dict[str, Any]:
+def _record(source: Source, results: Sequence[_Result], options: Simulate, weight: float) -> dict[str, Any]:
     """Return the numbers as JSON values."""
     return {
         "kind": source.kind,
@@ -241,7 +214,7 @@ def _factory(stated: str, providers: Sequence[str]) -> RouterFactory:
 
 
 def _simulated(
-    source: Source, routers: Mapping[str, RouterFactory], options: Options, weight: float
+    source: Source, routers: Mapping[str, RouterFactory], options: Simulate, weight: float
 ) -> tuple[list[_Result], Any, list[str]]:
     found = run_strategies(
         source.world,
@@ -293,7 +266,7 @@ def _curve(name: str, runs: SimulatedRuns) -> RegretCurve:
 
 
 def _replayed(
-    source: Source, routers: Mapping[str, RouterFactory], options: Options, weight: float
+    source: Source, routers: Mapping[str, RouterFactory], options: Simulate, weight: float
 ) -> tuple[list[_Result], Any, list[str]]:
     log = source.world
     if not isinstance(log, Recording) or options.requests is not None:

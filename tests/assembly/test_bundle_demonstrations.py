@@ -13,7 +13,8 @@ import pytest
 import calibrant
 from bundle_runs import run
 from calibrant.assembly import export, open_classifier, read_bundle
-from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.cli._commands import Evaluate
+from calibrant.cli._evaluate import _opening
 from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
 from calibrant.core._settings import DemonstrationSettings
@@ -68,7 +69,7 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
 
 def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tmp_path: Path) -> None:
     """The pickled opener holds the texts, so it works without the task's files."""
-    options = EvaluateOptions(out=tmp_path / "run")
+    options = Evaluate(Path("task.toml"), out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
         opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301

@@ -16,6 +16,7 @@ from calibrant.cli._app import app
 from calibrant.testing import Answer, FakeClient
 
 WriteTask = Callable[..., Path]
+UseModel = Callable[..., Any]
 LABELS = ["cat", "dog"]
 
 
@@ -25,7 +26,7 @@ def knows(text: str, _prompt: str) -> Answer:
 
 
 @pytest.fixture
-def model(use_model: Callable[..., Any]) -> FakeClient:
+def model(use_model: UseModel) -> FakeClient:
     """Put a model that knows all animals in the place of every model."""
     client: FakeClient = use_model(FakeClient(LABELS, knows))
     return client
@@ -94,7 +95,7 @@ def test_the_table_ends_with_baselines_and_a_verdict(write_task: WriteTask, tmp_
 )
 def test_the_verdict_says_what_the_model_is_for(
     write_task: WriteTask,
-    use_model: Callable[..., Any],
+    use_model: UseModel,
     tmp_path: Path,
     rows: Callable[..., list[dict[str, str]]],
     is_right: bool,
@@ -140,7 +141,7 @@ def test_the_evaluated_split_teaches_nothing(
 def test_an_evaluation_without_baselines_says_why(
     write_task: WriteTask, model: FakeClient, tmp_path: Path, change: Callable[[Path], None], said: str
 ) -> None:
-    """Its own numbers are printed all the same."""
+    """The evaluation's own numbers are printed all the same."""
     task = write_task()
     change(task)
     done = run("evaluate", task, "--out", tmp_path / "out")
@@ -151,10 +152,10 @@ def test_an_evaluation_without_baselines_says_why(
     assert "baselines" not in json.loads((tmp_path / "out" / "metrics.json").read_text())
 
 
-def test_an_unfinished_evaluation_has_no_baselines(
-    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
+def test_unfinished_runs_have_no_baselines(
+    write_task: WriteTask, use_model: UseModel, tmp_path: Path
 ) -> None:
-    """They come with its last row."""
+    """The baselines come with the last row."""
     use_model(FakeClient(LABELS, knows, latency=0.05))
     task = write_task(test=animals("c", 40))
     words = ["evaluate", task, "--out", tmp_path / "out", "--no-cache", "--concurrency", 2]
@@ -164,9 +165,7 @@ def test_an_unfinished_evaluation_has_no_baselines(
     assert len(beside(run(*words))) == 4
 
 
-def test_sets_of_labels_have_no_baselines(
-    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
     """No line mentions baselines."""
     toml = (
         'name = "topics"\nmulti_label = true\nlabels = ["cat", "dog"]\nprompt = "Which?"\n[data]\n'
@@ -179,10 +178,8 @@ def test_sets_of_labels_have_no_baselines(
     assert "baselines" not in done.output
 
 
-def test_a_cascade_is_compared_too(
-    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Its answers are judged whoever gave them."""
+def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
+    """The cascade's answers are compared, whichever model gave them."""
     section = '\n[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.85\n'
     models = [f'\n[[cascade.models]]\nname = "{name}"\n' for name in ("small", "large")]
     for name in ("small", "large"):

@@ -16,7 +16,7 @@ from calibrant.inference import Classifier
 from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
 from calibrant.testing import FakeClient
-from command_line import command, refusal
+from command_line import command, done, recorded_rows, refusal, write_rows
 
 run = command("calibrate")
 
@@ -28,30 +28,12 @@ def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     confidence = 1.0 - rng.uniform(0.0, 0.6, count) ** 2
     correct = rng.uniform(size=count) < confidence**4
-    return [
-        {
-            "index": row,
-            "input": f"text {row}",
-            "answer": "cat",
-            "label": "cat" if right else "dog",
-            "confidence": float(c),
-            "correct": bool(right),
-            "outcome": "ok",
-        }
-        for row, (c, right) in enumerate(zip(confidence, correct, strict=True))
-    ]
-
-
-def write(path: Path, found: list[dict[str, Any]]) -> Path:
-    """Write predictions to a file."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in found))
-    return path
+    return recorded_rows(correct, confidence)
 
 
 def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
     """The calibrated confidence is nearer the truth, on rows that were not fitted, and the file says so."""
-    result = run(write(tmp_path / "p.jsonl", rows(2000)), "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", rows(2000)), "--out", tmp_path / "out"))
     found = json.loads((tmp_path / "out" / "calibration.json").read_text())
     assert (found["schema_version"], found["kind"]) == (1, "calibration")
     assert found["fit_rows"] == found["held_out"]["rows"] == 1000
@@ -71,7 +53,7 @@ def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
 
 def test_the_held_out_numbers_are_those_of_the_other_half(tmp_path: Path) -> None:
     """Both halves together are all rows, and the numbers come from one of them alone."""
-    found = calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", rows(400))), seed=3)
+    found = calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", rows(400))), seed=3)
     data = rows(400)
     fitted = set(found.selection.calibrator.rows_.ids)
     assert len(fitted) == found.fit_rows == 200
@@ -102,31 +84,30 @@ def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
     data = rows(200)
     for row in data:
         row["input"] = f"text {row['index'] % 50}"
-    assert calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", data))).fit_rows == 100
+    assert calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", data))).fit_rows == 100
     for row in data:
         row["input"] = "always the same"
     with pytest.raises(DataError, match="rows of one text stay together"):
-        calibrate_predictions(load_predictions(write(tmp_path / "p.jsonl", data)))
+        calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", data)))
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
-    """The same one gives the same file, byte for byte."""
-    path = write(tmp_path / "p.jsonl", rows(300))
+    """Equal seeds give the same file, byte for byte."""
+    path = write_rows(tmp_path / "p.jsonl", rows(300))
     texts = []
     for out, seed in (("a", 0), ("b", 0), ("c", 1)):
-        assert run(path, "--out", tmp_path / out, "--seed", seed).exit_code == 0
+        done(run(path, "--out", tmp_path / out, "--seed", seed))
         texts.append((tmp_path / out / "calibration.json").read_text())
     assert texts[0] == texts[1] != texts[2]
-    wrong = run(path, "--out", tmp_path / "d", "--seed", -1)
-    assert wrong.exit_code == 2
-    assert "seed to be a whole number from 0, got -1" in wrong.stderr
+    assert "seed to be a whole number from 0, got -1" in refusal(
+        run(path, "--out", tmp_path / "d", "--seed", -1)
+    )
 
 
 def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
-    """What is accepted is right as often as was asked for, on fresh rows too."""
-    write(tmp_path / "predictions.jsonl", rows(2000))
-    result = run(tmp_path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    """Accepted answers are right as often as required, on fresh rows too."""
+    write_rows(tmp_path / "predictions.jsonl", rows(2000))
+    result = done(run(tmp_path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path))
     certified = json.loads((tmp_path / "calibration.json").read_text())["certified"]
     assert set(certified) == {"threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta"}
     assert certified["accuracy_lower_bound"] >= certified["target_accuracy"] == 0.9
@@ -144,25 +125,21 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
 
 def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
     """The reason is printed, and no threshold is stored."""
-    path = write(tmp_path / "p.jsonl", rows(60))
-    result = run(path, "--target-accuracy", 0.99, "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    path = write_rows(tmp_path / "p.jsonl", rows(60))
+    result = done(run(path, "--target-accuracy", 0.99, "--out", tmp_path))
     found = json.loads((tmp_path / "calibration.json").read_text())
     assert found["certified"] is None
     assert found["certification"]["threshold"] is None
     assert "Nothing certified: These 60 rows are too few to promise 0.99 accuracy with pr" in result.stdout
-    bad = run(path, "--target-accuracy", 1.5, "--out", tmp_path)
-    assert bad.exit_code == 2
-    assert "target_accuracy" in bad.stderr
+    assert "target_accuracy" in refusal(run(path, "--target-accuracy", 1.5, "--out", tmp_path))
 
 
 def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None:
-    """More rows of this kind would not help, so none are asked for; a backward ranking gets a sentence."""
+    """More rows of this kind would not help, so none are requested; a backward ranking gets a sentence."""
     found = [
         {**row, "correct": n % 3 == 0, "confidence": 0.9 if n % 3 else 0.6} for n, row in enumerate(rows(80))
     ]
-    result = run(write(tmp_path / "p.jsonl", found), "--target-accuracy", 0.9, "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", found), "--target-accuracy", 0.9, "--out", tmp_path))
     assert (
         "Nothing certified: No threshold reaches 0.9 accuracy on these 80 rows; no group of confident answers large "
         "enough to tell was that accurate."
@@ -182,8 +159,7 @@ def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
     found[3] |= {"label_mass": 0.2, "unresolved_mass": 0.3, "space": "raw"}
     found[4] |= {"label_mass": "heavy", "space": "outer"}
     found[5] |= {"label_mass": 0.1, "space": "exact", "outcome": "error"}
-    result = run(write(tmp_path / "p.jsonl", found), "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", found), "--out", tmp_path))
     assert "The model wanted to write something else on 3 of 79 rows" in result.stdout
     assert json.loads((tmp_path / "calibration.json").read_text())["rows_with_low_label_mass"] == 3
 
@@ -192,7 +168,7 @@ def test_an_interval_of_width_0_says_why(tmp_path: Path) -> None:
     """Rows that all came out alike are no proof; rows that differ have nothing to say."""
     same = [{**row, "confidence": 1.0, "label": "cat", "correct": True} for row in rows(40)]
     for found, said in ((same, True), (rows(80), False)):
-        result = run(write(tmp_path / "p.jsonl", found), "--out", tmp_path)
+        result = run(write_rows(tmp_path / "p.jsonl", found), "--out", tmp_path)
         assert ("An interval has width 0 because all rows came out alike" in result.stdout) is said
 
 
@@ -203,8 +179,7 @@ def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path
     examples = [Example(input=text, answer="cat" if n % 3 else "dog") for n, text in enumerate(texts)]
     classifier = Classifier(model=fake, labels=LABELS, field="category", prompt="Which?")
     BatchEvaluator(classifier).evaluate(examples, out=tmp_path / "run")
-    result = run(tmp_path / "run", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.stderr
+    result = done(run(tmp_path / "run", "--out", tmp_path / "run"))
     assert "calibration.json, calibrator.json" in result.stdout
     found = json.loads((tmp_path / "run" / "calibration.json").read_text())
     assert found["fingerprint"] == classifier.fingerprint().to_record()
@@ -218,8 +193,7 @@ def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path
 def test_without_a_run_no_calibrator_is_left(tmp_path: Path) -> None:
     """Nothing says what it would belong to; one of earlier predictions is removed."""
     (tmp_path / "calibrator.json").write_text("of earlier predictions")
-    result = run(write(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path))
     assert "the calibrator was not saved: nothing says which prompt and model" in result.stderr
     assert not (tmp_path / "calibrator.json").exists()
     assert (tmp_path / "calibration.json").exists()
@@ -231,8 +205,7 @@ def test_rows_without_confidence_or_label_are_left_out_and_counted(tmp_path: Pat
     data[0] |= {"outcome": "error", "confidence": None, "correct": None}
     data[1] |= {"outcome": "refusal", "confidence": None, "correct": False, "label": None}
     data[2] |= {"correct": None, "answer": None}
-    result = run(write(tmp_path / "p.jsonl", data), "--out", tmp_path, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", data), "--out", tmp_path, "--json"))
     found = json.loads(result.stdout)
     assert found == json.loads((tmp_path / "calibration.json").read_text())
     assert found["left_out"] == {"errors": 1, "unlabelled": 1, "without_confidence": 1}
@@ -243,7 +216,7 @@ def test_rows_without_confidence_or_label_are_left_out_and_counted(tmp_path: Pat
 
 def test_few_rows_are_refused(tmp_path: Path) -> None:
     """The message names the number of rows and the number needed."""
-    result = run(write(tmp_path / "p.jsonl", rows(19)), "--out", tmp_path / "out")
+    result = run(write_rows(tmp_path / "p.jsonl", rows(19)), "--out", tmp_path / "out")
     assert "at least 20 rows with a confidence and a true label, got 19 of 19" in refusal(result)
     assert not (tmp_path / "out").exists()
 
@@ -259,8 +232,7 @@ def test_few_rows_are_refused(tmp_path: Path) -> None:
 def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str, Any]) -> None:
     """All numbers are finite."""
     data = [{**row, **changes} for row in rows(100)]
-    result = run(write(tmp_path / "p.jsonl", data), "--target-accuracy", 0.8, "--out", tmp_path)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_rows(tmp_path / "p.jsonl", data), "--target-accuracy", 0.8, "--out", tmp_path))
     text = (tmp_path / "calibration.json").read_text()
     assert "NaN" not in text
     assert "Infinity" not in text
@@ -273,9 +245,9 @@ def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str,
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file stands where the directory should be."""
     (tmp_path / "out").write_text("")
-    result = run(write(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'out'}: cannot be written" in result.stderr
+    assert f"{tmp_path / 'out'}: cannot be written" in refusal(
+        run(write_rows(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path / "out")
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,12 +263,11 @@ def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | 
     """The rows present are used, and a warning says that the run is incomplete."""
     run_directory = tmp_path / "run"
     run_directory.mkdir()
-    write(run_directory / "predictions.jsonl", rows(200))
+    write_rows(run_directory / "predictions.jsonl", rows(200))
     (run_directory / "run.json").write_text('{"prompt": "p", "user_template": null, "model": "m"}')
     if metrics is not None:
         name = "metrics.json" if metrics else "result.json"
         (run_directory / name).write_text(json.dumps(metrics))
-    found = run(run_directory, "--out", tmp_path / "out")
-    assert found.exit_code == 0
+    found = done(run(run_directory, "--out", tmp_path / "out"))
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)

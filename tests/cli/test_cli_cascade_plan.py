@@ -14,35 +14,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from calibrant.cascade import plan_cascade
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.cli._app import app
 from calibrant.testing import FakeClient
+from command_line import command, done, recorded_rows, refusal, write_rows
 
 N = 400
 
 
 def write(path: Path, correct: Any, confidence: Any, **changes: Any) -> Path:
     """Write a run in which the rows are right as given; None is a row that failed."""
-    rows = [
-        {
-            "index": row,
-            "input": f"text {row}",
-            "answer": "cat",
-            "label": None if right is None else "cat" if right else "dog",
-            "confidence": None if right is None else float(sure),
-            "correct": None if right is None else bool(right),
-            "outcome": "error" if right is None else "ok",
-            **changes,
-        }
-        for row, (right, sure) in enumerate(zip(correct, confidence, strict=True))
-    ]
-    path.mkdir(exist_ok=True)
-    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, [{**row, **changes} for row in recorded_rows(correct, confidence)])
 
 
 @pytest.fixture
@@ -56,19 +42,14 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "small", small, confidence), write(tmp_path / "large", large, np.ones(N))
 
 
-def cascade(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["cascade", *map(str, arguments)])
-
-
+cascade = command("cascade")
 COSTS = ("--small-cost", 1, "--large-cost", 50)
 
 
 def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """Failed rows are accounted for; the files are whole and load nothing."""
     out = tmp_path / "out" / "plan"
-    result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", out)
-    assert result.exit_code == 0, result.stderr
+    result = done(cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", out))
     assert "Certified: its accuracy is within 0.05 of always using large" in result.stdout
     assert "1 failed with a transport error" in result.stdout
     plan = CascadePlan.load(out)
@@ -83,7 +64,7 @@ def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path],
 
 
 def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path) -> None:
-    """In the printed statement and in the page; another key is kept in the file."""
+    """The printed statement and the page name the share; another key is kept in the file."""
     right = [row % 10 != 0 for row in range(N)]
     runs = [write(tmp_path / "small", right, np.ones(N)), write(tmp_path / "large", [True] * N, np.ones(N))]
     out = tmp_path / "out"
@@ -124,7 +105,7 @@ def test_the_share_of_a_later_model_is_told_and_kept(tmp_path: Path) -> None:
 
 
 def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """One object, equal to the file but for what names the file's kind."""
+    """The JSON object equals the file except for the kind of the file."""
     result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out", "--json")
     printed = json.loads(result.stdout)
     stored = json.loads((tmp_path / "out" / "plan.json").read_text())
@@ -140,7 +121,7 @@ def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
         (("--target-accuracy", 0.9), 3),
     ],
 )
-def test_a_required_certificate_that_is_missing_exits_with_3(
+def test_a_missing_certificate_exits_with_3(
     runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], code: int
 ) -> None:
     """The plan is written all the same."""
@@ -149,20 +130,19 @@ def test_a_required_certificate_that_is_missing_exits_with_3(
     assert result.exit_code == code, result.output
     assert ("--require-certified" in result.stderr) == (code == 3)
     assert (out / "plan.json").exists()
-    assert cascade("plan", *runs, *COSTS, *options, "--out", out).exit_code == 0
+    done(cascade("plan", *runs, *COSTS, *options, "--out", out))
 
 
 def test_costs_come_from_the_runs_where_they_hold_them(tmp_path: Path) -> None:
-    """None given, none needed."""
+    """Runs with recorded costs need no cost options."""
     small = write(tmp_path / "a", [True] * 20, [0.9] * 20, cost=0.001)
     large = write(tmp_path / "b", [True] * 20, [0.9] * 20, cost=0.02)
-    result = cascade("plan", small, large, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    done(cascade("plan", small, large, "--out", tmp_path / "out"))
     assert [model.cost for model in CascadePlan.load(tmp_path / "out").models] == pytest.approx([0.001, 0.02])
 
 
 def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """And a threshold is priced without a plan."""
+    """A threshold is priced without a plan, too."""
     cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
     threshold = CascadePlan.load(tmp_path / "out").threshold
     by_plan = json.loads(cascade("replay", tmp_path / "out", *runs, "--json").stdout)
@@ -170,39 +150,36 @@ def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], 
     by_hand = json.loads(cascade("replay", *runs, "--threshold", repr(threshold), *costs, "--json").stdout)
     assert by_plan["accuracy"] == by_hand["accuracy"]
     assert by_plan["cost"] == by_hand["cost"]
-    text = cascade("replay", tmp_path / "out", *runs)
-    assert text.exit_code == 0
+    text = done(cascade("replay", tmp_path / "out", *runs))
     assert "answered by small" in text.stdout
     assert "minus large alone" in text.stdout
 
 
 def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Its rows are there, but not all of them."""
+    """The plan uses the rows of an unfinished run."""
     (runs[0] / "run.json").write_text(json.dumps({"prompt": "p", "user_template": None, "model": "m"}))
-    result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    result = done(cascade("plan", *runs, *COSTS, "--out", tmp_path / "out"))
     assert "not finished" in result.stderr
 
 
 def test_a_plan_with_a_threshold_beside_it_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Which of the two is meant, nobody knows."""
-    assert cascade("plan", *runs, *COSTS, "--out", tmp_path / "out").exit_code == 0
-    result = cascade("replay", tmp_path / "out", *runs, "--threshold", 0.5)
-    assert result.exit_code == 2
-    assert "Expected a plan or --threshold, got both" in result.stderr
+    """A plan and a threshold together are ambiguous."""
+    done(cascade("plan", *runs, *COSTS, "--out", tmp_path / "out"))
+    assert "Expected a plan or --threshold, got both" in refusal(
+        cascade("replay", tmp_path / "out", *runs, "--threshold", 0.5)
+    )
 
 
 def test_a_first_model_that_costs_more_is_warned_of(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """It may be meant, yet hardly."""
+    """Runs named from large to small give a warning."""
     wrong_way = ("--small-cost", 50, "--large-cost", 1)
-    result = cascade("plan", *runs, *wrong_way, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
+    result = done(cascade("plan", *runs, *wrong_way, "--out", tmp_path / "out"))
     assert "name the runs from small to large" in result.stderr
     assert cascade("plan", *runs, *COSTS, "--out", tmp_path / "out").stderr == ""
 
 
 def test_numbers_say_what_their_intervals_are(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """On the terminal and on the page; the last model minus itself is 0, for sure."""
+    """Terminal and page name the level; the last model minus itself is 0 with certainty."""
     result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
     assert "95 % intervals" in result.stdout
     assert "+0.0000 (+0.0000 to +0.0000)" in result.stdout.splitlines()[-2]
@@ -212,23 +189,11 @@ def test_numbers_say_what_their_intervals_are(runs: tuple[Path, Path], tmp_path:
 
 
 def test_three_runs_make_a_chain(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """From small to large."""
+    """The plan orders the models from small to large."""
     small, large = runs
     between = Path(shutil.copytree(small, tmp_path / "between"))
-    result = cascade(
-        "plan",
-        small,
-        between,
-        large,
-        *COSTS,
-        "--between-cost",
-        10,
-        "--epsilon",
-        0.05,
-        "--out",
-        tmp_path / "out",
-    )
-    assert result.exit_code == 0, result.stderr
+    options = (*COSTS, "--between-cost", 10, "--epsilon", 0.05, "--out", tmp_path / "out")
+    done(cascade("plan", small, between, large, *options))
     assert len(CascadePlan.load(tmp_path / "out").models) == 3
 
 
@@ -259,7 +224,7 @@ def test_bad_input_exits_with_2_and_one_line(
     arguments: tuple[object, ...],
     message: str,
 ) -> None:
-    """What was expected, what came, what to do."""
+    """The message holds what was expected, what came and what to do."""
     places = {"SMALL": str(runs[0]), "LARGE": str(runs[1]), "OUT": str(tmp_path / "out")}
     result = cascade(
         *(re.sub("SMALL|LARGE|OUT", lambda found: places[found[0]], str(one)) for one in arguments)
@@ -270,11 +235,10 @@ def test_bad_input_exits_with_2_and_one_line(
 
 
 def test_runs_of_other_rows_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Naming the first row that differs."""
+    """The message names the first row that differs."""
     short = write(tmp_path / "short", [True] * (N - 1), [0.9] * (N - 1))
-    result = cascade("plan", runs[0], short, *COSTS, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert f"text {N - 1}" in result.stderr or f"'{N - 1}'" in result.stderr
+    message = refusal(cascade("plan", runs[0], short, *COSTS, "--out", tmp_path / "out"))
+    assert f"text {N - 1}" in message or f"'{N - 1}'" in message
 
 
 def task(path: Path) -> Path:
@@ -295,11 +259,9 @@ def task(path: Path) -> Path:
 def test_a_plan_is_run_with_all_its_models(
     runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], message: str
 ) -> None:
-    """Before any of them is opened."""
+    """Missing tasks or models are named before any model is opened."""
     cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
-    result = cascade("run", tmp_path / "out", task(tmp_path / "task.toml"), *options)
-    assert result.exit_code == 2, result.output
-    assert message in result.stderr
+    assert message in refusal(cascade("run", tmp_path / "out", task(tmp_path / "task.toml"), *options))
 
 
 @pytest.fixture
@@ -335,9 +297,8 @@ MODELS = ("--model", "small", "--model", "large")
 
 
 def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
-    """By the small model where it is sure enough; the other model is named."""
-    result = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof")
-    assert result.exit_code == 0, result.stderr
+    """The small model answers where it is sure enough; otherwise the other model is named."""
+    result = done(cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof"))
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("cat", "small"), ("dog", "large")]
     found = cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof", "--json")
@@ -346,10 +307,9 @@ def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
 
 
 def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_path: Path) -> None:
-    """Into a directory like that of any evaluation; another task for each model does as well."""
+    """The directory is that of any evaluation; one task for each model works, too."""
     out = tmp_path / "evaluated"
-    result = cascade("run", *planned, *MODELS, "--out", out)
-    assert result.exit_code == 0, result.output
+    result = done(cascade("run", *planned, *MODELS, "--out", out))
     assert re.search(r"accuracy, all rows +1\.000 ", result.stdout)
     assert "escalated: 2 (50.0 %) of the rows" in result.stdout
     assert len((out / "predictions.jsonl").read_text().splitlines()) == 4
@@ -376,21 +336,18 @@ def test_an_interrupted_run_is_kept_and_goes_on(
     first = cascade(*arguments)
     assert first.exit_code in {0, 130}, first.output
     assert "interrupted: finishing the rows under way" in first.stderr
-    again = cascade(*arguments)
-    assert again.exit_code == 0, again.output
+    done(cascade(*arguments))
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
 
 
-def test_only_the_first_rows_are_evaluated_where_so_many_are_asked_for(
-    planned: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """As with `calibrant evaluate`."""
+def test_only_the_first_rows_are_evaluated(planned: tuple[Path, Path], tmp_path: Path) -> None:
+    """The option works as for `calibrant evaluate`."""
     result = cascade("run", *planned, *MODELS, "--max-rows", 2, "--out", tmp_path / "out", "--json")
     assert json.loads(result.stdout)["rows"] == 2
 
 
 def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:
-    """In the wrong order, here."""
-    result = cascade("run", *planned, "--model", "large", "--model", "small", "--text", "meow")
-    assert result.exit_code == 2
-    assert "This plan was made for something else" in result.stderr
+    """Models in the wrong order are refused."""
+    assert "This plan was made for something else" in refusal(
+        cascade("run", *planned, "--model", "large", "--model", "small", "--text", "meow")
+    )

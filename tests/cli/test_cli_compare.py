@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from calibrant.core import ConfigurationError
 from calibrant.evaluation import compare_predictions, load_predictions
 from calibrant.metrics import holm, paired_comparison
-from command_line import command
+from command_line import command, done, recorded_rows, refusal, write_rows
 
 run = command("compare")
 
@@ -23,22 +24,7 @@ BASE = [row % 2 == 0 for row in range(N)]  # 30 right
 
 def write(path: Path, correct: Sequence[bool | None], **changes: Any) -> Path:
     """Write a run in which the rows are right as given; None is a row that failed."""
-    rows = [
-        {
-            "index": row,
-            "input": f"text {row}",
-            "answer": "cat",
-            "label": None if right is None else "cat" if right else "dog",
-            "confidence": None if right is None else 0.8,
-            "correct": right,
-            "outcome": "error" if right is None else "ok",
-            **changes,
-        }
-        for row, right in enumerate(correct)
-    ]
-    path.mkdir(exist_ok=True)
-    (path / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, [{**row, **changes} for row in recorded_rows(correct, repeat(0.8))])
 
 
 def better(count: int) -> list[bool]:
@@ -50,8 +36,7 @@ def better(count: int) -> list[bool]:
 def test_it_prints_the_numbers_of_each_and_the_difference(tmp_path: Path) -> None:
     """The table holds the second run's accuracy minus the first's."""
     a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12))
-    result = run(a, b)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(a, b))
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
     assert [str(a), "0.500 (0.377 to 0.623)", "60", "0.333", "0.300", "0.340", "0"] in table
     expected = paired_comparison(BASE, better(12)).interval
@@ -65,8 +50,7 @@ def test_several_are_corrected_for_their_number(tmp_path: Path) -> None:
     runs = [
         write(tmp_path / name, better(count)) for name, count in (("a", 0), ("b", 12), ("c", 6), ("d", 0))
     ]
-    result = run(*runs, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = done(run(*runs, "--json"))
     found = json.loads(result.stdout)
     raw = [one["comparison"]["p_value"] for one in found["differences"]]
     assert raw == pytest.approx([2**-11, 2**-5, 1.0])
@@ -83,7 +67,7 @@ def test_require_better_is_a_gate(tmp_path: Path, counts: tuple[int, ...], code:
     runs += [write(tmp_path / f"b{place}", better(count)) for place, count in enumerate(counts)]
     result = run(*runs, "--require-better")
     assert result.exit_code == code
-    assert run(*runs).exit_code == 0
+    done(run(*runs))
     if code:
         assert f"not shown to be better than {runs[0]}: {runs[-1]} (" in result.stderr
 
@@ -110,9 +94,9 @@ def test_rows_that_failed_in_either_are_left_out_and_counted(tmp_path: Path) -> 
 def test_other_rows_cannot_be_compared(tmp_path: Path) -> None:
     """Other texts, true labels or rows are named, with exit code 2."""
     a = write(tmp_path / "a", BASE)
-    texts = run(a, write(tmp_path / "b", BASE, input="something else"))
-    assert texts.exit_code == 2
-    assert "Expected the same input in the row with index 0, got 'text 0'" in texts.stderr
+    assert "Expected the same input in the row with index 0, got 'text 0'" in refusal(
+        run(a, write(tmp_path / "b", BASE, input="something else"))
+    )
     answers = run(a, write(tmp_path / "c", BASE, answer="dog"))
     assert "Expected the same answer in the row with index 0, got 'cat'" in answers.stderr
     fewer = run(a, write(tmp_path / "d", BASE[:-1]))
@@ -128,9 +112,9 @@ def test_there_must_be_something_to_compare(tmp_path: Path) -> None:
     a = write(tmp_path / "a", BASE)
     assert run(a).exit_code == 2
     assert "at least two runs to compare, got 1" in run(a).stderr
-    failed = run(a, write(tmp_path / "b", [None] * N))
-    assert failed.exit_code == 2
-    assert "60 failed for the server's reasons, 0 have no true label" in failed.stderr
+    assert "60 failed for the server's reasons, 0 have no true label" in refusal(
+        run(a, write(tmp_path / "b", [None] * N))
+    )
     one = json.loads(run(write(tmp_path / "c", [False]), write(tmp_path / "d", [True]), "--json").stdout)
     interval = one["differences"][0]["comparison"]["interval"]
     assert interval["lower"] < 0.0 < interval["upper"]
@@ -143,8 +127,7 @@ def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
     for name, right in (("a", BASE), ("b", better(6))):
         rows = "".join(json.dumps({"correct": value}) + "\n" for value in right)
         (tmp_path / f"{name}.jsonl").write_text(rows)
-    result = run(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert result.exit_code == 0, result.stderr
+    result = done(run(tmp_path / "a.jsonl", tmp_path / "b.jsonl"))
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
     assert [str(tmp_path / "a.jsonl"), "0.500 (0.377 to 0.623)", "60", "-", "-", "-", "0"] in table
 
@@ -152,9 +135,7 @@ def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
     """The same file under two spellings is a slip, not a result of zero."""
     one = write(tmp_path / "one.jsonl", better(20))
-    found = run(one, tmp_path / "." / "one.jsonl")
-    assert found.exit_code == 2
-    assert "got one of them twice" in found.stderr
+    assert "got one of them twice" in refusal(run(one, tmp_path / "." / "one.jsonl"))
 
 
 def test_rows_are_paired_by_index_whatever_their_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from calibrant.testing import Answer, fake_response
-from command_line import command
+from command_line import command, done
 from fault_server import Fault, FaultServer
 
 run = command()
@@ -58,7 +58,7 @@ def hostile(change: Change) -> Callable[[str], Answer]:
 
 
 def refusing(_number: int, body: dict[str, Any]) -> Fault | None:
-    """Refuse what is asked about every third row."""
+    """Refuse every third row."""
     words = body["messages"][-1]["content"].split()
     return Fault("400", message=WORDS) if int(words[-2]) % 3 == 0 else None
 
@@ -73,7 +73,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, FaultServer]]:
 
 @pytest.fixture
 def task(write_task: WriteTask, server: tuple[str, FaultServer]) -> Path:
-    """Write a task that is asked of the server."""
+    """Write a task whose model is the server."""
     rows = {
         split: [
             {"input": f"{split} {n} {'meow' if n % 2 else 'woof'}", "answer": "cat" if n % 2 else "dog"}
@@ -99,8 +99,7 @@ def test_an_evaluation_ends_well_and_so_does_its_repetition(task: Path, tmp_path
     """Every other row is right; nothing that a server says reaches a terminal or a file as it is."""
     out = tmp_path / "run"
     for _ in range(2):
-        result = run("evaluate", task, "--out", out)
-        assert result.exit_code == 0, result.output
+        result = done(run("evaluate", task, "--out", out))
         rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
         assert [row["index"] for row in rows] == list(range(9))
         assert all(row["correct"] for row in rows if row["index"] % 3)
@@ -126,10 +125,9 @@ def test_classified_texts_are_printed(task: Path, server: tuple[str, FaultServer
 
 
 def test_a_search_ends_well_and_so_does_its_repetition(task: Path, tmp_path: Path) -> None:
-    """Every prompt is asked about hostile rows."""
+    """Every prompt answers hostile rows."""
     out = tmp_path / "run"
     for _ in range(2):
-        result = run("optimize", task, "--out", out, "--max-metric-calls", 30, "--minibatch-size", 3)
-        assert result.exit_code == 0, result.output
+        result = done(run("optimize", task, "--out", out, "--max-metric-calls", 30, "--minibatch-size", 3))
         assert (out / "result.json").is_file()
         assert [escape for escape in ESCAPES if escape in said(result, out)] == []

@@ -15,7 +15,7 @@ import pytest
 from calibrant.cascade import plan_cascade
 from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.testing import FakeClient
-from command_line import command, prediction_rows, process, wait_for
+from command_line import command, done, prediction_rows, process, wait_for
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
@@ -82,7 +82,7 @@ def answers(text: str) -> tuple[str, float]:
 
 
 def interrupted(running: subprocess.Popen[str]) -> str:
-    """Press Ctrl-C once; return what the process said until it ended, which it did soon."""
+    """Press Ctrl-C once, and return the output of the process, which ends soon."""
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=SOON)
     assert running.returncode == INTERRUPTED, said
@@ -115,8 +115,7 @@ def embedded_then_hosted(
         runs = []
         for task in tasks:
             out = task.parent / "run"
-            done = command("evaluate")(task, "--no-cache", "--out", out)
-            assert done.exit_code == 0, done.output
+            done(command("evaluate")(task, "--no-cache", "--out", out))
             runs.append(out)
         policy = KeepPolicy(name="threshold 0.8", members=(0, 1), rules=(KeepRule.from_threshold(0.8),))
         replace(plan_cascade(*runs, small_cost=1, large_cost=50), policy=policy).save(tmp_path / "plan.json")
@@ -125,10 +124,10 @@ def embedded_then_hosted(
     return plan
 
 
-def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
+def test_a_mixed_cascade_ends_at_once(
     embedded_then_hosted: Callable[[FaultServer], tuple[Path, ...]], tmp_path: Path
 ) -> None:
-    """Answers that came are kept and not asked again, whichever model a row waits for."""
+    """Finished answers are kept and not repeated, whichever model a row waits for."""
     out, noted = tmp_path / "out", tmp_path / "asked"
     silent: set[str] = set()
 
@@ -168,9 +167,7 @@ def test_a_cascade_of_an_embedded_and_a_hosted_model_ends_at_once(
 # --- a model whose rate limit is waited for -----------------------------------------------------
 
 
-def test_a_rate_limit_is_not_waited_for_once_a_run_is_interrupted(
-    write_task: WriteTask, tmp_path: Path
-) -> None:
+def test_interrupts_end_rate_limit_waits(write_task: WriteTask, tmp_path: Path) -> None:
     """No call is begun, and the answer of a call in flight is kept."""
     limited, out = True, tmp_path / "out"
 

@@ -18,7 +18,7 @@ from calibrant.optimization import OptimizationResult, Progress
 from calibrant.optimization._choice import ValidatedPrompt
 from calibrant.optimization._result import PromptScore
 from calibrant.testing import Answer, FakeClient
-from command_line import command, refusal
+from command_line import command, done, refusal
 
 run = command("optimize")
 
@@ -53,8 +53,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     """The output holds table, paired difference, budget and files."""
     client = fake(learns)
     out = tmp_path / "run"
-    result = run(write_task(), "--out", out, *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_task(), "--out", out, *BUDGET))
     assert "animals: 4 test rows, fake" in result.stdout
     cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in cells] == [
@@ -81,8 +80,7 @@ def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) 
     fake(learns)
     task = write_task()
     before = sorted(task.parent.iterdir())
-    result = run(task, "--json", *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(task, "--json", *BUDGET))
     record = json.loads(result.stdout)
     assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
     assert record["seed_prompt"]["accuracy"]["estimate"] == 0.5
@@ -92,20 +90,16 @@ def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) 
 def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -> None:
     """The output says that no prompt was better."""
     fake(never_learns)
-    result = run(write_task(), *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    result = done(run(write_task(), *BUDGET))
     assert "on the validation rows: the seed prompt is kept." in result.stdout
     assert "Best minus seed" not in result.stdout
 
 
-def test_a_leaking_row_is_warned_of_and_the_run_goes_on(
-    write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
     """A train row that is also a test row is named."""
     fake(never_learns)
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
-    result = run(write_task(test=test), *BUDGET)
-    assert result.exit_code == 0, result.stderr
+    done(run(write_task(test=test), *BUDGET))
     leak, few = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
     assert "1 train row(s) are also test rows, for example 'train 0 meow'" in leak
     assert "With 4 validation rows only a prompt that is better by about 0.33 accuracy" in few
@@ -129,10 +123,8 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str
-) -> None:
-    """The message holds file, line and remedy; no directory is made and no model asked."""
+def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str) -> None:
+    """The message holds file, line and remedy; no directory is made and no model called."""
     client = fake(learns)
     changes, message = BAD_INPUT[kind]
     task = write_task(directory=tmp_path / "task", **changes)
@@ -165,18 +157,14 @@ def test_options_that_cannot_work_are_bad_input(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_in_the_place_of_the_run_directory_is_kept(
-    write_task: WriteTask, fake: Fake, tmp_path: Path
-) -> None:
+def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A directory with other files is kept, too."""
     fake(learns)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for name, message in (("file", "expected a directory"), ("full", "expected an empty directory")):
-        result = run(write_task(), *BUDGET, "--out", tmp_path / name)
-        assert result.exit_code == 2
-        assert message in result.stderr
+        assert message in refusal(run(write_task(), *BUDGET, "--out", tmp_path / name))
     assert (tmp_path / "file").read_text() == "mine"
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
@@ -240,9 +228,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: Optimi
         return result
 
     monkeypatch.setattr(optimization, "optimize", optimize)
-    done = run(write_task())
-    assert done.exit_code == 0, done.exception
-    return done.stdout
+    result = done(run(write_task()))
+    return result.stdout
 
 
 def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,9 +263,7 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
     assert "Accepted proposals scored more than the prompt they were made from on a minibatch" in text
 
 
-def test_a_low_label_mass_of_the_best_prompt_is_said(
-    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remark counts the answered test rows concerned."""
     result = result_of()
     best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
@@ -294,9 +279,7 @@ def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: py
 # --- progress -----------------------------------------------------------------------------------
 
 
-def test_progress_away_from_a_terminal_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plain_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines stand at the start of a phase, every ten seconds and at the end."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
@@ -321,9 +304,7 @@ def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_is_a_bar_for_each_phase(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A search may pass its budget a little; the bar then grows instead of bursting."""
 
     def terminal(*, stderr: bool) -> Console:

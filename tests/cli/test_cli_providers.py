@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from calibrant.cli._providers import RoutingStats
+from calibrant.cli._evaluation_table import RoutingStats
 from calibrant.core import Usage
 from calibrant.inference.routed._assess import HelperStats
 from calibrant.inference.routed._provider import ProviderStats
@@ -36,7 +36,7 @@ FOUND = RoutingStats(
 
 
 def test_every_number_has_its_column() -> None:
-    """Those that were too long failed, too; who is left out says for how long."""
+    """Replies that took too long count as failed; providers in cooldown have a line."""
     assert FOUND.lines() == [
         "provider  calls  failed             turned down  mean latency  tokens       cost",
         "small     1,200  8 (2 rate limits)  40           0.123 s       9,000 + 800  $0.5000",
@@ -47,7 +47,7 @@ def test_every_number_has_its_column() -> None:
 
 
 def test_without_calls_there_is_no_table() -> None:
-    """A run that was finished already has no calls."""
+    """A finished run makes no calls."""
     assert (
         RoutingStats(strategy="ema", providers=(ProviderStats(provider="small"),), helpers={}).lines() == []
     )

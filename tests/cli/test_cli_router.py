@@ -123,7 +123,7 @@ def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Pat
     ids=lambda value: value.strategy if hasattr(value, "strategy") else "",
 )
 def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, shown: set[str]) -> None:
-    """What is read back is what the strategy itself says."""
+    """The printed values are those of the strategy itself."""
     learn(router, tmp_path / "state.sqlite")
     found = standings(json_of(run("stats", "--state", tmp_path / "state.sqlite", "--json")))
     for standing in router.standings():
@@ -152,23 +152,21 @@ def test_people_get_a_table(tmp_path: Path) -> None:
 
 
 def test_help_shows_brackets_as_they_are() -> None:
-    """They are no markup."""
+    """Brackets in help texts are no markup."""
     for name in ("stats", "reset"):
         assert "its [routing]" in " ".join(run(name, "--help").stdout.replace("\u2502", " ").split())
 
 
 def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_path: Path) -> None:
-    """There is nothing to wait for."""
+    """The message says that the strategy keeps nothing."""
     task = write_task(extra=ROUTING.replace("thompson", "none"))
     assert "got routing = 'none', which keeps nothing" in refusal(run("stats", "--task", task))
     learn(FixedRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
     assert run("stats", "--task", task).exit_code == 0
 
 
-def test_the_task_names_state_and_scope(
-    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The environment does without a task, and all scopes are shown."""
+def test_tasks_name_the_scope(write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names the place without a task, and all scopes are shown."""
     task = write_task(extra=ROUTING)
     learn(ThompsonRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
     learn(ThompsonRouter(["c", "a", "b"]), tmp_path / "learnt.sqlite", scope="others")
@@ -206,9 +204,7 @@ def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda record: record["providers"]["a"].update(alpha="x"), "alpha"),
     ],
 )
-def test_a_damaged_record_is_an_error_that_says_what_to_do(
-    tmp_path: Path, change: Callable[[Any], None], why: str
-) -> None:
+def test_a_damaged_record_is_refused(tmp_path: Path, change: Callable[[Any], None], why: str) -> None:
     """The exit code is 1 after all readable records; resetting helps."""
     place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
@@ -267,7 +263,7 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> Non
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
-    """Neither shown nor reset."""
+    """A newer file is neither shown nor reset."""
     place = tmp_path / "state.sqlite"
     learn(ThompsonRouter(["a", "b"]), place)
     with contextlib.closing(sqlite3.connect(place)) as connection, connection:

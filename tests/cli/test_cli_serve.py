@@ -36,7 +36,7 @@ def model() -> Iterator[FaultServer]:
 
 @pytest.fixture(scope="module")
 def folder(model: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle that asks it."""
+    """Return a bundle of the model."""
     own = tmp_path_factory.mktemp("bundle")
     rows = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
     packed(own, rows, server=model)
@@ -77,9 +77,7 @@ def taken(url: str) -> float:
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 @pytest.mark.parametrize("notice", ["0", pytest.param("0.2", marks=pytest.mark.slow)])
-def test_what_was_taken_when_a_signal_comes_is_answered(
-    start: Start, number: signal.Signals, notice: str
-) -> None:
+def test_accepted_requests_are_answered(start: Start, number: signal.Signals, notice: str) -> None:
     """Waiting texts are answered, the process ends cleanly, and its log holds no texts."""
     process, ready = start("--notice", notice, "--max-concurrency", "4")
     assert ready["name"] == "animals"
@@ -105,7 +103,7 @@ def test_what_was_taken_when_a_signal_comes_is_answered(
 
 
 def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) -> None:
-    """The request is answered, though no other is let in."""
+    """The request is answered, though no other is accepted."""
     process, ready = start("--notice", "0")
     address = ("127.0.0.1", int(ready["url"].rpartition(":")[2]))
     body = b'{"text": "late dog"}'

@@ -12,9 +12,11 @@ import pytest
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
-from calibrant.cli._evaluate import EvaluateOptions, _opening
+from calibrant.cli._commands import Evaluate
+from calibrant.cli._evaluate import _opening
 from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
+from command_line import done, refusal
 
 TEXTS = [f"other {n}" for n in range(12)]
 TRUTH = [LABELS[place(text)] for text in TEXTS]
@@ -29,8 +31,7 @@ def task(write_task: Callable[..., Path], use_model: Callable[..., Any]) -> Path
 
 def evaluate(task: Path, out: Path, *options: object) -> Path:
     """Evaluate a task into a directory, and return it."""
-    done = run("evaluate", task, "--out", out, "--no-cache", *options)
-    assert done.exit_code == 0, done.output
+    done(run("evaluate", task, "--out", out, "--no-cache", *options))
     return out
 
 
@@ -43,17 +44,15 @@ def evaluated(task: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def with_head(task: Path, evaluated: Path, tmp_path: Path) -> Path:
     """Return the task with the head of the evaluation beside it."""
-    done = run("calibrate", evaluated, "--head", "--out", tmp_path)
-    assert done.exit_code == 0, done.output
+    done(run("calibrate", evaluated, "--head", "--out", tmp_path))
     task.write_text(task.read_text() + '\n[head]\nfile = "head.json"\n')
     return task
 
 
 def labels_of(task: Path, *options: object) -> list[str]:
     """Return the labels of the texts."""
-    done = run("classify", task, *ASKED, *options)
-    assert done.exit_code == 0, done.output
-    return [line.split("\t")[0] for line in done.stdout.splitlines()]
+    result = done(run("classify", task, *ASKED, *options))
+    return [line.split("\t")[0] for line in result.stdout.splitlines()]
 
 
 # --- calibrate --head ---------------------------------------------------------------------------
@@ -61,9 +60,8 @@ def labels_of(task: Path, *options: object) -> list[str]:
 
 def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> None:
     """The output holds rung, figures before and after, and lines for the task file."""
-    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+    result = done(run("calibrate", evaluated, "--head", "--out", tmp_path / "out"))
+    lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{evaluated}: a head (")
     assert lines[0].endswith("from 40 labelled rows")
     (accuracy,) = [line.split() for line in lines if line.startswith("accuracy")]
@@ -102,8 +100,8 @@ def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, 
     records[3]["probabilities"] = {"cat": 1.0, "dog": 0.0}  # its logarithm is bounded
     records[2] |= {"answer": None, "correct": None}
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
-    assert "from 37 labelled rows (left out: 3 without a distribution or a true label)" in done.stdout
+    result = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
+    assert "from 37 labelled rows (left out: 3 without a distribution or a true label)" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -114,22 +112,18 @@ def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, 
         ({"answer": "horse"}, "answers among the labels, got 'horse'"),
     ],
 )
-def test_rows_of_something_else_are_refused(
-    evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+def test_other_rows_are_refused(evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     """The message says what was expected, and no head is written."""
     path = evaluated / "predictions.jsonl"
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([*others, json.dumps({**json.loads(first), **change})]) + "\n")
-    done = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
-    assert done.exit_code != 0
-    assert said in done.stderr
+    result = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
+    assert result.exit_code != 0
+    assert said in result.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_predictions_that_a_head_cannot_learn_from_are_refused(
-    task: Path, evaluated: Path, with_head: Path, tmp_path: Path
-) -> None:
+def test_unfit_predictions_are_refused(task: Path, evaluated: Path, with_head: Path, tmp_path: Path) -> None:
     """Each kind is named, and no head is written."""
     again = evaluate(with_head, tmp_path / "again", "--split", "train")
     for path, said in (
@@ -137,25 +131,25 @@ def test_predictions_that_a_head_cannot_learn_from_are_refused(
         (evaluated / "predictions.jsonl", "got a file"),
         (search(task, tmp_path / "run"), "got a search"),
     ):
-        done = run("calibrate", path, "--head", "--out", tmp_path / "out")
-        assert done.exit_code != 0
-        assert said in done.stderr
+        result = run("calibrate", path, "--head", "--out", tmp_path / "out")
+        assert result.exit_code != 0
+        assert said in result.stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_a_head_is_not_written_beside_predictions_made_without_it(evaluated: Path) -> None:
-    """An export of the run would take it for theirs."""
-    done = run("calibrate", evaluated, "--head", "--out", evaluated)
-    assert done.exit_code != 0
-    assert "expected another directory" in done.stderr
+    """An export of the run would use that head."""
+    result = run("calibrate", evaluated, "--head", "--out", evaluated)
+    assert result.exit_code != 0
+    assert "expected another directory" in result.stderr
     assert not (evaluated / "head.json").exists()
 
 
 def test_a_head_and_a_certificate_are_two_commands(evaluated: Path, tmp_path: Path) -> None:
-    """The certificate is one of the final confidence."""
-    done = run("calibrate", evaluated, "--head", "--target-accuracy", 0.9, "--out", tmp_path / "out")
-    assert done.exit_code == 2
-    assert "got both" in done.stderr
+    """A certificate is about the final confidence."""
+    assert "got both" in refusal(
+        run("calibrate", evaluated, "--head", "--target-accuracy", 0.9, "--out", tmp_path / "out")
+    )
 
 
 # --- [head] -------------------------------------------------------------------------------------
@@ -190,8 +184,7 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
     """A task with demonstrations uses both, and so does a bundle; without them the head is refused."""
     plain, shown, head = task.read_text(), "\n[demonstrations]\nk = 1\n", '\n[head]\nfile = "head.json"\n'
     task.write_text(plain + shown)
-    done = run("calibrate", evaluate(task, tmp_path / "a", "--split", "train"), "--head", "--out", tmp_path)
-    assert done.exit_code == 0, done.output
+    done(run("calibrate", evaluate(task, tmp_path / "a", "--split", "train"), "--head", "--out", tmp_path))
     task.write_text(plain + shown + head)
     assert labels_of(task) == TRUTH
     with open_classifier(Task.from_file(task)) as classifier:
@@ -207,9 +200,9 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
 
 
 def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
-    """The file stays here."""
+    """The head travels without its file."""
     task = Task.from_file(with_head)
-    options = EvaluateOptions(out=tmp_path / "out")
+    options = Evaluate(Path("task.toml"), out=tmp_path / "out")
     with open_classifier(task) as classifier:
         opening = _opening(task, options, classifier)
     (tmp_path / "head.json").unlink()
@@ -225,29 +218,25 @@ def test_a_head_of_another_prompt_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Which beast?")
     name, *rest = command
-    done = run(name, with_head, *rest, "--prompt", "prompt.txt")
-    assert done.exit_code == 2
-    assert "this head was fitted on something else, it differs in prompt" in done.stderr
+    assert "this head was fitted on something else, it differs in prompt" in refusal(
+        run(name, with_head, *rest, "--prompt", "prompt.txt")
+    )
     with_head.write_text(with_head.read_text().replace("prompt = ", 'prompt = "Now: " #', 1))
-    done = run(name, with_head, *rest)
-    assert done.exit_code == 2
-    assert "it differs in prompt" in done.stderr
+    assert "it differs in prompt" in refusal(run(name, with_head, *rest))
 
 
 def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable[..., Any]) -> None:
     """The message names the model."""
     use_model(lambda name, **_: FakeClient(LABELS, biased, name=name), name="openai/other")
-    done = run("classify", with_head, "--text", "t", "--model", "openai/other")
-    assert done.exit_code == 2
-    assert "it differs in model" in done.stderr
+    assert "it differs in model" in refusal(
+        run("classify", with_head, "--text", "t", "--model", "openai/other")
+    )
 
 
 def test_a_head_that_is_missing_is_named(task: Path) -> None:
     """The message names the path, relative to the task file."""
     task.write_text(task.read_text() + '\n[head]\nfile = "absent.json"\n')
-    done = run("classify", task, "--text", "t")
-    assert done.exit_code == 2
-    assert str(task.parent / "absent.json") in done.stderr
+    assert str(task.parent / "absent.json") in refusal(run("classify", task, "--text", "t"))
 
 
 def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tmp_path: Path) -> None:
@@ -259,13 +248,13 @@ def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tm
 
 
 def test_a_search_learns_no_head_where_none_is_wished_for(task: Path, tmp_path: Path) -> None:
-    """Its directory is not one of a search that does."""
+    """The run directory differs from that of a search with a head."""
     plain = task.read_text()
     task.write_text(plain + '\n[head]\nfit = "off"\n')
     out = search(task, tmp_path / "run")
     assert not (out / "head.json").exists()
     assert "final" not in json.loads((out / "result.json").read_text())
     task.write_text(plain)
-    done = run("optimize", task, "--out", out, "--max-metric-calls", 120, "--minibatch-size", 6)
-    assert done.exit_code != 0
-    assert "differs in task" in done.stderr
+    result = run("optimize", task, "--out", out, "--max-metric-calls", 120, "--minibatch-size", 6)
+    assert result.exit_code != 0
+    assert "differs in task" in result.stderr

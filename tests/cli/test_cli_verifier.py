@@ -34,7 +34,7 @@ QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
 
 
 def verdict(prompt: str) -> str:
-    """Find right what Ann is said to have written."""
+    """Find an answer with Ann's name right."""
     return "correct" if "Ann" in prompt.rsplit("The case to grade:", 1)[-1] else "incorrect"
 
 
@@ -65,7 +65,7 @@ def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> None:
-    """On loopback; the line with the address comes when it answers; it ends cleanly and says nothing."""
+    """The server prints its loopback address when it answers, and ends cleanly."""
     process, line = start("--json", "--samples", "3", "--threshold", "0.4")
     ready = json.loads(line)
     url = ready.pop("url")
@@ -88,7 +88,7 @@ def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> N
 
 
 def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: FaultServer) -> None:
-    """503 for the client, the reason for whoever runs the service."""
+    """The client gets 503, and the log has the reason."""
     process, line = start()
     url = line.split(" at ")[1].split(";")[0]
     assert "Ctrl-C" in line
@@ -104,7 +104,7 @@ def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: Fault
 
 
 def test_a_prompt_of_the_users_own_is_read(start: Begin, model: FaultServer, tmp_path: Path) -> None:
-    """From a file."""
+    """The prompt comes from a file."""
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Grade {answer} to {question} by {context}.", encoding="utf-8")
     _, line = start("--json", "--prompt", str(prompt), "--samples", "1", "--temperature", "0.5")
@@ -129,7 +129,7 @@ def test_a_prompt_of_the_users_own_is_read(start: Begin, model: FaultServer, tmp
     ],
 )
 def test_bad_settings_end_it_at_once(options: list[str], told: str) -> None:
-    """With exit code 2, before it listens."""
+    """The command ends with exit code 2 before it listens."""
     known = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1"]
     done = CliRunner().invoke(app, ["verifier", "serve", *known, *options])
     assert done.exit_code == 2, done.output
@@ -137,7 +137,7 @@ def test_bad_settings_end_it_at_once(options: list[str], told: str) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    """With what to do."""
+    """The message says what to do."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = str(line.getsockname()[1])
         options = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1", "--port", port]

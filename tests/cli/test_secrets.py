@@ -162,9 +162,7 @@ def run(*arguments: object, code: int = 0) -> str:
     return result.output
 
 
-def test_no_secret_is_left_by_a_run_and_what_is_made_of_it(
-    task: Path, tmp_path: Path, calibrant_home: Path
-) -> None:
+def test_no_secret_is_left_by_a_run(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
     """Outputs and files of evaluate, report and export hold no secret."""
     runs = tmp_path / "runs"
     output = run("evaluate", task, "--out", runs / "a")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core import Example, Field, FieldLabels, LabelSet, Limits
+from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import Worker
 from calibrant.evaluation import BatchEvaluator
 from calibrant.evaluation._tally import Tally
@@ -38,12 +39,12 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
-    """Parts included; counted from the lines, as the cluster's driver does."""
-    rows = [(number, f"text {number}", HIGH if number % 3 else LOW) for number in range(9)]
+    """The driver counts the lines, parts included, as one machine does."""
+    rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None) for number in range(9)]
     book = LocalBook(Limits(), workers=1)
     answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)
-    book.close("over", at_once=True)  # ends the worker's thread
-    examples = [Example(input=text, answer=answer) for _, text, answer in rows]
+    book.ask(Ledger.close, "over", at_once=True)  # ends the worker's thread
+    examples = [Example(input=text, answer=answer) for _, text, answer, _ in rows]
     result = BatchEvaluator(opening(limits=Limits())).evaluate(examples, out=tmp_path)
     here = (tmp_path / "predictions.jsonl").read_bytes().splitlines()
     assert lasting(answered.lines.splitlines()) == lasting(here)

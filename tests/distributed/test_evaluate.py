@@ -52,7 +52,7 @@ def small_cluster() -> Iterator[None]:
 
 
 def test_workers_give_the_rows_of_one_machine(tmp_path: Path) -> None:
-    """Row by row, wrong answers, failures and refusals included; then the row that failed alone."""
+    """The rows are equal, wrong answers, failures and refusals included; then the failed row alone is repeated."""
     rows = animals(tmp_path)
     down = True
 
@@ -181,7 +181,7 @@ def test_a_stopped_run_goes_on_within_its_limits(tmp_path: Path) -> None:
 
 
 def test_too_many_workers_are_refused(tmp_path: Path) -> None:
-    """They would be waited for without end."""
+    """Ray would wait for them without end."""
     with (
         FaultServer(LABELS) as server,
         pytest.raises(ConfigurationError, match="CPU for each of 3 workers, got 2"),
@@ -215,7 +215,7 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
 
 
 def test_machines_with_another_version_of_calibrant_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked there is answered there, so it is looked for before any row is dealt out."""
+    """The versions are compared before any row is dealt out."""
     real = seam._own_version
     monkeypatch.setattr(seam, "_own_version", lambda: "0.0.7")
     with (

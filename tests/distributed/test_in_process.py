@@ -13,6 +13,7 @@ import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.core import CalibrantError, ConfigurationError, Limits, ProviderError, StateError, Stop
 from calibrant.distributed import Cluster, _worker, evaluate
+from calibrant.distributed._ledger import Ledger
 from calibrant.runs._shards import Shards
 from calibrant.store import PredictionCache
 from fault_server import FaultServer
@@ -35,7 +36,7 @@ def server() -> Iterator[FaultServer]:
 
 
 def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file of an earlier state stays."""
+    """Files of an earlier state are removed."""
 
     def faults(number: int, _body: Any) -> str | None:
         return "503" if number == 3 else None
@@ -61,7 +62,7 @@ def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
-    """They are in one file; blocks that a kill left beside it are ignored, and removed the next time."""
+    """The rows are in one file; blocks that a kill left beside it are ignored, and removed the next time."""
     rows, out = animals(tmp_path), tmp_path / "out"
     with FaultServer(LABELS, faults=["503"]) as server:
         run(rows, server, out)
@@ -81,7 +82,7 @@ def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
 
 
 def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
-    """Only what is new is asked, whether or not the last block was whole."""
+    """Only new rows are answered, whether or not the last block was whole."""
     out = tmp_path / "out"
     for count in (56, 60, 61):
         result = run(animals(tmp_path, count), server, out)
@@ -98,10 +99,8 @@ def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
         (lambda found: found + found.splitlines(keepends=True)[-1], "beyond the end of the input"),
     ],
 )
-def test_a_finished_file_that_does_not_fit_is_refused(
-    server: FaultServer, tmp_path: Path, change: Any, message: str
-) -> None:
-    """Nothing is asked or removed by then."""
+def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: Any, message: str) -> None:
+    """The run calls and removes nothing before."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
     file = out / "predictions.jsonl"
@@ -118,7 +117,7 @@ def test_a_finished_file_that_does_not_fit_is_refused(
 def test_budgets_end_a_run_and_keep_rows(
     server: FaultServer, tmp_path: Path, limits: dict[str, Any], most: int | None
 ) -> None:
-    """They start anew when it goes on; in the end every row was paid for once."""
+    """Budgets start anew on a resume; in the end every row was paid for once."""
     rows, out = animals(tmp_path), tmp_path / "out"
     (name,) = limits
     sessions = 0
@@ -137,7 +136,7 @@ def test_budgets_end_a_run_and_keep_rows(
 
 
 def test_a_worker_whose_server_is_down_ends_the_run(tmp_path: Path) -> None:
-    """A hundred failures in a row are none of the rows' fault; those of the other worker are kept."""
+    """A hundred failures in a row end the run; rows of the other worker are kept."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"
     with FaultServer(LABELS) as up, FaultServer(LABELS, faults={"503": 1.0}) as down:
         addresses = iter((up.api_base, up.api_base, down.api_base))  # the first one is the driver's
@@ -174,7 +173,7 @@ def test_rates_of_all_workers_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) -> None:
-    """Workers write it block by block, so another directory asks for nothing."""
+    """Workers write the cache block by block, so another directory needs no call."""
     rows, cache = animals(tmp_path), str(tmp_path / "cache.sqlite")
     run(rows, server, tmp_path / "first", cache=cache)
     again = run(rows, server, tmp_path / "second", cache=cache)
@@ -182,9 +181,7 @@ def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) ->
     assert (again.metrics.rows_from_cache, again.metrics.calls) == (60, 0)
 
 
-def test_a_cache_that_cannot_be_written_is_told(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_fails(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are kept all the same."""
 
     def full(_cache: PredictionCache) -> None:
@@ -197,10 +194,8 @@ def test_a_cache_that_cannot_be_written_is_told(
     assert len(written(out)) == len(server.counts) > 0
 
 
-def test_rows_that_cannot_be_written_end_the_run(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was written before stays, and what is on its way is written if it can be; the run goes on from there."""
+def test_a_full_disk_ends_runs(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows before and after the failed write are kept; the run goes on from there."""
     rows, out = animals(tmp_path), tmp_path / "out"
     add, tried = Shards.add, []
 
@@ -221,7 +216,7 @@ def test_rows_that_cannot_be_written_end_the_run(
 
 
 def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: Path) -> None:
-    """Their files would not fit."""
+    """Block files of another size are refused."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
     with pytest.raises(StateError, match="differs in engine"):
@@ -229,7 +224,7 @@ def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: P
 
 
 def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None:
-    """The driver opens the same classifier, so no row is asked."""
+    """The driver opens the same classifier, so no call is made."""
 
     def opening(*, limits: Limits) -> Any:
         raise ConfigurationError(f"no {limits.concurrency}")
@@ -238,17 +233,16 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
 
 
-def test_a_fault_stops_all_workers_at_once(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was lent is begun, where nothing is wrong."""
+def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A used-up budget lets lent rows finish; a fault does not."""
     told: list[tuple[str, bool]] = []
 
-    def close(book: in_process.LocalBook, reason: str, *, at_once: bool) -> None:
+    def record(ledger: Ledger, reason: str, *, at_once: bool) -> None:
         told.append((reason, at_once))
-        book.ledger.close(reason, at_once=at_once)
+        close(ledger, reason, at_once=at_once)
 
-    monkeypatch.setattr(in_process.LocalBook, "close", close)
+    close = Ledger.close
+    monkeypatch.setattr(Ledger, "close", record)
     run(animals(tmp_path), server, tmp_path / "budget", limits=Limits(concurrency=8, max_requests=20))
     with FaultServer(LABELS, api_key="another") as refusing, pytest.raises(ProviderError):
         run(animals(tmp_path), refusing, tmp_path / "fault")
@@ -272,7 +266,7 @@ def test_a_fault_stops_all_workers_at_once(
 def test_a_worker_that_cannot_open_its_classifier_says_so(
     server: FaultServer, tmp_path: Path, error: Exception, kind: type[Exception], message: str
 ) -> None:
-    """Once, in the words it has here: raised over there, Ray would start it again and again."""
+    """The error is raised once, with its own message: Ray would restart a failed worker again and again."""
     opened: list[int] = []
 
     def opening(*, limits: Limits) -> Any:
@@ -288,13 +282,13 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
 
 
 def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
-    """It says which rows these are, and asks nothing; four deaths are borne, and forgotten with the answers."""
+    """The message names the rows, and no call is made; four deaths are tolerated and reset by an answer."""
     book = in_process.LocalBook(LIMITS, 2)
-    rows = [(index, row.input, row.answer) for index, row in enumerate(animals(tmp_path))][16:24]
+    rows = [(index, row.input, row.answer, None) for index, row in enumerate(animals(tmp_path))][16:24]
 
     def answered(number: int, *, deaths: int) -> _worker.Answered:
         for _ in range(deaths):
-            book.begin(f"block {number}")
+            book.ask(Ledger.begin, f"block {number}")
         return _worker.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
 
     given_up = answered(2, deaths=5)
@@ -305,11 +299,11 @@ def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Pa
     for _ in range(2):
         borne = answered(3, deaths=4)
         assert (borne.error, len(borne.lines.splitlines())) == ("", 8)
-    book.close("over", at_once=True)
+    book.ask(Ledger.close, "over", at_once=True)
 
 
 def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
-    """Five deaths, whatever the number of workers that may be opening now; one that opens forgives them all."""
+    """Five deaths beyond the number of workers are too many; a worker that opens resets the count."""
     book = in_process.LocalBook(LIMITS, 2)
     opened: list[int] = []
 
@@ -320,25 +314,25 @@ def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
     def worker() -> _worker.Worker:
         return _worker.Worker(opening, LIMITS, 2, None, book)
 
-    rows = [(0, "number 0 is a cat", "cat")]
+    rows = [(0, "number 0 is a cat", "cat", None)]
     for _ in range(6):
-        book.begin("opening")
+        book.ask(Ledger.begin, "opening")
     assert not worker().answer(0, rows).error
     for _ in range(7):
-        book.begin("opening")
+        book.ask(Ledger.begin, "opening")
     assert "while they opened the classifier" in worker().answer(0, rows).error
     assert len(opened) == 1
-    book.close("over", at_once=True)
+    book.ask(Ledger.close, "over", at_once=True)
 
 
 def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
-    """The rest of a billion rows would only be dealt out to be refused."""
+    """Further rows would be dealt out only to be refused."""
     rows = animals(tmp_path)
     book = in_process.LocalBook(Limits(), 2)
     reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
     tables = reader(None)
     assert next(tables)["block"].to_pylist() == [0]
-    book.close("enough", at_once=False)
+    book.ask(Ledger.close, "enough", at_once=False)
     assert list(tables) == []
 
 
@@ -352,7 +346,7 @@ def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> N
 
 
 def test_a_late_stop_leaves_a_finished_run(server: FaultServer, tmp_path: Path) -> None:
-    """Nothing says that it ended early."""
+    """The metrics name no early end."""
     stop = Stop()
     late = {0: "too late"}
     result = run(
@@ -367,7 +361,7 @@ def test_a_late_stop_leaves_a_finished_run(server: FaultServer, tmp_path: Path) 
 
 
 def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_path: Path) -> None:
-    """Workers that are only then there are told."""
+    """Workers that start later see the stop."""
     stop = Stop()
     stop.request("changed my mind")
     result = run(animals(tmp_path), server, tmp_path / "out", stop=stop)
@@ -376,7 +370,7 @@ def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_p
 
 
 def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
-    """They lie beside it; nothing is written under its name again."""
+    """The blocks lie beside it; nothing is written under its name again."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
 
     def faults(number: int, _body: Any) -> None:
@@ -395,9 +389,7 @@ def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
         assert sum(server.counts.values()) - asked == 60 - len(kept)
 
 
-def test_a_block_is_kept_when_its_directory_vanishes(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_blocks_are_kept(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check before the write still finds the directory; the block is then written to the rescue directory."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
     add, tried = Shards.add, []
@@ -422,7 +414,7 @@ def test_a_block_is_kept_when_its_directory_vanishes(
 
 
 def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:
-    """Its files stay as they are."""
+    """The files of the run do not change."""
     rows, out = animals(tmp_path), tmp_path / "out"
     first = run(rows, server, out)
     files = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
@@ -433,7 +425,7 @@ def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp
 
 
 def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
-    """A key that is refused is nothing that other rows would not meet."""
+    """A rejected key fails every row."""
     with (
         FaultServer(LABELS, api_key="another") as server,
         pytest.raises(ProviderError, match="401") as raised,
@@ -444,7 +436,7 @@ def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path)
 
 
 def test_a_run_without_prices_ends_before_a_budget_in_dollars(server: FaultServer, tmp_path: Path) -> None:
-    """It ends after the rows that show it."""
+    """The run ends after the first rows without a price."""
     result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
     assert "No price is known" in result.metrics.stopped
     assert sum(server.counts.values()) <= 2

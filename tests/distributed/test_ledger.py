@@ -23,13 +23,13 @@ def spent(
 
 
 def test_without_a_budget_a_block_is_lent_whole() -> None:
-    """It holds from the first row on; a rate is no budget."""
+    """Whole blocks are lent from the first row on; a rate is no budget."""
     assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
 def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
-    """It holds for every kind of budget."""
+    """Every kind of budget begins with one row."""
     ledger = Ledger(Limits(**{budget: 10_000}), 2)
     assert ledger.lend(1024) == Loan(1)
     ledger.settle(1, spent(1, tokens=1, cost=1.0))
@@ -45,9 +45,7 @@ def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
     ],
 )
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 8), deaths=st.floats(0, 0.3))
-def test_a_budget_is_kept_whoever_dies(
-    limits: Limits, unit: str, seed: int, workers: int, deaths: float
-) -> None:
+def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int, deaths: float) -> None:
     """A hundred rows' worth, what the dead had borrowed included.
 
     A row takes 1 call, 10 tokens and half a dollar; workers take turns at random.
@@ -105,7 +103,7 @@ def test_rows_that_were_known_already_cost_nothing() -> None:
 
 
 def test_dollars_cannot_be_kept_without_prices() -> None:
-    """The reason says how to set them."""
+    """The reason names the remedy."""
     ledger = Ledger(Limits(max_cost=1), 2)
     ledger.lend(8)
     ledger.settle(1, spent(1, tokens=5, unpriced=1))
@@ -113,7 +111,7 @@ def test_dollars_cannot_be_kept_without_prices() -> None:
 
 
 def test_returned_rows_are_lent_after_a_refusal() -> None:
-    """The run ends, and uses its budget up."""
+    """The run ends with its budget used up."""
     ledger = Ledger(Limits(max_requests=2), 2)
     assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
     refused = ledger.lend(8).refused
@@ -135,7 +133,7 @@ def test_what_was_begun_and_never_ended_is_counted() -> None:
 
 
 def test_a_stopped_run_begins_no_row() -> None:
-    """The first reason stands."""
+    """The first reason is kept."""
     ledger = Ledger(Limits(), 2)
     assert ledger.lend(8) == Loan(8)
     ledger.close("enough", at_once=True)
@@ -161,7 +159,7 @@ class World:
         return answer
 
     def tick(self, seconds: float) -> None:
-        """Let time pass; answers come `delay` ticks after they were asked for."""
+        """Let time pass; answers come `delay` ticks after their requests."""
         self.now += seconds
         left = []
         for ticks, answer, amounts in self._answers:
@@ -182,7 +180,7 @@ class World:
 def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: float, delay: int) -> None:
     """Ten seconds never see more than the rate, one second's worth at first, and the overdraft of calls in flight.
 
-    And hardly less, though only some of the workers ask: an idle one keeps nobody waiting.
+    They see hardly less, though only some of the workers call: an idle one delays no other.
     """
     world = World(60 * rate, workers, delay=delay)
     asking = world.leased[: min(busy, workers)]
@@ -202,7 +200,7 @@ def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: floa
 
 
 def test_an_overdraft_is_reported() -> None:
-    """Tokens are charged when an answer is there; a worker that then has nothing to do owes them all the same."""
+    """Tokens are charged with the answer; an idle worker reports them, too."""
     world = World(600, 2)
     first, second = world.leased
     assert first.wait(0.0) > 0
@@ -215,7 +213,7 @@ def test_an_overdraft_is_reported() -> None:
 
 
 def test_rates_of_several_models_are_apart() -> None:
-    """Each has its own name."""
+    """Each rate has its own name."""
     ledger = Ledger(Limits(), 1, clock=lambda: 0.0)
     assert ledger.take("0 requests_per_minute", 60, 0, 1) == 0
     assert ledger.take("0 requests_per_minute", 60, 0, 1) > 0

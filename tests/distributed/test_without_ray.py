@@ -52,7 +52,7 @@ def shards(tmp_path: Path) -> Shards:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_shares_never_add_up_to_more_than_the_limits(workers: int) -> None:
-    """Calls in flight are rounded down; what the ledger keeps stays whole, and the run's deadline is not theirs."""
+    """Calls in flight are rounded down; rates and budgets stay whole, and the driver keeps the deadline."""
     whole = Limits(concurrency=10, requests_per_minute=100, max_cost=2, run_seconds=5, call_seconds=3)
     own = share(whole, workers)
     assert 10 - workers < own.concurrency * workers <= 10
@@ -67,13 +67,13 @@ def test_a_worker_without_a_call_in_flight_is_refused() -> None:
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"block_rows": 0}, {"workers": True}, {"workers": 1.5}])
 def test_a_cluster_has_workers_and_blocks_have_rows(settings: dict[str, Any]) -> None:
-    """Both are whole numbers from 1."""
+    """Both numbers are integers from 1."""
     with pytest.raises(ConfigurationError, match=r"integer of at least 1"):
         Cluster(**settings)
 
 
 def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Path) -> None:
-    """They may arrive in any order; a row that is answered again takes its old place."""
+    """Blocks may arrive in any order; a repeated row takes its old place."""
     shards.add(2, line(4))
     shards.add(0, line(0) + line(1, Outcome.ERROR))
     shards.add(1, line(3))
@@ -99,7 +99,7 @@ def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Pa
     ],
 )
 def test_a_damaged_block_is_refused(shards: Shards, tmp_path: Path, content: bytes, message: str) -> None:
-    """The message names it, and nothing is asked by then."""
+    """The message names the block, and no call is made."""
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "000000000.jsonl").write_bytes(content)
     with pytest.raises(StateError, match=f"000000000.jsonl.*{message}"):
@@ -113,9 +113,7 @@ def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
         shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)).add)
 
 
-def test_a_missing_extra_is_named_before_anything_is_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
@@ -127,7 +125,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
 
 
 def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's reason is in the message, on one line, with what to do."""
+    """The message has Ray's reason on one line and the remedy."""
 
     class OtherPython:
         def is_initialized(self) -> bool:
@@ -187,7 +185,7 @@ class NotConnected:
 def test_the_cluster_is_named_or_local(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler of SIGTERM is the one from before."""
+    """The handler of SIGTERM is restored."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)
@@ -213,7 +211,7 @@ def test_the_cluster_is_named_or_local(
 
 
 def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself tries for minutes."""
+    """Ray itself would retry for minutes."""
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -232,5 +230,5 @@ def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.Monke
     [("rows.sqlite", True), ("sqlite:///rows.db", True), ("postgresql://u:p@host/rows", False)],
 )
 def test_a_cache_in_a_file_is_known(cache: str, *, file: bool) -> None:
-    """It is one machine's."""
+    """A file belongs to one machine."""
     assert is_file(cache) is file

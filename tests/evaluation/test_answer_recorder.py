@@ -52,7 +52,7 @@ class Locked(EvaluationHistory):
 
 
 def test_what_cannot_be_recorded_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever adds does not wait, and nothing is lost or said twice."""
+    """Adding never blocks, and nothing is lost or logged twice."""
     history = Locked(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(0.1))

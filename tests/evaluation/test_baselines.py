@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Example, LabelSet, StateError
-from calibrant.evaluation import _baselines
-from calibrant.evaluation._baselines import add_baselines
+from calibrant.evaluation import _learned
+from calibrant.evaluation._learned import add_baselines
 
 LABELS = LabelSet(["cat", "dog"])
 LABELLED = [
@@ -39,7 +39,7 @@ def evaluation(
 
 
 def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
-    """What was there stays; doing it again changes nothing."""
+    """Other metrics stay; a repetition changes nothing."""
     directory = evaluation(tmp_path / "run")
     found = add_baselines(directory, LABELLED, labels=LABELS)
     text = (directory / "metrics.json").read_text()
@@ -57,9 +57,9 @@ def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same ones every time, from the whole file, to judge on as well as to learn from."""
-    monkeypatch.setattr(_baselines, "_JUDGED", 300)
-    monkeypatch.setattr(_baselines, "_LEARNED", 5)
+    """The same rows of the whole file are drawn every time, to judge on as well as to learn from."""
+    monkeypatch.setattr(_learned, "_JUDGED", 300)
+    monkeypatch.setattr(_learned, "_LEARNED", 5)
     directory = evaluation(tmp_path / "run", count=2000, wrong=range(1000))
     found = add_baselines(directory, LABELLED, labels=LABELS)
     assert (found.rows, found.labelled_rows) == (300, 5)
@@ -69,7 +69,7 @@ def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawn rows have a bounded number of characters in all."""
-    monkeypatch.setattr(_baselines, "_LEARNED", 10)
+    monkeypatch.setattr(_learned, "_LEARNED", 10)
     long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
     found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)
     assert found.labelled_rows == 10 * 500 // 1002
@@ -77,7 +77,7 @@ def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("lines", ["{", "[]\n", '{"outcome": "ok"}\n', None])
 def test_damaged_rows_are_named(tmp_path: Path, lines: str | None) -> None:
-    """Broken, incomplete or gone."""
+    """Broken, incomplete and missing rows raise StateError."""
     directory = evaluation(tmp_path / "run")
     predictions = directory / "predictions.jsonl"
     predictions.unlink() if lines is None else predictions.write_text(lines)

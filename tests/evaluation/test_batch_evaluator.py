@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from calibrant.core import (
     CalibrantError,
@@ -36,10 +34,10 @@ from calibrant.metrics import brier_score, classification_summary, expected_cali
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 from calibrant.testing import FakeClient, MemoryJournal
+from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
-PASSING = {"attempts", "latency_seconds", "cost"}
 
 
 def knows(text: str) -> Any:
@@ -64,14 +62,16 @@ def classifier(client: FakeClient, **options: Any) -> Classifier:
     return Classifier(model=client, labels=LABELS, field="category", retry=RetryPolicy(attempts=1), **options)
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl``."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+@pytest.fixture
+def client() -> FakeClient:
+    """Return a model that knows the animals."""
+    return FakeClient(LABELS, knows)
 
 
-def lasting(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows without what depends on the moment."""
-    return [{name: row[name] for name in row if name not in PASSING} for row in lines(directory)]
+@pytest.fixture
+def evaluator(client: FakeClient) -> BatchEvaluator:
+    """Return an evaluator of the model."""
+    return BatchEvaluator(classifier(client))
 
 
 # --- numbers ------------------------------------------------------------------------------------
@@ -98,9 +98,8 @@ def test_numbers_equal_those_of_the_metrics_package() -> None:
     assert client.max_in_flight == 7
 
 
-def test_failed_rows_count_in_one_denominator() -> None:
+def test_failed_rows_count_in_one_denominator(client: FakeClient) -> None:
     """The server's faults are not wrong answers, and are not hidden."""
-    client = FakeClient(LABELS, knows)
     examples = [Example(input=text, answer="cat") for text in ("meow", "a woof", "down", "babble")]
     found = BatchEvaluator(classifier(client)).evaluate(examples).metrics
     record = found.to_record()
@@ -140,9 +139,8 @@ def test_kinds_of_errors_are_few() -> None:
     assert len(tally.errors) <= 21
 
 
-def test_an_iterator_is_read_as_rows_are_begun() -> None:
-    """Streaming input: the model is asked long before the last row is read."""
-    client = FakeClient(LABELS, knows)
+def test_an_iterator_is_read_as_rows_are_begun(client: FakeClient) -> None:
+    """The model is called long before the last row is read."""
     asked_at_the_end = []
 
     def stream() -> Iterator[Example]:
@@ -161,12 +159,11 @@ def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
     found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path).metrics
     assert len(client.requests) == found.calls == 1
     assert (found.rows, found.correct, found.rows_from_cache) == (4, 3, 3)
-    assert [row["correct"] for row in lines(tmp_path)] == [True, False, True, True]
+    assert [row["correct"] for row in prediction_rows(tmp_path)] == [True, False, True, True]
 
 
-def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
+def test_an_unknown_answer_is_found_before_anything_is_paid(client: FakeClient) -> None:
     """The message names the number of the row."""
-    client = FakeClient(LABELS, knows)
     with pytest.raises(DataError, match=r"row 3: answer 'horse' is not one of the 2 labels"):
         BatchEvaluator(classifier(client)).evaluate([*rows(2), Example(input="x", answer="horse")])
     with pytest.raises(DataError, match="at least one row"):
@@ -174,16 +171,14 @@ def test_an_unknown_answer_is_found_before_anything_is_paid() -> None:
     assert client.requests == []
 
 
-def test_answers_are_compared_as_the_label_set_spells_them() -> None:
+def test_answers_are_compared_as_the_label_set_spells_them(client: FakeClient) -> None:
     """Case and spaces of the data do not make a wrong answer."""
-    client = FakeClient(LABELS, knows)
     found = BatchEvaluator(classifier(client)).evaluate([Example(input="meow", answer=" CAT ")]).metrics
     assert found.correct == 1
 
 
-def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
+def test_the_classifier_keeps_its_limits_and_its_journal(client: FakeClient) -> None:
     """An evaluation works on a copy."""
-    client = FakeClient(LABELS, knows)
     own = classifier(client, concurrency=3)
     BatchEvaluator(own, cache=MemoryJournal(), limits=Limits(max_requests=10)).evaluate(rows(5))
     assert own.limits == Limits(concurrency=3)
@@ -195,15 +190,14 @@ def test_the_classifier_keeps_its_limits_and_its_journal() -> None:
 # --- files --------------------------------------------------------------------------------------
 
 
-def test_the_directory_holds_rows_numbers_and_manifest(tmp_path: Path) -> None:
+def test_the_directory_holds_rows_numbers_and_manifest(client: FakeClient, tmp_path: Path) -> None:
     """It holds no journal once the run is complete."""
-    client = FakeClient(LABELS, knows)
     out = tmp_path / "new" / "out"
     result = BatchEvaluator(classifier(client, prompt="Which?")).evaluate(
         rows(300), out=out, about={"task": "animals"}
     )
     assert result.predictions == ()
-    found = lines(out)
+    found = prediction_rows(out)
     assert [row["index"] for row in found] == list(range(300))
     assert [row["input"] for row in found] == [example.input for example in rows(300)]
     assert found[4]["correct"] is False
@@ -218,10 +212,8 @@ def test_the_directory_holds_rows_numbers_and_manifest(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {".lock", "predictions.jsonl", "metrics.json", "run.json"}
 
 
-def test_a_complete_run_asks_nothing(tmp_path: Path) -> None:
+def test_a_complete_run_asks_nothing(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
     """Its numbers stay as they are, the time it took included."""
-    client = FakeClient(LABELS, knows)
-    evaluator = BatchEvaluator(classifier(client))
     first = evaluator.evaluate(rows(10), out=tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     second = evaluator.evaluate(rows(10), out=tmp_path / "out")
@@ -232,10 +224,8 @@ def test_a_complete_run_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 100_000], ids=["nothing", "a byte", "half a line", "all"])
-def test_a_torn_file_is_continued(tmp_path: Path, cut: int) -> None:
-    """Every row once, in order, and equal to the uninterrupted run."""
-    client = FakeClient(LABELS, knows)
-    evaluator = BatchEvaluator(classifier(client))
+def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path, cut: int) -> None:
+    """Every row is there once, in order, and equal to the uninterrupted run."""
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     evaluator.evaluate(rows(30), out=whole)
     stop = Stop()
@@ -252,15 +242,13 @@ def test_a_torn_file_is_continued(tmp_path: Path, cut: int) -> None:
     (torn / "predictions.jsonl").write_bytes(data[: len(data) - cut] if cut < len(data) else b"")
     kept = (torn / "predictions.jsonl").read_bytes().count(b"\n")
     result = evaluator.evaluate(rows(30), out=torn)
-    assert lasting(torn) == lasting(whole)
+    assert lasting_rows(torn) == lasting_rows(whole)
     assert len(client.requests) - asked == 30 - kept == result.metrics.session_rows
     assert (result.metrics.rows, result.metrics.complete) == (30, True)
 
 
-def test_a_line_out_of_place_is_refused(tmp_path: Path) -> None:
-    """Nothing is guessed about a file that somebody edited."""
-    client = FakeClient(LABELS, knows)
-    evaluator = BatchEvaluator(classifier(client))
+def test_misplaced_lines_are_refused(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
+    """An edited file raises StateError."""
     evaluator.evaluate(rows(5), out=tmp_path)
     path = tmp_path / "predictions.jsonl"
     found = path.read_text().splitlines(keepends=True)
@@ -273,9 +261,8 @@ def test_a_line_out_of_place_is_refused(tmp_path: Path) -> None:
     assert len(client.requests) == 5
 
 
-def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
+def test_a_changed_prompt_is_refused(client: FakeClient, tmp_path: Path) -> None:
     """The message says what differs and what to do."""
-    client = FakeClient(LABELS, knows)
     BatchEvaluator(classifier(client, prompt="Which?")).evaluate(rows(3), out=tmp_path)
     with pytest.raises(
         StateError, match=r'differs in prompt \("Which\?" then, "What\?" now\): choose a new directory'
@@ -284,9 +271,8 @@ def test_a_changed_prompt_is_refused(tmp_path: Path) -> None:
     assert len(client.requests) == 3
 
 
-def test_a_run_with_options_in_full_goes_on(tmp_path: Path) -> None:
+def test_a_run_with_options_in_full_goes_on(client: FakeClient, tmp_path: Path) -> None:
     """Possible secrets are digests from then on; another value is another run."""
-    client = FakeClient(LABELS, knows)
     options = {"nonce": "whatever-it-is", "seed": 3}
     BatchEvaluator(classifier(client, options=options)).evaluate(rows(3), out=tmp_path)
     run = tmp_path / "run.json"
@@ -302,10 +288,8 @@ def test_a_run_with_options_in_full_goes_on(tmp_path: Path) -> None:
     assert len(client.requests) == 5
 
 
-def test_changed_rows_are_refused_and_further_rows_are_welcome(tmp_path: Path) -> None:
-    """What was answered must still be what is asked; an input may grow."""
-    client = FakeClient(LABELS, knows)
-    evaluator = BatchEvaluator(classifier(client))
+def test_inputs_may_only_grow(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
+    """Changed rows raise StateError; further rows are answered."""
     evaluator.evaluate(rows(3), out=tmp_path)
     changed = rows(3)
     changed[1] = replace(changed[1], input="another meow")
@@ -336,9 +320,7 @@ def replaced(out: Path) -> None:
 
 @pytest.mark.parametrize("stopped", ["", "after the rows under way", "at once"])
 @pytest.mark.parametrize("happening", [removed, moved, replaced])
-def test_rows_of_a_lost_directory_are_kept(
-    tmp_path: Path, happening: Callable[[Path], None], stopped: str
-) -> None:
+def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], None], stopped: str) -> None:
     """The run goes on from a directory beside it; nothing is left under its name."""
     out, rescue = tmp_path / "out", tmp_path / "out.rescued"
     stop = Stop()
@@ -359,7 +341,7 @@ def test_rows_of_a_lost_directory_are_kept(
     assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
     assert not (out / "metrics.json").exists()
     assert not (out / "journal.sqlite").exists()
-    kept = [row["index"] for row in lines(rescue)]
+    kept = [row["index"] for row in prediction_rows(rescue)]
     assert kept == list(range(len(kept)))
     assert 20 <= len(kept) < 60 if stopped else len(kept) == 60
     asked = len(client.requests)
@@ -385,11 +367,11 @@ def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
     (out.with_name("out.rescued")).mkdir()  # of another run
     with pytest.raises(CalibrantError, match=r"out\.rescued-2"):
         evaluator.evaluate(rows(8), out=out)
-    assert [row["outcome"] for row in lines(tmp_path / "out.rescued-2")] == ["ok"] * 8
+    assert [row["outcome"] for row in prediction_rows(tmp_path / "out.rescued-2")] == ["ok"] * 8
 
 
 def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Both on one screen."""
+    """The fault is raised, and the rescue directory is logged."""
     out = tmp_path / "out"
 
     def rule(_text: str) -> Any:
@@ -402,13 +384,13 @@ def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """It could not be read again to go on."""
+    """An iterator could not be read again on a resume."""
     with pytest.raises(ConfigurationError, match="can be read twice"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
 
 
 def test_a_lambda_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """Another one would be taken for it."""
+    """All lambdas have one name."""
     model = FakeClient(LABELS, knows).as_callable()
     own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
     with pytest.raises(ConfigurationError, match="a function with a name of its own"):
@@ -437,28 +419,26 @@ def test_only_failed_rows_are_asked_again(tmp_path: Path) -> None:
     assert len(client.requests) == 605
     assert third.metrics.outcomes == {"ok": 600, "error": 0, "refusal": 0, "unparsed": 0}
     fresh = BatchEvaluator(classifier(client)).evaluate(rows(600), out=tmp_path / "fresh")
-    assert lasting(tmp_path) == lasting(tmp_path / "fresh")
+    assert lasting_rows(tmp_path) == lasting_rows(tmp_path / "fresh")
     assert third.metrics.brier == pytest.approx(fresh.metrics.brier)
     assert third.metrics.macro_f1 == fresh.metrics.macro_f1
 
 
-def test_a_stopped_retry_keeps_other_failures(tmp_path: Path) -> None:
+def test_a_stopped_retry_keeps_other_failures(client: FakeClient, tmp_path: Path) -> None:
     """No row is lost, and the numbers count what is in the file."""
-    client = FakeClient(LABELS, knows)
     examples = [Example(input=f"{n} {'down' if n % 4 == 3 else 'meow'}", answer="cat") for n in range(40)]
     BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path)
-    before = lasting(tmp_path)
+    before = lasting_rows(tmp_path)
     stop = Stop()
     stop.request("at once")
     found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path, stop=stop).metrics
-    assert lasting(tmp_path) == before
+    assert lasting_rows(tmp_path) == before
     assert (found.rows, found.outcomes["error"], found.outcomes["ok"]) == (40, 10, 30)
     assert not (tmp_path / ".predictions.jsonl.new").exists()
 
 
-def test_a_budget_ends_the_run(tmp_path: Path) -> None:
+def test_a_budget_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
     """The reason is stated, and nothing is paid twice."""
-    client = FakeClient(LABELS, knows)
     limited = BatchEvaluator(classifier(client), concurrency=2, limits=Limits(max_requests=10))
     found = limited.evaluate(rows(30), out=tmp_path).metrics
     assert found.stopped == "The budget max_requests of 10 calls is used up"
@@ -497,9 +477,8 @@ def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
     own.close()
 
 
-def test_a_systemic_fault_ends_the_run(tmp_path: Path) -> None:
-    """One error, not one per row; the directory says why."""
-    client = FakeClient(LABELS, knows)
+def test_a_systemic_fault_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
+    """One error is raised for all rows; the directory says why."""
     cache = MemoryJournal()
     BatchEvaluator(classifier(client), cache=cache).evaluate(rows(5), out=tmp_path / "first")
     broken = FakeClient(
@@ -514,20 +493,18 @@ def test_a_systemic_fault_ends_the_run(tmp_path: Path) -> None:
     assert record["rows"] <= 5
 
 
-def test_a_cache_by_url_is_shared_between_directories(tmp_path: Path) -> None:
-    """The second run pays nothing, and says so."""
-    client = FakeClient(LABELS, knows)
+def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_path: Path) -> None:
+    """The second run makes no call and counts cached rows."""
     place = f"sqlite:///{tmp_path}/cache.db"
     BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "a")
     found = BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "b").metrics
     assert len(client.requests) == 50
     assert (found.rows_from_cache, found.calls, found.prompt_tokens) == (50, 0, 0)
-    assert lasting(tmp_path / "a") == lasting(tmp_path / "b")
+    assert lasting_rows(tmp_path / "a") == lasting_rows(tmp_path / "b")
 
 
-def test_a_full_disk_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing follows a batch that could not be written; the next run fills in."""
-    client = FakeClient(LABELS, knows)
+def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch follows one that could not be written; the next run fills in."""
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
     plain = PredictionsFile._write
     writes = []
@@ -543,45 +520,34 @@ def test_a_full_disk_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StateError, match="cannot be written"):
         evaluator.evaluate(rows(2000), out=tmp_path / "out")
     assert len(client.requests) < 1000
-    kept = lines(tmp_path / "out")
+    kept = prediction_rows(tmp_path / "out")
     assert [row["index"] for row in kept] == list(range(len(kept)))
     monkeypatch.undo()
     evaluator.evaluate(rows(2000), out=tmp_path / "out")
-    assert [row["index"] for row in lines(tmp_path / "out")] == list(range(2000))
+    assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(2000))
     assert len(client.requests) == 2000
 
 
 # --- data files ---------------------------------------------------------------------------------
 
 
-def _write(path: Path, found: list[Example]) -> None:
-    if path.suffix == ".parquet":
-        columns = {"input": [e.input for e in found], "answer": [e.answer for e in found]}
-        parquet.write_table(pa.table(columns), path)
-    elif path.suffix == ".csv":
-        path.write_text("input,answer\n" + "".join(f'"{e.input}",{e.answer}\n' for e in found))
-    else:
-        path.write_text("".join(json.dumps({"input": e.input, "answer": e.answer}) + "\n" for e in found))
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_files_of_every_kind_are_read_lazily(tmp_path: Path, kind: str) -> None:
-    """Each gives the same rows, and as many as are wanted."""
-    path = tmp_path / f"rows.{kind}"
-    _write(path, rows(20))
-    client = FakeClient(LABELS, knows)
+def test_files_are_read_lazily(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
+    """Only as many rows as wanted are read from a file."""
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "input,answer\n" + "".join(f"{row.input},{row.answer}\n" for row in rows(20)) + "broken\n"
+    )
     data = Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS), limit=12)
-    found = BatchEvaluator(classifier(client)).evaluate(data, out=tmp_path / "out").metrics
-    assert found.rows == found.rows_expected == 12
-    assert [row["input"] for row in lines(tmp_path / "out")] == [e.input for e in rows(12)]
+    found = evaluator.evaluate(data, out=tmp_path / "out").metrics
+    assert found.rows == found.rows_expected == len(client.requests) == 12
+    assert [row["input"] for row in prediction_rows(tmp_path / "out")] == [e.input for e in rows(12)]
 
 
 def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
-    """It may be far down in the file."""
+    """The broken row may be far down in the file."""
     path = tmp_path / "rows.jsonl"
-    _write(path, rows(2000))
-    with path.open("a") as file:
-        file.write('{"input": "meow"}\n')
+    records = [{"input": row.input, "answer": row.answer} for row in rows(2000)]
+    path.write_text("\n".join(map(json.dumps, [*records, {"input": "meow"}])))
     client = FakeClient(LABELS, knows)
     data = Dataset(source=DataSource(path=path), labels=LabelSet.of(LABELS))
     with pytest.raises(DataError, match=r"rows\.jsonl:2001: expected text in 'answer'"):
@@ -595,7 +561,7 @@ def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
 
 
 def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
-    """While the run goes on, and once at its end."""
+    """Progress is reported during the run and at its end."""
     client = FakeClient(LABELS, knows, latency=0.1)
     seen: list[EvaluationProgress] = []
     examples = [*rows(9), Example(input="down", answer="cat")]
@@ -623,7 +589,7 @@ def test_the_time_left_is_that_of_the_calls() -> None:
 
 
 def test_progress_counts_calls_and_names_a_rate_limit() -> None:
-    """An allowance that is used up is said to be waited for while it is."""
+    """A used-up allowance is named during the wait."""
     seen: list[EvaluationProgress] = []
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "86400s"}
     stop = Stop()
@@ -647,7 +613,7 @@ def test_progress_counts_calls_and_names_a_rate_limit() -> None:
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    """The second one is refused while the first one works, and may go on afterwards."""
+    """The second run raises StateError while the first one works."""
     inside, go_on = threading.Event(), threading.Event()
 
     def waits(text: str) -> str:
@@ -666,11 +632,11 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
     finally:
         go_on.set()
         thread.join()
-    assert len(lines(tmp_path)) == 2
+    assert len(prediction_rows(tmp_path)) == 2
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Nothing of it is touched."""
+    """Its files are not touched."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StateError, match="got other files: choose a new one"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)

@@ -13,6 +13,7 @@ from calibrant.core._label_records import labels_from_record
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions, load_predictions
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
+from command_line import prediction_rows
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])
 FIELDS = FieldLabels(
@@ -47,17 +48,12 @@ def rows(*answers: str) -> list[Example]:
     return [Example(input=f"both {number}", answer=answer) for number, answer in enumerate(answers)]
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl``."""
-    return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
-
-
 def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
-    """Name, value, confidence, probabilities, and whether it is right."""
+    """Each part has name, value, confidence, probabilities and correctness."""
     BatchEvaluator(classifier(TOPICS, topics)).evaluate(
         rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
     )
-    first, second = lines(tmp_path / "run")
+    first, second = prediction_rows(tmp_path / "run")
     assert (first["label"], first["answer"], first["correct"]) == (
         '["Bills", "Food"]',
         '["Bills", "Food"]',
@@ -100,7 +96,7 @@ def test_the_run_file_of_plain_labels_is_unchanged(tmp_path: Path) -> None:
     BatchEvaluator(plain).evaluate([Example(input="x", answer="a")], out=tmp_path)
     assert "label_set" not in json.loads((tmp_path / "run.json").read_text())
     assert "composite" not in json.loads((tmp_path / "metrics.json").read_text())
-    assert "parts" not in lines(tmp_path)[0]
+    assert "parts" not in prediction_rows(tmp_path)[0]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])

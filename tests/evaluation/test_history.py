@@ -72,7 +72,7 @@ def test_only_the_latest_thousand_count(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, count: int) -> None:
-    """A stated result, not a number."""
+    """The result states the number of scores."""
     for _ in range(count):
         history.record(**SCOPE, score_raw=0.5)
     found = history.interval(**SCOPE)
@@ -83,7 +83,7 @@ def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, coun
 
 
 def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
-    """It holds however many scores are recorded."""
+    """The strategy ignores all scores."""
     history.record_run([0.0, 1.0], **SCOPE, run_id="run")
     found = history.interval(**SCOPE, strategy="none", alpha=0.9)
     assert (found.strategy, found.alpha, found.lower, found.median, found.upper) == (
@@ -92,7 +92,7 @@ def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
 
 
 def test_equal_calls_agree_and_seeds_differ(history: EvaluationHistory) -> None:
-    """No global randomness."""
+    """Intervals use no global randomness."""
     history.record_run(np.random.default_rng(1).random(30), **SCOPE, run_id="run")
     assert history.interval(**SCOPE) == history.interval(**SCOPE)
     assert history.interval(**SCOPE, rng=1) != history.interval(**SCOPE, rng=2)
@@ -113,10 +113,8 @@ def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
 
 
 @pytest.mark.parametrize(("capture", "stored"), [("always", True), ("none", False), ("fails-only", False)])
-def test_single_results_are_stored_when_captured_always(
-    history: EvaluationHistory, capture: str, stored: bool
-) -> None:
-    """Other results leave no trace."""
+def test_capture_decides_on_storage(history: EvaluationHistory, capture: str, stored: bool) -> None:
+    """Results under another capture leave no trace."""
     assert history.record(**SCOPE, score_raw=0.0, passed=False, capture=capture) is stored
     assert [summary.scores for summary in history.scopes()] == [1] * stored
 
@@ -134,7 +132,7 @@ BINARY = [
 
 
 def test_families_have_the_published_score_types() -> None:
-    """Eight binary ones and two continuous ones."""
+    """There are eight binary families and two continuous ones."""
     assert {
         **dict.fromkeys(BINARY, "binary"),
         "toxicity": "continuous",
@@ -144,7 +142,7 @@ def test_families_have_the_published_score_types() -> None:
 
 @pytest.mark.parametrize("family", BINARY)
 def test_a_binary_score_is_the_pass_flag(history: EvaluationHistory, family: str) -> None:
-    """Derived from it, or equal to it."""
+    """The pass flag is derived from the score or equals it."""
     for passed in (None, True):
         history.record(**SCOPE, score_raw=1, passed=passed, family=family)
     history.record(**SCOPE, score_raw=0.0, passed=False, family=family)
@@ -189,7 +187,7 @@ def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory,
 
 
 def test_scores_that_are_left_out_are_checked(history: EvaluationHistory) -> None:
-    """All of a long run are checked, whatever they come in."""
+    """All rows of a long run are checked, in any container."""
     for scores in ([0.0] * 3000, np.zeros(3000), np.zeros(3000, dtype=np.float32)):
         scores[1] = 0.5
         with pytest.raises(
@@ -208,7 +206,7 @@ def test_scores_that_are_left_out_are_checked(history: EvaluationHistory) -> Non
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.5, 95, math.nan, True, "0.95"])
 @pytest.mark.parametrize("strategy", ["none", "full-history"])
 def test_alpha_is_a_level(history: EvaluationHistory, alpha: Any, strategy: Any) -> None:
-    """Whether it is needed or not."""
+    """The level is checked under every strategy."""
     with pytest.raises(ConfigurationError, match=r"Expected alpha, the confidence level, in \(0, 1\)"):
         history.interval(**SCOPE, alpha=alpha, strategy=strategy)
 
@@ -239,7 +237,7 @@ def test_a_long_run_is_recorded_evenly_spread(history: EvaluationHistory) -> Non
 
 
 def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
-    """Its new scores count."""
+    """The new scores replace the old ones."""
     history.record_run([0.0] * 5, **SCOPE, run_id="run")
     history.record_run([1.0] * 4, **SCOPE, run_id="run")
     found = history.interval(**SCOPE)
@@ -263,7 +261,7 @@ def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int
 
 
 def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -> None:
-    """They agree up to the sampling of permutations."""
+    """Both agree up to the sampling of permutations."""
     rng = np.random.default_rng(8)
     before, now = rng.random(40), rng.random(30) * 0.7
     history.record_run(before, **SCOPE, run_id="run")
@@ -274,7 +272,7 @@ def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -
 
 @pytest.mark.slow
 def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
-    """Three values only, much as models give them."""
+    """The p-value is tested on three distinct values."""
     rng = np.random.default_rng(4)
 
     def draw(count: int) -> Any:
@@ -296,7 +294,7 @@ def test_a_shift_is_found(history: EvaluationHistory) -> None:
 
 
 def test_constant_values_do_not_drift(history: EvaluationHistory) -> None:
-    """No difference can be larger than none."""
+    """Equal values have the distance 0."""
     history.record_run([0.9] * 10, **SCOPE, run_id="run")
     found = history.drift([0.9] * 5, **SCOPE)
     assert (found.statistic, found.p_value) == (0.0, 1.0)
@@ -311,7 +309,7 @@ def test_too_few_values_give_no_p_value(history: EvaluationHistory, before: int,
 
 
 def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
-    """It is recorded already."""
+    """The named run is left out of the history."""
     history.record_run([0.1, 0.2], **SCOPE, run_id="earlier")
     history.record_run([0.7, 0.8, 0.9], **SCOPE, run_id="now")
     assert history.drift([0.7, 0.8, 0.9], **SCOPE, without_run="now").history == 2
@@ -321,16 +319,14 @@ def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
 
 
 def test_a_history_that_must_exist_is_missing(tmp_path: Path) -> None:
-    """Nothing is made."""
+    """No file is made."""
     with pytest.raises(StateError, match=r"none\.db: holds no evaluation history"):
         EvaluationHistory(tmp_path / "none.db", create=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_default_place_follows_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path
-) -> None:
-    """Named, at home, or where the system keeps state."""
+def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path) -> None:
+    """The place is named, at home, or in the system's folder for state."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert EvaluationHistory().location == str(calibrant_home / "history.sqlite")

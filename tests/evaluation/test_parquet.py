@@ -71,9 +71,7 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_rows_are_those_of_the_lines(
-    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_equal_the_lines(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order holds over several row groups; several values are JSON, and half a character becomes a mark."""
     monkeypatch.setattr(_parquet, "_GROUP", 7)
     write_parquet(lines, tmp_path / "predictions.parquet")
@@ -98,15 +96,13 @@ def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) 
 
 
 def test_every_field_of_a_line_has_a_column(lines: Path) -> None:
-    """A new one needs one here, too, or it would be left out without a word."""
+    """A new field without a column fails this test."""
     fields = {name for line in lines.read_bytes().splitlines() for name in json.loads(line)}
     assert fields == set(_parquet._COLUMNS)
 
 
-def test_nobody_sees_a_file_that_is_half_written(
-    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The old one stays until the new one is whole, also when there is no room for it."""
+def test_no_file_is_half_written(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old file stays until the new one is whole, also on a full disk."""
     path = tmp_path / "predictions.parquet"
     path.write_text("old")
     seen: list[str] = []
@@ -129,7 +125,7 @@ def test_nobody_sees_a_file_that_is_half_written(
 
 
 def test_resuming_removes_the_outdated_parquet_file(tmp_path: Path) -> None:
-    """Its rows would not be those of the lines."""
+    """The outdated rows would differ from the lines."""
     fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
     stale = tmp_path / "out" / "predictions.parquet"
     for rows in (1, 2):

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,15 @@ def command(*words: str) -> Callable[..., Result]:
     return lambda *arguments: CliRunner().invoke(app, [*words, *map(str, arguments)])
 
 
+def done(result: Result) -> Result:
+    """Return the result of a command that ended with exit code 0."""
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def json_of(result: Result) -> Any:
     """Return the JSON on the one line that a command printed."""
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.count("\n") == 1
+    assert done(result).stdout.count("\n") == 1
     return json.loads(result.stdout)
 
 
@@ -53,6 +58,36 @@ def refusal(result: Result) -> str:
 def prediction_rows(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of ``predictions.jsonl``."""
     return [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+
+
+def lasting_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``predictions.jsonl`` without the fields that depend on the moment."""
+    passing = {"attempts", "latency_seconds", "cost"}
+    return [{name: row[name] for name in row if name not in passing} for row in prediction_rows(directory)]
+
+
+def recorded_rows(correct: Iterable[Any], confidence: Iterable[float]) -> list[dict[str, Any]]:
+    """Return rows of a run that are right as given; None is a row that failed."""
+    return [
+        {
+            "index": row,
+            "input": f"text {row}",
+            "answer": "cat",
+            "label": None if right is None else "cat" if right else "dog",
+            "confidence": None if right is None else float(sure),
+            "correct": None if right is None else bool(right),
+            "outcome": "error" if right is None else "ok",
+        }
+        for row, (right, sure) in enumerate(zip(correct, confidence, strict=False))
+    ]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows to a ``.jsonl`` file, or to the directory of a run."""
+    file = path if path.suffix == ".jsonl" else path / "predictions.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 @contextlib.contextmanager

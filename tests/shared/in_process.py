@@ -15,7 +15,7 @@ import pytest
 from calibrant.core import Limits
 from calibrant.distributed import _evaluate
 from calibrant.distributed._evaluate import Cluster
-from calibrant.distributed._ledger import Ledger, Loan, Spent
+from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 from calibrant.inference import Classifier
 
@@ -27,37 +27,14 @@ class LocalBook:
         self.ledger = Ledger(limits, workers, **options)
         self._lock = Lock()
 
-    def lend(self, rows: int) -> Loan:
+    def ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with self._lock:
-            return self.ledger.lend(rows)
+            return method(self.ledger, *args, **options)
 
-    def settle(self, rows: int, spent: Spent) -> None:
-        with self._lock:
-            self.ledger.settle(rows, spent)
-
-    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        answer: Future[float] = Future()
-        with self._lock:
-            answer.set_result(self.ledger.take(name, per_minute, used, wanted))
+    def tell(self, method: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(self.ask(method, *args, **options))
         return answer
-
-    def begin(self, what: str) -> int:
-        with self._lock:
-            return self.ledger.begin(what)
-
-    def end(self, what: str) -> None:
-        with self._lock:
-            self.ledger.end(what)
-
-    def close(self, reason: str, *, at_once: bool) -> None:
-        with self._lock:
-            self.ledger.close(reason, at_once=at_once)
-
-    def closed(self) -> str:
-        return self.ledger.closed()
-
-    def stopped(self) -> str:
-        return self.ledger.stopped()
 
 
 @contextmanager
@@ -67,7 +44,7 @@ def opened_ledger(limits: Limits, *, workers: int) -> Iterator[LocalBook]:
     try:
         yield book
     finally:
-        book.close("over", at_once=True)  # ends the workers' threads
+        book.ask(Ledger.close, "over", at_once=True)  # ends the workers' threads
 
 
 @contextmanager

@@ -9,12 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import typer
-
 from calibrant import evaluation, inference
 from calibrant.assembly._task_record import record_run
+from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._errors import FAILED
-from calibrant.cli._options import PromptedOptions, command
 from calibrant.cli._prompted import prompted, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, DataError
@@ -23,37 +21,18 @@ from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
+    from calibrant.cli._groups import Collect, Retry, Status, Submit
     from calibrant.core._task import Split
     from calibrant.evaluation._provider_batch_state import BatchReport
 
-batch = typer.Typer(name="batch", no_args_is_help=True, add_completion=False)
 
-
-@command(batch)
-def submit(
-    task: Path,
-    *,
-    out: Path,
-    split: str | None = None,
-    file: Path | None = None,
-    prompt: Path | None = None,
-    model: str | None = None,
-) -> None:
-    """Send rows as batches of the provider; a second time, it does nothing.
-
-    Parameters
-    ----------
-    out
-        Directory of the job; a submission cut off is continued.
-    split
-        Rows of the task: train, validation or test (default).
-    file
-        Other rows: JSON Lines, CSV or Parquet with an input column, or .txt.
-    """
-    if file is not None and split is not None:
+def submit(options: Submit) -> None:
+    """Submit the rows of a task's split, or those of a file."""
+    file, model, out = options.file, options.model, options.out
+    if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
-    loaded = Task.from_file(task)
-    rows = loaded.rows(cast("Split", split or "test")) if file is None else _file_rows(loaded, file)
+    loaded = Task.from_file(options.task)
+    rows = loaded.rows(cast("Split", options.split or "test")) if file is None else _file_rows(loaded, file)
     name = loaded.model.name if model is None else model
     several_models = model is None and bool(loaded.sections)  # refused by name below
     if not several_models and name.startswith(("local/", "llamacpp:")):  # before its weights are read
@@ -63,59 +42,33 @@ def submit(
         )
     opened = inference.Classifier.from_task(without_head(loaded), model=model)
     with contextlib.closing(opened) as classifier:
-        chosen = prompted(classifier, loaded.head, PromptedOptions(prompt=prompt))
+        chosen = prompted(classifier, loaded.head, PromptedOptions(prompt=options.prompt))
         single = as_classifier(chosen, to_use="batch interface")
         report = evaluation.submit_batch(single, rows, out=out)
-        record_run(out, [(loaded, model)], prompt_for_all=prompt is not None)
+        record_run(out, [(loaded, model)], prompt_for_all=options.prompt is not None)
         write_demonstrations(chosen, out)
     _print_submission(report)
 
 
-@command(batch)
-def status(directory: Path, *, task: Path | None = None) -> None:
-    """Poll every batch once, and print its status.
-
-    Parameters
-    ----------
-    directory : DIR
-        Directory of the job.
-    task : TASK.toml
-        Task file whose [model.options] hold the api_key.
-    """
-    _print_parts(evaluation.batch_status(directory, api_key=_key(task)))
+def status(options: Status) -> None:
+    """Print the status of every batch."""
+    _print_parts(evaluation.batch_status(options.directory, api_key=_key(options.task)))
 
 
-@command(batch)
-def collect(
-    directory: Path,
-    *,
-    wait: bool = False,
-    timeout: float | None = None,
-    interval: float = 10.0,
-    task: Path | None = None,
-) -> None:
-    """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
-
-    Parameters
-    ----------
-    directory : DIR
-        Directory of the job.
-    wait
-        Wait until every batch has ended.
-    timeout
-        Seconds to wait at most.
-    interval
-        Seconds between the first looks; they grow rarer.
-    task : TASK.toml
-        Task file whose [model.options] hold the api_key.
-    """
-    polling = evaluation.Polling(seconds=interval, timeout_seconds=timeout) if wait else None
+def collect(options: Collect) -> None:
+    """Write the predictions if every batch has ended; exit with 1 otherwise, or without an answer."""
+    polling = None
+    if options.wait:
+        polling = evaluation.Polling(seconds=options.interval, timeout_seconds=options.timeout)
     report = evaluation.collect_batch(
-        directory, wait=polling, api_key=_key(task), on_look=_print_progress if wait else None
+        options.directory,
+        wait=polling,
+        api_key=_key(options.task),
+        on_look=_print_progress if options.wait else None,
     )
     if not report.ended:
         _print_parts(report)
-        hint = "wait longer, or look again later" if wait else "add --wait, or look again later"
+        hint = "wait longer, or look again later" if options.wait else "add --wait, or look again later"
         say(f"not every batch has ended: {hint}.")
         raise SystemExit(FAILED)
     _print_answers(report)
@@ -123,18 +76,9 @@ def collect(
         raise SystemExit(FAILED)
 
 
-@command(batch)
-def retry(directory: Path, *, task: Path | None = None) -> None:
-    """Submit the failed rows of a collected job again.
-
-    Parameters
-    ----------
-    directory : DIR
-        Directory of the job.
-    task : TASK.toml
-        Task file whose [model.options] hold the api_key.
-    """
-    report = evaluation.retry_batch(directory, api_key=_key(task))
+def retry(options: Retry) -> None:
+    """Submit the failed rows again."""
+    report = evaluation.retry_batch(options.directory, api_key=_key(options.task))
     if report.submitted:
         _print_submission(report)
     else:

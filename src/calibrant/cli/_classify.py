@@ -7,12 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli._errors import FAILED
-from calibrant.cli._options import PromptedOptions
 from calibrant.cli._prompted import open_prompted, with_context
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
@@ -21,31 +19,15 @@ from calibrant.core._task import Task
 from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
+    from calibrant.cli._commands import Classify
     from calibrant.inference._predictor import BasePredictor
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassifyOptions(PromptedOptions):
-    """Options of the command.
-
-    Attributes
-    ----------
-    file
-        JSON Lines, CSV or Parquet with an input column, or .txt.
-    as_json
-        Print JSON Lines: one JSON object per text.
-    """
-
-    text: list[str] | None = None
-    file: Path | None = None
-    as_json: bool = False
-
-
-def classify(task: Path, options: ClassifyOptions) -> None:
+def classify(options: Classify) -> None:
     """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not options.text and options.file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
-    changed = with_context(Task.from_file(task), options)
+    changed = with_context(Task.from_file(options.task), options)
     texts = all_texts(options.text or (), options.file, changed)
     with contextlib.closing(open_prompted(changed, options)) as classifier:
         print_predictions(classifier, texts, as_json=options.as_json)

@@ -23,6 +23,7 @@ from calibrant.inference.doctor._examine import examine
 from calibrant.inference.doctor._records import FindingVerdict, hidden_options, holds_digest, save_examination
 
 if TYPE_CHECKING:
+    from calibrant.cli._commands import Doctor
     from calibrant.inference.doctor._records import Examination
 
 _STYLES: Final = {
@@ -34,23 +35,21 @@ _STYLES: Final = {
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def run_doctor(
-    model: str,
-    *,
-    api_base: str | None,
-    options: list[str],
-    space: str | None,
-    as_json: bool,
-    save: bool,
-) -> None:
+def doctor(options: Doctor) -> None:
     """Examine a model, print and store the findings; exit code 1 if its confidence would mislead."""
-    given = dict(map(parse_option, options))
+    model, api_base = options.model, options.api_base
+    given = dict(map(parse_option, options.option or ()))
     with _progress(model) as on_call:
         found = examine(
-            model, api_base=api_base, options=given, space=space, now=datetime.now(UTC), on_call=on_call
+            model,
+            api_base=api_base,
+            options=given,
+            space=options.space,
+            now=datetime.now(UTC),
+            on_call=on_call,
         )
-    stored = _save(found) if save else None
-    if as_json:
+    stored = None if options.no_save else _save(found)
+    if options.as_json:
         sys.stdout.write(json.dumps(found.to_record()) + "\n")
     else:
         _print(found, stored, {**given, **({} if api_base is None else {"api_base": api_base})})

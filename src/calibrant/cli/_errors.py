@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-from collections.abc import Callable, Iterator
-from typing import ParamSpec
+from collections.abc import Iterator
 
 import typer
-
-_P = ParamSpec("_P")
 
 FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
-
-
-def reports_errors(command: Callable[_P, None]) -> Callable[_P, None]:
-    """Run a command in `exits_on_error`."""
-
-    @functools.wraps(command)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        with exits_on_error(is_resumable=kwargs.get("out") is not None):
-            command(*args, **kwargs)
-
-    return wrapped
 
 
 @contextlib.contextmanager

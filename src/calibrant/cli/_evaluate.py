@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, calibration, evaluation, inference
 from calibrant.assembly._task_record import record_run
-from calibrant.cli._baselines import baseline_lines
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
-from calibrant.cli._evaluation_table import print_result
-from calibrant.cli._interrupts import ENDED_BY_SIGNAL, interruptible
-from calibrant.cli._options import PromptedOptions
-from calibrant.cli._progress import EvaluationDisplay
+from calibrant.cli._evaluation_table import baseline_lines, print_result, routing_stats
+from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import open_prompted, with_context, without_head, write_demonstrations
-from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
@@ -30,6 +26,7 @@ from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
+    from calibrant.cli._commands import Evaluate
     from calibrant.core._predictor import Stop
     from calibrant.core._settings import DemonstrationSettings
     from calibrant.evaluation._history_run import RunScope
@@ -41,83 +38,13 @@ _ENGINES: Final = ("local", "ray")
 _SPLITS: Final = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(PromptedOptions):
-    """Options of the command.
-
-    Attributes
-    ----------
-    out
-        Output directory; an interrupted run in it goes on.
-    split
-        Rows of the task: train, validation or test.
-    file
-        Other labelled rows: JSON Lines, CSV or Parquet, however large.
-    concurrency
-        Calls in flight at most; by default 64, and 4 on an embedded model.
-    max_cost
-        Budget in US dollars; starts anew when a run goes on.
-    max_rows
-        Largest number of rows, from the beginning.
-    requests_per_minute
-        Rate of calls.
-    tokens_per_minute
-        Rate of tokens.
-    timeout
-        Seconds a call may take.
-    deadline
-        Seconds the whole run may take.
-    fail_under : METRIC=VALUE
-        Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
-        rows) or macro_f1; may be given several times.
-    cache : URL
-        Database of finished predictions; a file or URL.
-    no_cache
-        Neither use nor fill the cache; the run still resumes.
-    parquet
-        Write the rows to predictions.parquet, too.
-    engine
-        Where rows are answered: local, or ray for workers on a Ray cluster.
-    ray_address
-        A running Ray cluster; by default one is started on this machine.
-    workers
-        Workers of --engine ray, with a CPU each; 2 by default.
-    """
-
-    out: Path
-    split: str = "test"
-    file: Path | None = None
-    concurrency: int | None = None
-    max_cost: float | None = None
-    max_rows: int | None = None
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    timeout: float | None = None
-    deadline: float | None = None
-    fail_under: list[str] | None = None
-    cache: str | None = None
-    no_cache: bool = False
-    history: str | None = None
-    account: str = "default"
-    profile: str | None = None
-    parquet: bool = False
-    engine: str = "local"
-    ray_address: str | None = None
-    workers: int | None = None
-    as_json: bool = False
-
-
-def evaluate(task: Path, options: EvaluateOptions) -> None:
+def evaluate(options: Evaluate) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under or ()))
     _check(options)
-    loaded = with_context(Task.from_file(task, splits=()), options)
+    loaded = with_context(Task.from_file(options.task, splits=()), options)
     check_gates(gates, loaded.labels)
-    rows = evaluation.Dataset(
-        source=labelled_source(loaded, options.file, options.split),
-        labels=LabelSet.of(loaded.labels),
-        limit=options.max_rows,
-    )
+    rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     with contextlib.closing(open_prompted(loaded, options, limits=_limits(loaded, options))) as classifier:
         history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
@@ -159,7 +86,7 @@ def _gate(text: str) -> tuple[str, float]:
     )
 
 
-def _check(options: EvaluateOptions) -> None:
+def _check(options: Evaluate) -> None:
     """Refuse options that contradict one another, before anything is read."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
@@ -175,21 +102,23 @@ def _check(options: EvaluateOptions) -> None:
         raise ConfigurationError("Expected --ray-address and --workers only with --engine ray: add it.")
 
 
-def labelled_source(task: Task, file: Path | None, split: str) -> DataSource:
-    """Return the data source of the rows: `file` if given, else the task's source for the split."""
+def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | None) -> evaluation.Dataset:
+    """Return the first rows of `file` if given, else of the task's split."""
+    sources = {str(name): source for name, source in task.sources.items()}
     if file is not None:
-        return DataSource(path=file, columns=task.columns)
-    if split not in _SPLITS:
+        source = DataSource(path=file, columns=task.columns)
+    elif split not in _SPLITS:
         raise ConfigurationError(f"Expected --split to be one of {', '.join(_SPLITS)}, got {split!r}.")
-    source = {str(name): source for name, source in task.sources.items()}.get(split)
-    if source is None:
+    elif split in sources:
+        source = sources[split]
+    else:
         raise ConfigurationError(
             f"Task {task.name!r} has no {split!r} rows: name a file for it under [data], or pass --file."
         )
-    return source
+    return evaluation.Dataset(source=source, labels=LabelSet.of(task.labels), limit=limit)
 
 
-def _limits(task: Task, options: EvaluateOptions) -> Limits:
+def _limits(task: Task, options: Evaluate) -> Limits:
     concurrency = options.concurrency
     if concurrency is None and options.model is None:
         concurrency = task.model.concurrency
@@ -204,18 +133,14 @@ def _limits(task: Task, options: EvaluateOptions) -> Limits:
 
 
 def _history(
-    task: Task, options: EvaluateOptions, classifier: BasePredictor
+    task: Task, options: Evaluate, classifier: BasePredictor
 ) -> tuple[evaluation.EvaluationHistory, RunScope] | None:
     """Return the history to add the run to, and its scope; an unusable one fails before the first call."""
     if options.history is None:
         return None
     from calibrant.evaluation._history_run import RunScope  # other runs do without a history
 
-    scope = RunScope(
-        account_id=options.account,
-        task=task.name,
-        profile_name=options.profile or RunScope.profile_of(classifier),
-    )
+    scope = RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
     return evaluation.EvaluationHistory(options.history), scope
 
 
@@ -233,7 +158,7 @@ def _resume_hint(out: Path) -> Iterator[None]:
 
 def _run(
     task: Task,
-    options: EvaluateOptions,
+    options: Evaluate,
     classifier: BasePredictor,
     rows: evaluation.Dataset,
     *,
@@ -265,7 +190,7 @@ def _run(
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
-def _opening(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> partial[BasePredictor]:
+def _opening(task: Task, options: Evaluate, classifier: BasePredictor) -> partial[BasePredictor]:
     """Return a function that opens `classifier` on another machine, without the command's files."""
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
@@ -305,11 +230,11 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     return classifier
 
 
-def _replaces_prompt(options: EvaluateOptions) -> bool:
+def _replaces_prompt(options: Evaluate) -> bool:
     return options.prompt is not None or options.run is not None
 
 
-def _write_down(task: Task, options: EvaluateOptions, classifier: BasePredictor) -> None:
+def _write_down(task: Task, options: Evaluate, classifier: BasePredictor) -> None:
     """Write the task record and the demonstrations, so that the run can be exported without its task file."""
     out = options.out
     record_run(out, [(task, options.model)], prompt_for_all=_replaces_prompt(options))

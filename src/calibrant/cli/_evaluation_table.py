@@ -1,22 +1,33 @@
-"""The numbers of an evaluation, as `calibrant evaluate` prints them."""
+"""Figures of an evaluation in lines of text: metrics, cascade, providers and baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant import evaluation
-from calibrant.cli._tables import aligned, dollars, number, print_output, with_interval
-from calibrant.core._errors import StateError
+from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import read_json_object
+from calibrant.core._labels import LabelSet
 from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
-    from calibrant.cli._providers import RoutingStats
     from calibrant.evaluation._history_run import HistoryEntry
+    from calibrant.heads._compared import BaselineComparison
+    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference.routed._assess import HelperStats
+    from calibrant.inference.routed._provider import ProviderStats
+    from calibrant.metrics._cascade import CascadeMetrics
 
 _Row: TypeAlias = tuple[str, str, str]  # name of a number, its value and its denominator
+_CASCADE_HEAD: Final = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
+_PROVIDER_HEAD: Final = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")
 
 
 def print_result(
@@ -40,9 +51,7 @@ def print_result(
     more |= {} if routing is None else {"routing": routing.to_record()}
     lines = [f"{task.name}: {record['model']}, {metrics.rows:,} rows", *_number_lines(metrics), *baselines]
     if metrics.cascade is not None:
-        from calibrant.cli._cascade import cascade_lines
-
-        lines += cascade_lines(metrics.cascade)
+        lines += _cascade_lines(metrics.cascade)
     lines += [] if routing is None else routing.lines()
     if entry is not None:
         from calibrant.cli._history import history_lines
@@ -122,3 +131,179 @@ def _effort(metrics: evaluation.EvaluationMetrics) -> str:
         f"{metrics.calls:,} calls, {metrics.rows_from_cache:,} rows without a call, "
         f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens{cost}{speed}"
     )
+
+
+def _cascade_lines(found: CascadeMetrics) -> list[str]:
+    """Return one line per model, a total line, and lines on rows without a confident model."""
+    rows = found.rows
+    table = [
+        _CASCADE_HEAD,
+        *(
+            (
+                model.model,
+                _share(model.asked, rows),
+                _share(model.accepted, rows),
+                with_interval(model.accuracy),
+                f"{model.calls:,}",
+                dollars(model.cost),
+            )
+            for model in found.models
+        ),
+        (
+            "all models",
+            _share(rows, rows),
+            _share(found.accepted, rows),
+            with_interval(found.accuracy),
+            f"{found.calls:,}",
+            dollars(found.cost),
+        ),
+    ]
+    lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
+    troubles = [
+        f"{model.model}: {count:,} {what}"
+        for model in found.models
+        for count, what in ((model.no_evidence, "without evidence"), (model.failed, "failed"))
+        if count
+    ]
+    if found.unaccepted_accuracy is not None:
+        lines.append(
+            f"not accepted, yet answered: {_share(found.unaccepted_answered, rows)} of the rows, accuracy "
+            f"{with_interval(found.unaccepted_accuracy)}"
+        )
+    if troubles:
+        lines.append(f'not judged: {"; ".join(troubles)} (why: "reason" in the steps of predictions.jsonl)')
+    return lines
+
+
+def _share(part: int, rows: int) -> str:
+    return f"{part:,} ({100 * part / rows:.1f} %)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingStats:
+    """Call statistics of a routed client since it was opened.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of the strategy.
+    providers : tuple of ProviderStats
+        As they were declared.
+    helpers : mapping of str to HelperStats
+        Judge and triage, if the strategy has them.
+    """
+
+    strategy: str
+    providers: tuple[ProviderStats, ...]
+    helpers: Mapping[str, HelperStats]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return one line per provider, then judge and triage, then the providers in cooldown."""
+        if not any(stats.calls for stats in self.providers):
+            return []
+        lines = aligned([_PROVIDER_HEAD, *map(_provider_row, self.providers)])
+        lines += [_helper_line(name, stats) for name, stats in self.helpers.items()]
+        waiting = [
+            f"{stats.provider} for {stats.cooling_seconds:.0f} s"
+            for stats in self.providers
+            if stats.cooling_seconds
+        ]
+        return [*lines, f"left out for failing: {', '.join(waiting)}"] if waiting else lines
+
+
+def routing_stats(task: Task, predictor: BasePredictor) -> RoutingStats | None:
+    """Return the call statistics of the task's providers; None without routing."""
+    if "routing" not in task.sections:
+        return None
+    from calibrant.inference.routed._client import RoutedClient  # other tasks do without routing
+
+    for client in predictor.clients:
+        if isinstance(client, RoutedClient):
+            return RoutingStats(
+                strategy=client.router.strategy,
+                providers=tuple(client.stats().values()),
+                helpers=client.helper_stats(),
+            )
+    return None
+
+
+def _provider_row(stats: ProviderStats) -> tuple[str, ...]:
+    limited = f" ({stats.rate_limits:,} rate limits)" if stats.rate_limits else ""
+    latency = stats.mean_latency_seconds
+    return (
+        stats.provider,
+        f"{stats.calls:,}",
+        f"{stats.failures + stats.too_long:,}{limited}",
+        f"{stats.escalations:,}",
+        "-" if latency is None else f"{latency:.3f} s",
+        f"{stats.prompt_tokens:,} + {stats.completion_tokens:,}",
+        dollars(stats.cost),
+    )
+
+
+def _helper_line(name: str, stats: HelperStats) -> str:
+    return (
+        f"{name}: {stats.calls:,} calls, {stats.failures:,} failed, {stats.unusable:,} replies of no use, "
+        f"{stats.usage.prompt_tokens:,} + {stats.usage.completion_tokens:,} tokens, {dollars(stats.usage.cost)}"
+    )
+
+
+def baseline_lines(
+    result: evaluation.EvaluationResult, task: Task, *, file: Path | None, split: str
+) -> list[str]:
+    """Compare a finished evaluation with baselines, and return the table and the verdict.
+
+    Parameters
+    ----------
+    result : evaluation.EvaluationResult
+        The evaluation; its ``metrics.json`` gets the comparison.
+    task : Task
+        Task with the baselines' training and validation rows.
+    file : Path or None
+        File of the evaluated rows, if they are not the task's.
+    split : str
+        Split of the evaluated rows, if they are the task's: no baseline learns from it.
+    """
+    if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
+        return []
+    sources = [
+        source
+        for name, source in task.sources.items()
+        if name != "test" and (file is not None or name != split)
+    ]
+    if not sources:
+        return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
+    labels = LabelSet.of(task.labels)
+    labelled = chain.from_iterable(evaluation.Dataset(source=source, labels=labels) for source in sources)
+    from calibrant.evaluation._learned import add_baselines  # loads the heads
+
+    say("comparing with baselines")  # takes seconds, of many rows half a minute
+    try:
+        found = add_baselines(result.directory, labelled, labels=labels)
+    except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
+        return [f"No baselines: {error}"]
+    return [*_baseline_table(found, answered=result.metrics.answered), found.verdict]
+
+
+def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
+    """Return model and baselines in columns; empty without a comparison."""
+    if not found.scores:
+        return []
+    rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
+    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
+    rows_of_baselines = f"{found.labelled_rows:,} labelled rows"
+    scores = [
+        (
+            score.name,
+            with_interval(score.accuracy),
+            number(score.macro_f1),
+            str(score.answered_labels),
+            "" if score.name == "model" else rows_of_baselines,
+        )
+        for score in found.scores
+    ]
+    return aligned([head, *scores])

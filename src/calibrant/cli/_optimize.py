@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,9 +14,9 @@ from rich.text import Text
 
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
+from calibrant.cli._evaluation_table import routing_stats
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
-from calibrant.cli._providers import routing_stats
 from calibrant.cli._tables import dollars, number, print_output, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Interval
@@ -26,7 +25,8 @@ from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
-    from calibrant.cli._providers import RoutingStats
+    from calibrant.cli._commands import Optimize
+    from calibrant.cli._evaluation_table import RoutingStats
     from calibrant.inference._predictor import BasePredictor
     from calibrant.optimization._result import FinalScore, PromptScore
 
@@ -43,48 +43,9 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimizeOptions:
-    """Options of the command.
-
-    Attributes
-    ----------
-    reflection_model
-        Model that rewrites the prompt from feedback: any name that --model takes.
-    reflection_option : KEY=VALUE
-        An option of the reflection model, such as api_base; several times.
-    proposer
-        exemplar (needs no second model) or reflection; chosen by --reflection-model.
-    max_metric_calls
-        Rows the search may ask, at most; the test rows are apart.
-    minibatch_size
-        Training rows a proposal is tried on first.
-    seed
-        Seed of every choice of the search.
-    prior_correction
-        batch divides out every prompt's preference for labels; off does not.
-    thresholds
-        auto takes confidence thresholds from 80 training rows.
-    out
-        Run directory; an interrupted run in it is resumed.
-    """
-
-    model: str | None = None
-    reflection_model: str | None = None
-    reflection_option: list[str] | None = None
-    proposer: str | None = None
-    max_metric_calls: int = 600
-    minibatch_size: int | None = None
-    seed: int = 0
-    prior_correction: str | None = None
-    thresholds: str | None = None
-    out: Path | None = None
-    as_json: bool = False
-
-
-def optimize(task: Path, options: OptimizeOptions) -> None:
+def optimize(options: Optimize) -> None:
     """Run the search and print its results."""
-    loaded = Task.from_file(task)
+    loaded = Task.from_file(options.task)
     result, routing = _search(loaded, options)
     if options.out is not None:
         record_run(options.out, [(loaded, options.model)], prompt_for_all=True)
@@ -102,9 +63,7 @@ def optimize(task: Path, options: OptimizeOptions) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _search(
-    task: Task, options: OptimizeOptions
-) -> tuple[optimization.OptimizationResult, RoutingStats | None]:
+def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationResult, RoutingStats | None]:
     """Return the result of the search, and the calls to each provider if there are several."""
     if options.model is None and options.prior_correction == "batch":
         _refuse_prior(task)

@@ -1,26 +1,20 @@
-"""Arguments and options of commands, read from their signatures and docstrings."""
+"""Commands declared as dataclasses, whose fields are their arguments and options."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
+import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, Final, get_origin
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin
 
 import typer
 
-from calibrant.cli._errors import reports_errors
+from calibrant.cli._errors import exits_on_error
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-ApiBase = Annotated[str | None, typer.Option(help="Endpoint of an OpenAI-compatible server.")]
-Options = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="An option of every call; may be given several times."),
-]
+_T = TypeVar("_T")
 
 # Metavar and help text of what several commands take; their docstrings come first.
 _SHARED: Final = {
@@ -41,77 +35,46 @@ _SHARED: Final = {
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptedOptions:
-    """Options of commands that open a task's classifier under a prompt.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator that makes a class a frozen dataclass and adds it to a group as a command.
 
-    Attributes
+    A field by position is an argument, a keyword-only field an option. Their help texts stand in the docstring, below
+    lines of the form ``name : METAVAR``; its first paragraph describes the command.
+
+    Parameters
     ----------
-    run
-        Run directory of a search: what it found is used.
-    label_prior
-        File with that prompt's label-prior correction: label_prior.json.
-    context : TEXT
-        What answers have to rest on, for a cascade that verifies them.
-    context_column : NAME
-        Column with a row's own context; --context is for the others.
+    group : typer.Typer
+        Group of the command.
+    work : str
+        Function that is called with the object, as ``module:function``. It is imported when the command runs, which
+        keeps help light.
+    name : str, optional
+        Name of the command; by default that of the class, in lower case.
     """
 
-    prompt: Path | None = None
-    run: Path | None = None
-    label_prior: Path | None = None
-    model: str | None = None
-    context: str | None = None
-    context_column: str | None = None
+    def register(declared: type[_T]) -> type[_T]:
+        kind = dataclass(frozen=True, kw_only=True)(declared)
 
+        def run(**given: Any) -> None:  # noqa: ANN401
+            with exits_on_error(is_resumable=given.get("out") is not None):
+                pkgutil.resolve_name(work)(kind(**given))
 
-def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., None]], Any]:
-    """Return a decorator that adds a command to a group; see `as_command`."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        group.command(name)(as_command(function))
-        return function
+        texts = _texts(kind)
+        fields = inspect.signature(kind, eval_str=True).parameters.values()
+        signature = inspect.Signature([_for_typer(one, *texts.get(one.name, ("", ""))) for one in fields])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__doc__ = (inspect.getdoc(kind) or "").split("\n\n")[0]
+        group.command(name or kind.__name__.lower())(run)
+        return kind
 
     return register
 
 
-def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command for typer: signature from its options class, and reported errors.
-
-    A parameter by position is an argument, a keyword an option, and so is every field of a parameter that is a
-    dataclass. Their help texts stand in the docstrings, below lines of the form ``name : METAVAR``.
-    """
-    parameters: list[inspect.Parameter] = []
-    fields: dict[str, str] = {}  # name of the dataclass's parameter, by field
-    options: dict[str, Any] = {}
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        kind: Any = parameter.annotation
-        has_fields = is_dataclass(kind)
-        own = [parameter]
-        if has_fields:
-            own = list(inspect.signature(kind, eval_str=True).parameters.values())
-            fields |= {field.name: parameter.name for field in own}
-            options[parameter.name] = kind
-        texts = _texts(kind if has_fields else function)
-        parameters += [_for_typer(one, *texts.get(one.name, ("", ""))) for one in own]
-
-    @reports_errors
-    @functools.wraps(function)
-    def run(**given: Any) -> None:  # noqa: ANN401
-        others = {name: value for name, value in given.items() if name not in fields}
-        for name, kind in options.items():
-            others[name] = kind(**{key: given[key] for key in given if fields.get(key) == name})
-        function(**others)
-
-    run.__doc__ = (inspect.getdoc(function) or "").split("\n\n")[0]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
-
-
-def _texts(documented: Any) -> Mapping[str, tuple[str, str]]:  # noqa: ANN401
-    """Return metavar and help text by name, as the docstring of a function or of a class and its bases has them."""
+def _texts(kind: type) -> Mapping[str, tuple[str, str]]:
+    """Return metavar and help text by name, from the docstrings of a class and its bases."""
     texts = dict(_SHARED)
-    for owner in reversed(inspect.getmro(documented)) if inspect.isclass(documented) else [documented]:
+    for owner in reversed(inspect.getmro(kind)):
         for name, metavar, text in _ENTRY.findall(inspect.getdoc(owner) or ""):
             # Brackets are markup to rich.
             texts[name] = metavar, " ".join(text.split()).replace("[", "\\[")

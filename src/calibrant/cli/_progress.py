@@ -1,10 +1,13 @@
-"""A progress bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run, and Ctrl-C: the first one ends a run in order, the second at once."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from rich.console import Console
@@ -12,11 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from calibrant.cli._tables import dollars, number, say, with_interval
+from calibrant.core._predictor import Stop
 
 if TYPE_CHECKING:
     from calibrant.evaluation._metrics import EvaluationProgress
     from calibrant.optimization._progress import Progress
 
+ENDED_BY_SIGNAL: Final = "interrupted"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_FINISHING: Final = "interrupted: finishing the rows under way; press Ctrl-C again to end at once."
+_GIVING_UP: Final = "interrupted: the rows under way are given up; what was answered is kept."
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _KINDS_SHOWN: Final = 3
 
@@ -125,3 +133,36 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@contextlib.contextmanager
+def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
+    """Yield a `Stop` that the first Ctrl-C (or SIGTERM) requests; a second one ends the run at once.
+
+    Calls in flight are finished; rows that wait for a rate limit or before another attempt are given up.
+
+    Parameters
+    ----------
+    at_once : bool, default False
+        Give up the rows under way instead of finishing them: on a model in this process they cost nothing to
+        ask again.
+    """
+    stop = Stop()
+
+    def handle(*_: object) -> None:
+        if stop.reason == ENDED_BY_SIGNAL:
+            raise KeyboardInterrupt
+        stop.reason = ENDED_BY_SIGNAL
+        stop.request(ENDED_BY_SIGNAL, at_once=at_once, waits=True)
+        with contextlib.suppress(OSError, RuntimeError):  # a closed pipe, or a write under way
+            say(_GIVING_UP if at_once else _FINISHING)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    handlers = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

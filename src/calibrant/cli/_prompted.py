@@ -16,7 +16,7 @@ from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
-    from calibrant.cli._options import PromptedOptions
+    from calibrant.cli._commands import PromptedOptions
     from calibrant.core._limits import Limits
     from calibrant.core._settings import HeadSettings
     from calibrant.inference._predictor import BasePredictor

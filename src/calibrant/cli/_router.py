@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
-
-import typer
 
 from calibrant import assembly, routing
 from calibrant.assembly._routing import default_router_state
-from calibrant.cli._options import command
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._task import Task
 from calibrant.routing._settings import RoutingStrategy
 
 if TYPE_CHECKING:
+    from calibrant.cli._groups import Reset, RouterOptions, Stats
     from calibrant.store._router_state import RouterState
-
-router = typer.Typer(name="router", no_args_is_help=True, add_completion=False)
 
 _PARAMETERS: Final = ("alpha", "decay_factor")
 _KEPT_APART: Final = "default"  # scope of routers that name none
@@ -37,37 +32,6 @@ _TITLES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterOptions:
-    """Options of the commands.
-
-    Attributes
-    ----------
-    strategy
-        Only this one, such as thompson; by default all.
-    state : PLACE
-        A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else router.sqlite in
-        $CALIBRANT_HOME or ~/.local/state/calibrant.
-    task : TASK.toml
-        Take state, scope and settings of its [routing].
-    scope
-        A task's name, or litellm/GROUP; by default all there are. To reset, needed where several share the place.
-    """
-
-    strategy: str | None = None
-    state: str | None = None
-    task: Path | None = None
-    scope: str | None = None
-    as_json: bool = False
-
-
-def _open_state(name: str, scope: str) -> closing[RouterState]:
-    """Return a context manager with the state of one scope."""
-    from calibrant.store._router_state import RouterState
-
-    return closing(RouterState(name, scope=scope))
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Place:
     """Place of router records, `location` without credentials; with a task, its scope and settings."""
 
@@ -76,16 +40,21 @@ class _Place:
     scope: str | None
     settings: routing.RoutingSettings | None
 
+    def open(self, scope: str) -> closing[RouterState]:
+        """Return a context manager with the state of one scope."""
+        from calibrant.store._router_state import RouterState
+
+        return closing(RouterState(self.name, scope=scope))
+
     def scopes(self) -> list[str]:
         """Return the named scope, or all scopes."""
         if self.scope is not None:
             return [self.scope]
-        with _open_state(self.name, _KEPT_APART) as state:
+        with self.open(_KEPT_APART) as state:
             return state.scopes()
 
 
-@command(router)
-def stats(options: RouterOptions) -> None:
+def stats(options: Stats) -> None:
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
     place, strategy = _place(options), options.strategy
     records, problems = [], []
@@ -107,8 +76,7 @@ def stats(options: RouterOptions) -> None:
         raise CalibrantError("\n".join(problems))
 
 
-@command(router)
-def reset(options: RouterOptions) -> None:
+def reset(options: Reset) -> None:
     """Delete learned records, damaged ones included; running routers begin anew."""
     place, strategy = _place(options), options.strategy
     scopes = place.scopes()
@@ -118,7 +86,7 @@ def reset(options: RouterOptions) -> None:
             f"{', '.join(map(repr, scopes))}."
         )
     name = scopes[0] if scopes else None
-    with _open_state(place.name, name or _KEPT_APART) as opened:
+    with place.open(name or _KEPT_APART) as opened:
         gone = opened.reset(strategy)
     what = "nothing" if strategy is None else f"nothing of the strategy {strategy}"
     done = f"forgot {', '.join(gone)} of the scope {name!r}." if gone else f"{what} was there."
@@ -144,14 +112,14 @@ def _place(options: RouterOptions) -> _Place:
         scope = task.name if scope is None else scope
         state = settings.state_place if state is None else state
     name = default_router_state() if state is None else state
-    with _open_state(name, _KEPT_APART) as opened:
+    with closing(open_router_state(name, scope=_KEPT_APART)) as opened:
         return _Place(name=name, location=opened.location, scope=scope, settings=settings)
 
 
 def _stored(place: _Place, strategy: str | None) -> Iterator[tuple[str, str, RouterState]]:
     """Yield scope, name and state of every stored strategy."""
     for scope in place.scopes():
-        with _open_state(place.name, scope) as opened:
+        with place.open(scope) as opened:
             yield from ((scope, name, opened) for name in opened.strategies() if strategy in {None, name})
 
 

@@ -1,17 +1,12 @@
-"""``calibrant serve``: a bundle over HTTP."""
+"""``calibrant serve`` and ``calibrant verifier serve``: a bundle, or a verifier of answers, over HTTP."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from calibrant import assembly, evaluation, serving
 from calibrant.assembly._bundle_load import load
@@ -21,68 +16,18 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._history_run import AnswerRecorder, RunScope
+from calibrant.serving._logs import json_logs
+from calibrant.serving._server import serve_app
+
+if TYPE_CHECKING:
+    from calibrant.cli._commands import Serve
+    from calibrant.cli._groups import ServeVerifier
 
 _LOG = logging.getLogger("calibrant")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """Options of the command.
-
-    Attributes
-    ----------
-    host
-        Where to listen; 0.0.0.0 lets other machines in.
-    port
-        0 takes a free one.
-    api_key_env : NAME
-        Environment variable with a key to want; may be given several times.
-    max_body
-        Bytes of a request at most.
-    max_texts
-        Texts of a request at most.
-    max_rows
-        Texts under way at most; beyond it, 429.
-    max_concurrency
-        Calls of the model in flight at most.
-    deadline
-        Seconds a request may take.
-    notice
-        Seconds between SIGTERM and the last request taken.
-    log_texts
-        Log texts and labels, too.
-    as_json
-        Print one JSON object, with the address, when ready.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8890
-    api_key_env: list[str] | None = None
-    max_body: int = 2**20
-    max_texts: int = 100
-    max_rows: int = 256
-    max_concurrency: int = 64
-    deadline: float = 30.0
-    notice: Annotated[float, typer.Option(min=0, max=3600)] = 1.0
-    log_texts: bool = False
-    option: list[str] | None = None
-    history: str | None = None
-    account: str = "default"
-    profile: str | None = None
-    as_json: bool = False
-
-
-def serve(bundle: Path, options: ServeOptions) -> None:
-    """Serve the bundle until a signal comes, then finish the accepted requests.
-
-    Parameters
-    ----------
-    bundle : DIR
-        The bundle; see `calibrant export`.
-    """
-    from calibrant.serving._logs import json_logs
-    from calibrant.serving._server import serve_app  # loads the server, which help does without
-
+def serve(options: Serve) -> None:
+    """Serve the bundle until a signal comes, then finish the accepted requests."""
     settings = serving.ServiceSettings(
         api_keys=tuple(map(_key, options.api_key_env or ())),
         most_bytes=options.max_body,
@@ -91,7 +36,7 @@ def serve(bundle: Path, options: ServeOptions) -> None:
         deadline_seconds=options.deadline,
         log_texts=options.log_texts,
     )
-    loaded = assembly.read_bundle(bundle)
+    loaded = assembly.read_bundle(options.bundle)
     with ExitStack() as opened:
         classifier = load(
             loaded,
@@ -106,41 +51,64 @@ def serve(bundle: Path, options: ServeOptions) -> None:
             opened.callback(recorder.close)
         if not settings.api_keys and options.host not in {"127.0.0.1", "::1", "localhost"}:
             _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
-        record = None if recorder is None else recorder.add
+
+        def announce(address: str) -> None:
+            record = {"url": address, "name": loaded.name, "sha256": loaded.digest}
+            line = f"{loaded.name} answers at {address}/v1/classify; Ctrl-C ends it."
+            print_output(record, [line], as_json=options.as_json)
+            # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
+            gc.collect()
+            gc.freeze()
+
+        on_predictions = None if recorder is None else recorder.add
         serve_app(
-            serving.create_classifier_app(loaded, classifier, settings=settings, on_predictions=record),
+            serving.create_classifier_app(
+                loaded, classifier, settings=settings, on_predictions=on_predictions
+            ),
             host=options.host,
             port=options.port,
-            on_ready=_announcer(loaded, as_json=options.as_json),
+            on_ready=announce,
             notice_seconds=options.notice,
             finish_seconds=settings.finish_seconds,
         )
 
 
-def _announcer(bundle: assembly.Bundle, *, as_json: bool) -> Callable[[str], None]:
-    """Return a function that prints the address of the service once it is ready."""
-
-    def announce(address: str) -> None:
-        record = {"url": address, "name": bundle.name, "sha256": bundle.digest}
-        line = f"{bundle.name} answers at {address}/v1/classify; Ctrl-C ends it."
-        print_output(record, [line], as_json=as_json)
-        # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
-        gc.collect()
-        gc.freeze()
-
-    return announce
-
-
-def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: ServeOptions) -> AnswerRecorder | None:
+def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
     """Return the recorder of answers; an unusable history fails before the first request."""
     if options.history is None:
         return None
-    scope = RunScope(
-        account_id=options.account,
-        task=bundle.name,
-        profile_name=options.profile or RunScope.profile_of(classifier),
+    scope = RunScope.of(
+        classifier, account_id=options.account, task=bundle.name, profile_name=options.profile
     )
     return AnswerRecorder(evaluation.EvaluationHistory(options.history), scope)
+
+
+def serve_verifier(options: ServeVerifier) -> None:
+    """Serve the verifier until Ctrl-C."""
+    from calibrant.cascade.methods._verification import Verifier  # bundles need no cascade
+    from calibrant.cli._prompted import read_prompt
+    from calibrant.serving._verifier_app import create_verifier_app
+
+    given = dict(map(parse_option, options.option or ()))
+    if options.api_base is not None:
+        given["api_base"] = options.api_base
+    verifier = Verifier(
+        options.model,
+        k=options.samples,
+        temperature=options.temperature,
+        prompt=None if options.prompt is None else read_prompt(options.prompt),
+        concurrency=options.max_concurrency,
+        options=given,
+    )
+    figures = {"model": verifier.model, "num_samples": options.samples, "threshold": options.threshold}
+
+    def ready(address: str) -> None:
+        line = f"{verifier.model} verifies at {address}; Ctrl-C ends it."
+        print_output({"url": address, **figures}, [line], as_json=options.as_json)
+
+    with closing(verifier):
+        app = create_verifier_app(verifier, threshold=options.threshold)
+        serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
 def _key(name: str) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
+from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._ray import (
     RemoteLedger,
     answered_blocks,
@@ -74,18 +75,10 @@ class Cluster:
                 raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 
-class Opening(Protocol):
-    """Function that opens a classifier; pickled, and called once in each worker."""
-
-    def __call__(self, *, limits: Limits) -> Predictor:
-        """Return a classifier that keeps `limits`."""
-        ...
-
-
 def evaluate(  # noqa: PLR0913 (keyword-only options)
     dataset: Dataset,
     *,
-    opening: Opening,
+    opening: Callable[..., Predictor],
     out: str | Path,
     cluster: Cluster | None = None,
     limits: Limits | None = None,
@@ -285,7 +278,7 @@ class _ClusterRun:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
                 with suppress(StateError):  # `take` meets the same error and raises it
-                    ledger.close(stop.reason, at_once=True)
+                    ledger.ask(Ledger.close, stop.reason, at_once=True)
 
         listener = Thread(target=listen, daemon=True)
         listener.start()
@@ -307,7 +300,7 @@ class _ClusterRun:
             reason = str(fault or found.stopped or stop.reason)
             if reason and not self._account.stopped:
                 self._account.stopped = reason
-                ledger.close(reason, at_once=not found.stopped)
+                ledger.ask(Ledger.close, reason, at_once=not found.stopped)
         self._account.stopped = self._account.stopped or stop.reason
         if fault is not None:
             raise fault

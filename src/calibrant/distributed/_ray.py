@@ -14,17 +14,20 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._installation import install_command
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
-from calibrant.distributed._ledger import Ledger, Loan, Spent
+from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 
 if TYPE_CHECKING:
     from calibrant.distributed._evaluate import Cluster
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
@@ -195,45 +198,22 @@ class RemoteLedger:
 
     actor: Any
 
-    def lend(self, rows: int) -> Loan:
-        """See `Ledger.lend`."""
-        return self._get(self.actor.lend.remote(rows))  # type: ignore[no-any-return]
-
-    def settle(self, rows: int, spent: Spent) -> None:
-        """See `Ledger.settle`; returns at once, as Ray keeps the order of calls."""
-        self.actor.settle.remote(rows, spent)
-
-    def take(self, name: str, per_minute: float, used: float, wanted: float) -> Future[float]:
-        """Return the future of `Ledger.take`."""
-        return self.actor.take.remote(name, per_minute, used, wanted).future()  # type: ignore[no-any-return]
-
-    def begin(self, what: str) -> int:
-        """See `Ledger.begin`."""
-        return self._get(self.actor.begin.remote(what))  # type: ignore[no-any-return]
-
-    def end(self, what: str) -> None:
-        """See `Ledger.end`; returns at once."""
-        self.actor.end.remote(what)
-
-    def close(self, reason: str, *, at_once: bool) -> None:
-        """See `Ledger.close`."""
-        self._get(self.actor.close.remote(reason, at_once=at_once))
-
-    def closed(self) -> str:
-        """See `Ledger.closed`."""
-        return self._get(self.actor.closed.remote())  # type: ignore[no-any-return]
-
-    def stopped(self) -> str:
-        """See `Ledger.stopped`."""
-        return self._get(self.actor.stopped.remote())  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _get(reference: Any) -> Any:  # noqa: ANN401
+    def ask(self, method: Callable[Concatenate[Ledger, _P], _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        """Call a method of the ledger, and wait for its result."""
         ray = require_ray()
         try:
-            return ray.get(reference)
+            return ray.get(self._call(method, *args, **options))  # type: ignore[no-any-return]
         except ray.exceptions.RayError as error:
             raise _cannot_go_on(error) from error
+
+    def tell(
+        self, method: Callable[Concatenate[Ledger, _P], _T], *args: _P.args, **options: _P.kwargs
+    ) -> Future[_T]:
+        """Call a method of the ledger, and return the future of its result; Ray keeps the order of calls."""
+        return self._call(method, *args, **options).future()  # type: ignore[no-any-return]
+
+    def _call(self, method: Callable[..., object], *args: object, **options: object) -> Any:  # noqa: ANN401
+        return getattr(self.actor, method.__name__).remote(*args, **options)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
-from calibrant.distributed._ledger import Leased, Spent
+from calibrant.distributed._ledger import Leased, Ledger, Spent
 from calibrant.evaluation._data import Dataset, checked
 from calibrant.inference._loop import run_sync
 from calibrant.runs._records import row_line
@@ -34,15 +34,6 @@ _SEE_LOG: Final = (
     "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
 )
 _DIED_OPENING: Final = f"Workers died again and again while they opened the classifier: {_SEE_LOG}"
-
-
-class LentRow(NamedTuple):
-    """A row on its way to a worker."""
-
-    place: int
-    text: str
-    answer: str
-    context: str | None = None
 
 
 class AnsweredBlock(NamedTuple):
@@ -120,13 +111,11 @@ class Reader:
         for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
             finished = self.finished.get(number, ())
             rows = [
-                LentRow(index, row.input, row.answer, row.context)
-                for index, row in block
-                if index not in finished
+                (index, row.input, row.answer, row.context) for index, row in block if index not in finished
             ]
             if not rows:
                 continue
-            if self.book is not None and self.book.closed():
+            if self.book is not None and self.book.ask(Ledger.closed):
                 return
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
 
@@ -134,13 +123,13 @@ class Reader:
 @contextmanager
 def _unless_deadly(book: RemoteLedger, what: str, *, most: int, message: str) -> Iterator[None]:
     """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
-    begun = book.begin(what)
+    begun = book.ask(Ledger.begin, what)
     try:
         if begun > most:
             raise StateError(message)
         yield
     finally:
-        book.end(what)
+        book.tell(Ledger.end, what)
 
 
 class Worker:
@@ -192,7 +181,7 @@ class Worker:
 
     def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
         return Leased(
-            lambda used, wanted: self._book.take(name, per_minute, used, wanted),
+            lambda used, wanted: self._book.tell(Ledger.take, name, per_minute, used, wanted),
             per_minute=per_minute,
             workers=workers,
         )
@@ -200,7 +189,7 @@ class Worker:
     def _listen(self) -> None:
         """Stop the block under way once the run is stopped: a block may take long."""
         with suppress(Exception):  # the ledger's process has ended, and with it the run
-            while not (reason := self._book.stopped()):
+            while not (reason := self._book.ask(Ledger.stopped)):
                 time.sleep(_LOOK_SECONDS)
             self._stop.request(reason)
 
@@ -218,7 +207,7 @@ class Worker:
         )
 
     def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
-        """Answer the rows of a block, as many as the budgets allow."""
+        """Answer the rows of a block (place, text, answer and context of each), as many as the budgets allow."""
         lines: list[bytes] = []
         stopped = ""
         if self._broken is not None:
@@ -228,7 +217,7 @@ class Worker:
         try:
             with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):
                 while len(lines) < len(rows) and not stopped:
-                    loan = self._book.lend(len(rows) - len(lines))
+                    loan = self._book.ask(Ledger.lend, len(rows) - len(lines))
                     lent = rows[len(lines) : len(lines) + loan.rows]
                     stopped = loan.refused or self._answer(lent, lines)
                 if self._cache is not None:
@@ -239,11 +228,10 @@ class Worker:
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
         """Answer lent rows; return the reason for an early end, or an empty text."""
-        lent = [LentRow(*row) for row in rows]  # JSON turned the tuples into lists
-        examples = [Example(input=row.text, answer=row.answer, context=row.context) for row in lent]
+        examples = [Example(input=text, answer=answer, context=context) for _, text, answer, context in rows]
 
         def deliver(place: int, prediction: Prediction) -> None:
-            lines.append(row_line(lent[place].place, examples[place], prediction))
+            lines.append(row_line(rows[place][0], examples[place], prediction))
             self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
 
         before = self._spent()
@@ -254,7 +242,7 @@ class Worker:
                 )
             )
         finally:
-            self._book.settle(len(rows), self._spent().since(before))
+            self._book.tell(Ledger.settle, len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
             raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "

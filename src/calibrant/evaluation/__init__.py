@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._data import Dataset
     from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
     from calibrant.evaluation._history import EvaluationHistory
-    from calibrant.evaluation._learn_head import learn_head
+    from calibrant.evaluation._learned import learn_head
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
     from calibrant.evaluation._provider_batch_state import BatchLimits, Polling
@@ -28,7 +28,7 @@ else:
             "._data": "Dataset",
             "._evaluator": "BatchEvaluator EvaluationResult",
             "._history": "EvaluationHistory",
-            "._learn_head": "learn_head",
+            "._learned": "learn_head",
             "._metrics": "EvaluationMetrics EvaluationProgress",
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
             "._provider_batch_state": "BatchLimits Polling",

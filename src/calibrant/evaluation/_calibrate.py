@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -125,35 +125,27 @@ class CalibrationResult:
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
+        point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
+        selection, certified = self.selection, self.certified
+        # The calibrator has a file of its own.
+        numbers = asdict(replace(self, selection=None, fingerprint=None))  # type: ignore[arg-type]
+        del numbers["selection"]
+        is_certified = certified is not None and certified.threshold is not None
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "calibration",
-            "source": self.source,
-            "rows": self.rows,
-            "left_out": asdict(self.left_out),
-            "seed": self.seed,
-            "fit_rows": self.fit_rows,
+            **numbers,
             "calibrator": {
-                "name": self.selection.name,
-                "reason": self.selection.reason,
-                "cross_validated_brier": dict(self.selection.brier),
+                "name": selection.name,
+                "reason": selection.reason,
+                "cross_validated_brier": dict(selection.brier),
             },
-            "held_out": asdict(self.held_out),
-            "thresholds": None if isinstance(self.thresholds, str) else asdict(self.thresholds),
+            "thresholds": None if isinstance(self.thresholds, str) else numbers["thresholds"],
             "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
-            "auroc": None if self.auroc is None else asdict(self.auroc),
-            "rows_with_low_label_mass": self.rows_with_low_label_mass,
-            "certified": self._certified(),
-            "certification": None if self.certified is None else asdict(self.certified),
+            "certified": {name: getattr(certified, name) for name in point} if is_certified else None,
+            "certification": numbers["certified"],
             "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
         }
-
-    def _certified(self) -> dict[str, Any] | None:
-        """Return the certified point, if there is one."""
-        names = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
-        if self.certified is None or self.certified.threshold is None:
-            return None
-        return {name: getattr(self.certified, name) for name in names}
 
     def write(self, out: str | Path) -> list[Path]:
         """Write ``calibration.json``, and ``calibrator.json`` if the fingerprint is known.
@@ -244,66 +236,58 @@ def calibrate_predictions(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
     rng = np.random.default_rng(seed)
-    rows, left_out = _usable(predictions)
+    kept, left_out = _usable(predictions)
+    p, y = predictions.confidence[kept], predictions.correct[kept].astype(np.float64)
     certified = None
     if target_accuracy is not None:
-        certified = certify_threshold(rows.p, rows.y, target_accuracy=target_accuracy, delta=delta)
-    fit, test = rows.halves(rng)
-    selection = select_calibrator(fit.p, fit.y, predicted=fit.predicted, ids=fit.names, rng=rng)
+        certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
+    texts = [predictions.inputs[row] for row in kept]
+    names = [f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)]
+    labels = [label for row in kept if (label := predictions.labels[row]) is not None]
+    fit, test = _halves(names, rng)
+
+    def of(rows: list[int]) -> dict[str, Any]:
+        predicted = [labels[row] for row in rows] if len(labels) == len(names) else None
+        return {"predicted": predicted, "ids": [names[row] for row in rows]}
+
+    selection = select_calibrator(p[fit], y[fit], **of(fit), rng=rng)
     # Refuses rows that were fitted.
-    selection.calibrator.evaluate(test.p, test.y, predicted=test.predicted, ids=test.names)
-    after = selection.calibrator.predict(test.p, predicted=test.predicted)
+    selection.calibrator.evaluate(p[test], y[test], **of(test))
+    after = selection.calibrator.predict(p[test], predicted=of(test)["predicted"])
     return CalibrationResult(
         source=predictions.name,
         rows=len(predictions),
         left_out=left_out,
         seed=seed,
-        fit_rows=len(fit.y),
+        fit_rows=len(fit),
         selection=selection,
-        held_out=_measures(test.p, after, test.y, rng),
-        thresholds=_thresholds(rows),
+        held_out=_measures(p[test], after, y[test], rng),
+        thresholds=_thresholds(p, y),
         certified=certified,
         fingerprint=predictions.fingerprint,
-        auroc=auroc_interval(rows.p, rows.y) if 0 < rows.y.sum() < len(rows.y) else None,
+        auroc=auroc_interval(p, y) if 0 < y.sum() < len(y) else None,
         rows_with_low_label_mass=predictions.rows_with_low_label_mass,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Labelled:
-    """Training columns of length n: confidence, correctness, names (texts, if known) and predictions."""
-
-    p: _Floats
-    y: _Floats
-    names: Sequence[str]
-    predicted: Sequence[str] | None
-
-    def halves(self, rng: np.random.Generator) -> tuple[_Labelled, _Labelled]:
-        """Split the rows into two random halves; rows of one name stay together."""
-        groups: dict[str, list[int]] = {}
-        for row, name in enumerate(self.names):
-            groups.setdefault(name, []).append(row)
-        members, fit, test = list(groups.values()), list[int](), list[int]()
-        for place in rng.permutation(len(members)).tolist():
-            (fit if 2 * len(fit) < len(self.names) else test).extend(members[place])
-        if len(test) < _FEWEST // 4:
-            raise DataError(
-                f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of "
-                f"{len(self.names)}: rows of one text stay together; add rows of different texts."
-            )
-        return self._part(fit), self._part(test)
-
-    def _part(self, rows: list[int]) -> _Labelled:
-        return _Labelled(
-            p=self.p[rows],
-            y=self.y[rows],
-            names=[self.names[row] for row in rows],
-            predicted=None if self.predicted is None else [self.predicted[row] for row in rows],
+def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Return the positions of two random halves of the rows; rows of one name stay together."""
+    groups: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        groups.setdefault(name, []).append(row)
+    members, fit, test = list(groups.values()), list[int](), list[int]()
+    for place in rng.permutation(len(members)).tolist():
+        (fit if 2 * len(fit) < len(names) else test).extend(members[place])
+    if len(test) < _FEWEST // 4:
+        raise DataError(
+            f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of {len(names)}: rows "
+            "of one text stay together; add rows of different texts."
         )
+    return fit, test
 
 
-def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
-    """Return the rows with confidence and true label, and the counts of the others."""
+def _usable(found: SavedPredictions) -> tuple[NDArray[np.intp], LeftOutRows]:
+    """Return the positions of the rows with confidence and true label, and the counts of the others."""
     unlabelled = (found.correct == UNKNOWN) & ~found.failed
     unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
     kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
@@ -318,21 +302,13 @@ def _usable(found: SavedPredictions) -> tuple[_Labelled, LeftOutRows]:
             f"{len(found)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a true label, "
             f"{left_out.without_confidence} without a confidence): label more rows."
         )
-    texts = [found.inputs[row] for row in kept]
-    labels = [label for row in kept if (label := found.labels[row]) is not None]
-    rows = _Labelled(
-        p=found.confidence[kept],
-        y=found.correct[kept].astype(np.float64),
-        names=[f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)],
-        predicted=labels if len(labels) == len(kept) else None,
-    )
-    return rows, left_out
+    return kept, left_out
 
 
-def _thresholds(rows: _Labelled) -> ThresholdSuggestion | str:
+def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
     """Return suggested thresholds, or the reason for none."""
     try:
-        return suggest_thresholds(rows.p, rows.y)
+        return suggest_thresholds(p, y)
     except ConfigurationError as error:  # the values are checked: there are too few of a kind
         return str(error)
 

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
@@ -76,10 +75,6 @@ class Inspection:
 
     rows: int
     sha256: str
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the inspection as JSON values."""
-        return {"rows": self.rows, "sha256": self.sha256}
 
 
 def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:

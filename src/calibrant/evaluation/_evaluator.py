@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -69,7 +69,7 @@ def run_fingerprint(
         **about,
         **described,
         **described_labels(labels),
-        "data": None if inspection is None else inspection.to_record(),
+        "data": None if inspection is None else asdict(inspection),
     }
 
 
@@ -320,7 +320,7 @@ class BatchEvaluator:
                     RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
                 )
                 run.write_to(directory, about)
-            if run.has_rows_left:
+            if run.account.remaining != 0:
                 self._attach_cache(run, stack)
                 run.answer()
             elif run.directory is not None:
@@ -371,7 +371,7 @@ class _EvaluationRun:
         self._examples = examples
         self._stop = stop
         expected = None if inspection is None else inspection.rows
-        self._account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
+        self.account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
@@ -382,15 +382,10 @@ class _EvaluationRun:
         """Open the output files, and count the finished rows in them."""
         self.directory = directory
         self._about = {**about, "model": self.predictor.describe()["model"]}
-        self._file = PredictionsFile(directory, self._account.tally.add)
+        self._file = PredictionsFile(directory, self.account.tally.add)
         self._file.recover(self._rows())
-        if self._account.remaining is not None:
-            self._account.remaining += len(self._file.failed) - self._file.rows
-
-    @property
-    def has_rows_left(self) -> bool:
-        """True while unanswered rows remain."""
-        return self._account.remaining != 0
+        if self.account.remaining is not None:
+            self.account.remaining += len(self._file.failed) - self._file.rows
 
     def answer(self) -> None:
         """Classify the remaining rows."""
@@ -398,9 +393,9 @@ class _EvaluationRun:
             self._file.open()
             for path in (self.directory.metrics, self.directory.parquet):
                 path.unlink(missing_ok=True)  # of fewer rows than there will be
-        self._account.started = time.perf_counter()
-        with self._account.kept(self.finish):
-            self._account.stopped = run_sync(self._answer())
+        self.account.started = time.perf_counter()
+        with self.account.kept(self.finish):
+            self.account.stopped = run_sync(self._answer())
 
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
@@ -422,13 +417,13 @@ class _EvaluationRun:
 
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()
-        self._account.answered += 1
+        self.account.answered += 1
         self._rows_called += prediction.attempts > 0
         self._calls_of_rows += prediction.attempts
         if self._file is not None:
             self._file.add(index, example, prediction)
         else:
-            self._account.tally.add(row_record(index, example, prediction))
+            self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
 
     async def _tick(self) -> None:
@@ -440,7 +435,7 @@ class _EvaluationRun:
 
     def _report(self) -> None:
         gates = self.predictor.gates
-        self._account.report(
+        self.account.report(
             calls=sum(gate.successes + gate.failures for gate in gates),
             calls_of_rows=self._calls_of_rows,
             rows_called=self._rows_called,
@@ -451,7 +446,7 @@ class _EvaluationRun:
         """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
-        result = self._account.result(self.directory, self._about, self._predictions)
+        result = self.account.result(self.directory, self._about, self._predictions)
         self.complete = result.metrics.complete
         self._report()
         return result

@@ -10,7 +10,7 @@ import threading
 import uuid
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,11 @@ class RunScope:
     account_id, task, profile_name : str
         Names as in `calibrant.store.Scope`.
 
+    Attributes
+    ----------
+    confidence : dict of str to str
+        Scope of the confidences.
+
     Raises
     ------
     ConfigurationError
@@ -83,19 +88,22 @@ class RunScope:
     """
 
     def __init__(self, *, account_id: str, task: str, profile_name: str) -> None:
-        self._correct, self._confidence = (
+        self._correct, self.confidence = (
             dict[str, Any](
                 Scope(account_id=account_id, evaluator_id=evaluator, profile_name=profile_name).columns()
             )
             for evaluator in (task, task + _CONFIDENCE)
         )
 
-    @staticmethod
-    def profile_of(classifier: Predictor) -> str:
-        """Return a name derived from all settings that can change a prediction."""
-        described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
-        text = json.dumps(described, sort_keys=True, default=repr)
-        return f"prompt-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    @classmethod
+    def of(cls, classifier: Predictor, *, account_id: str, task: str, profile_name: str | None) -> RunScope:
+        """Return the scope of a classifier; its default profile stands for all that can change a prediction."""
+        if not profile_name:
+            described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
+            text = json.dumps(described, sort_keys=True, default=repr)
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            profile_name = f"prompt-{digest[:16]}"
+        return cls(account_id=account_id, task=task, profile_name=profile_name)
 
     def record(self, history: EvaluationHistory, directory: Path) -> HistoryEntry:
         """Record the run in `directory`, replacing an earlier record of it.
@@ -109,24 +117,14 @@ class RunScope:
         """
         run_id = _run_id(directory / _FILE)
         correct, confidence = _read(directory / PREDICTIONS)
-        drift = history.drift(confidence, without_run=run_id, **self._confidence)
+        drift = history.drift(confidence, without_run=run_id, **self.confidence)
         recorded = history.record_run(correct, run_id=run_id, family="exact-match", **self._correct)
-        history.record_run(confidence, run_id=run_id, family="metrics", **self._confidence)
+        history.record_run(confidence, run_id=run_id, family="metrics", **self.confidence)
         entry = HistoryEntry(
             run_id=run_id, recorded=recorded, interval=history.interval(**self._correct), drift=drift
         )
         write_json(directory / _FILE, entry.to_record())
         return entry
-
-    def record_answers(self, history: EvaluationHistory, confidences: Sequence[float]) -> None:
-        """Record confidences of answers outside runs, in one transaction.
-
-        Raises
-        ------
-        StateError
-            The database cannot be written.
-        """
-        history.record_results(confidences, family="metrics", **self._confidence)
 
 
 class AnswerRecorder:
@@ -193,7 +191,7 @@ class AnswerRecorder:
         """Record the queued answers in one transaction; return False on failure."""
         scores = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
-            self._scope.record_answers(self._history, scores)
+            self._history.record_results(scores, family="metrics", **self._scope.confidence)
         except StateError as error:
             if not self._failing:
                 _LOG.warning("Answers cannot be recorded in the history now: %s", error)

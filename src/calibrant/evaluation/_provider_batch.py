@@ -11,27 +11,23 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._files import atomic_writer
 from calibrant.core._prediction import Outcome
-from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
     HEAD,
     LABEL_PRIOR,
-    BatchDirectory,
+    BatchJob,
     BatchLimits,
-    BatchPart,
     BatchReport,
-    BatchState,
     Polling,
     custom_id,
+    locked_job,
 )
 from calibrant.inference import RetryPolicy
 from calibrant.inference._classifier import Classifier
@@ -105,24 +101,27 @@ def submit_batch(
         )
     if not rows:
         raise ConfigurationError("Expected at least one row to submit, got none.")
-    directory = BatchDirectory(out)
     with (
         closing(open_batch_api(classifier.name, options=classifier.options, retry=retry)) as api,
-        directory.locked(create=True),
+        locked_job(out, create=True),
     ):
-        wanted = _new_state(classifier, classifier.method, api, rows)
-        state = directory.load()
-        if state is None:
-            directory.write_rows(rows)
+        wanted = _new_job(classifier, classifier.method, api, rows, out)
+        job = BatchJob.load(out)
+        if job is None:
+            job = wanted
+            job.write_rows(rows)
             _keep_learned(out, classifier)
-            lines = (api.line(custom_id(n), _request(classifier, row.input)) for n, row in enumerate(rows))
-            state = directory.with_requests(wanted, lines, limits or BatchLimits())
-        if differing := differing_keys(state.fingerprint, wanted.fingerprint):
+            lines = (
+                api.line(custom_id(number), classifier.request(classifier.query(row.input)))
+                for number, row in enumerate(rows)
+            )
+            job.add_requests(lines, limits or BatchLimits())
+        if differing := differing_keys(job.fingerprint, wanted.fingerprint):
             raise StateError(
                 f"{out}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
                 "same again."
             )
-        return run_sync(_send(api, directory, state))
+        return run_sync(_send(api, job))
 
 
 def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy | None = None) -> BatchReport:
@@ -163,8 +162,9 @@ def batch_status(path: Path, *, api_key: str | None = None, retry: RetryPolicy |
     >>> batch_status(Path("job")).ended  # doctest: +SKIP
     False
     """
-    with _opened_job(path, api_key, retry) as (directory, state, api):
-        return BatchReport.of(directory, run_sync(_look(api, directory, state)))
+    with _opened_job(path, api_key, retry) as (job, api):
+        run_sync(_look(api, job))
+        return job.report()
 
 
 def collect_batch(
@@ -215,17 +215,17 @@ def collect_batch(
     >>> report.outcomes, report.predictions  # doctest: +SKIP
     ({'ok': 1}, PosixPath('job/predictions.jsonl'))
     """
-    with _opened_job(path, api_key, retry) as (directory, state, api):
-        unsent = [part.number for part in state.parts if part.batch_id is None]
+    with _opened_job(path, api_key, retry) as (job, api):
+        unsent = [part.number for part in job.parts if part.batch_id is None]
         if unsent:
             raise StateError(
-                f"{path}: part {unsent[0]} of {len(state.parts)} was not submitted: run the command that was cut off "
+                f"{path}: part {unsent[0]} of {len(job.parts)} was not submitted: run the command that was cut off "
                 "(calibrant batch submit or retry) again."
             )
-        with directory.rescuing(state):
-            watched = run_sync(_watch(api, directory, state, wait, on_look))
-            report = BatchReport.of(directory, watched)
-            return _join(directory, watched, api) if report.ended else report
+        with job.rescuing():
+            run_sync(_watch(api, job, wait, on_look))
+            report = job.report()
+            return _join(job, api) if report.ended else report
 
 
 def retry_batch(
@@ -269,34 +269,26 @@ def retry_batch(
     >>> retry_batch(Path("job")).submitted  # doctest: +SKIP
     1
     """
-    with _opened_job(path, api_key, retry) as (directory, stored, api):
-        state = stored
-        if all(part.batch_id is not None for part in state.parts):
-            if not all(part.fetched for part in state.parts):
+    with _opened_job(path, api_key, retry) as (job, api):
+        if all(part.batch_id is not None for part in job.parts):
+            if not all(part.fetched for part in job.parts):
                 raise StateError(f"{path}: not everything was collected: collect first.")
-            lines = _failed_requests(directory, state, api)
-            state = directory.with_requests(state, lines, limits or BatchLimits())
-        return run_sync(_send(api, directory, state))
+            job.add_requests(_failed_requests(job, api), limits or BatchLimits())
+        return run_sync(_send(api, job))
 
 
 @contextmanager
 def _opened_job(
     path: Path, api_key: str | None, retry: RetryPolicy | None
-) -> Iterator[tuple[BatchDirectory, BatchState, BatchApi]]:
+) -> Iterator[tuple[BatchJob, BatchApi]]:
     """Lock the directory of a submitted job and open its provider's interface."""
-    directory = BatchDirectory(path)
-    with directory.locked():
-        state = directory.load()
-        if state is None:
+    with locked_job(path):
+        job = BatchJob.load(path)
+        if job is None:
             raise StateError(f"{path}: holds no submitted job: submit one first.")
-        options = {**state.connection, "api_key": api_key}
+        options = {**job.connection, "api_key": api_key}
         with closing(open_batch_api(options.pop("model"), options=options, retry=retry)) as api:
-            yield directory, state, api
-
-
-def _request(classifier: Classifier, text: str) -> CompletionRequest:
-    query = Query(prompt=classifier.prompt, text=text, user_template=classifier.user_template)
-    return classifier.request(query)
+            yield job, api
 
 
 def _keep_learned(out: Path, classifier: Classifier) -> None:
@@ -308,17 +300,18 @@ def _keep_learned(out: Path, classifier: Classifier) -> None:
         classifier.prior_correction.save(out / LABEL_PRIOR, fingerprint=fingerprint)
 
 
-def _new_state(
-    classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example]
-) -> BatchState:
-    """Return the state of a new job; its fingerprint holds digests, as the directory must not repeat the texts."""
+def _new_job(
+    classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example], out: Path
+) -> BatchJob:
+    """Return a new job; its fingerprint holds digests, as the directory must not repeat the texts."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.input, row.answer]).encode())
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
     shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
-    return BatchState(
+    return BatchJob(
+        path=out,
         run=uuid.uuid4().hex,
         created=time.time(),
         rows=len(rows),
@@ -344,105 +337,96 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-async def _send(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchReport:
+async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
     """Create the missing batches; every step is saved to disk before the next."""
-    unsent = [part for part in state.parts if part.batch_id is None]
+    unsent = [part for part in job.parts if part.batch_id is None]
     for prepared in unsent:
         part = prepared
         if part.file_id is None:
-            part = replace(part, file_id=await api.upload(directory.file("requests", part)))
-            state = directory.save_part(state, part)
+            part = job.save_part(part, file_id=await api.upload(job.file("requests", part)))
         # A call that was begun before a crash may have made the batch.
-        look_first, part = part.asked, replace(part, asked=True)
-        state = directory.save_part(state, part)
+        look_first = part.asked
+        part = job.save_part(part, asked=True)
         batch = await api.create(
             str(part.file_id),
-            metadata={"calibrant_run": state.run, "calibrant_part": str(part.number)},
-            since=state.created,
+            metadata={"calibrant_run": job.run, "calibrant_part": str(part.number)},
+            since=job.created,
             look_first=look_first,
         )
-        state = directory.save_part(state, _reported(part, batch))
-    return BatchReport.of(directory, state, submitted=len(unsent))
+        job.save_part(part, **_reported(batch))
+    return job.report(submitted=len(unsent))
 
 
-def _reported(part: BatchPart, batch: RemoteBatch) -> BatchPart:
-    return replace(part, batch_id=batch.id, **{name: getattr(batch, name) for name in _REPORTED})
+def _reported(batch: RemoteBatch) -> dict[str, Any]:
+    return {"batch_id": batch.id} | {name: getattr(batch, name) for name in _REPORTED}
 
 
-async def _look(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchState:
-    for part in state.parts:
+async def _look(api: BatchApi, job: BatchJob) -> None:
+    for part in job.parts:
         if part.batch_id is not None and not part.ended:
-            state = state.with_part(_reported(part, await api.look(part.batch_id)))
-    directory.save(state)
-    return state
+            job.save_part(part, **_reported(await api.look(part.batch_id)))
 
 
-async def _fetch(api: BatchApi, directory: BatchDirectory, state: BatchState) -> BatchState:
-    for part in state.parts:
+async def _fetch(api: BatchApi, job: BatchJob) -> None:
+    for part in job.parts:
         if part.ended and not part.fetched:
             for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
                 if remote is not None:
-                    await api.download(remote, directory.file(kind, part))
-            state = directory.save_part(state, replace(part, fetched=True))
-    return state
+                    await api.download(remote, job.file(kind, part))
+            job.save_part(part, fetched=True)
 
 
 async def _watch(
-    api: BatchApi,
-    directory: BatchDirectory,
-    state: BatchState,
-    wait: Polling | None,
-    on_look: Callable[[BatchReport], None] | None,
-) -> BatchState:
+    api: BatchApi, job: BatchJob, wait: Polling | None, on_look: Callable[[BatchReport], None] | None
+) -> None:
     """Poll batches and fetch answers, once or until every batch has ended."""
     start, failures = time.monotonic(), 0
     pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
     while True:
         try:
-            state = await _fetch(api, directory, await _look(api, directory, state))
+            await _look(api, job)
+            await _fetch(api, job)
             failures = 0
         except ProviderError as error:
             failures += 1
             if wait is None or not error.retryable or failures >= wait.failures:
                 raise
-            state = directory.load() or state  # as it was before the failure
             _LOG.warning("%s (looking again)", error)
-        report = BatchReport.of(directory, state)
+        report = job.report()
         if on_look is not None:
             on_look(report)
-        if wait is None or (report.ended and all(part.fetched for part in state.parts)):
-            return state
+        if wait is None or (report.ended and all(part.fetched for part in job.parts)):
+            return
         if wait.timeout_seconds is not None:
             left = start + wait.timeout_seconds - time.monotonic()
             if left <= 0:
-                return state
+                return
             pause = min(pause, left)
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, wait.maximum_seconds)
 
 
-def _join(directory: BatchDirectory, state: BatchState, api: BatchApi) -> BatchReport:
+def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     """Write all rows in input order, atomically."""
-    answers, finish = BatchAnswers(directory, state, api), finisher(directory.path, state)
+    answers, finish = BatchAnswers(job, api), finisher(job)
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
-    with atomic_writer(directory.path / PREDICTIONS) as file:
-        rows = zip(directory.read_rows(state.rows), answers.predictions(), strict=True)
-        for index, (example, answer) in enumerate(rows):
+    with atomic_writer(job.path / PREDICTIONS) as file:
+        for index, (example, answer) in enumerate(zip(job.read_rows(), answers.predictions(), strict=True)):
             prediction = finish(answer, example.input)
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
             tokens["prompt_tokens"] += prediction.usage.prompt_tokens
             tokens["completion_tokens"] += prediction.usage.completion_tokens
-    return BatchReport.of(directory, state, outcomes=dict(outcomes), **tokens, **answers.discarded)
+    return job.report(outcomes=dict(outcomes), **tokens, **answers.discarded)
 
 
-def _failed_requests(directory: BatchDirectory, state: BatchState, api: BatchApi) -> Iterator[str]:
+def _failed_requests(job: BatchJob, api: BatchApi) -> Iterator[str]:
     """Yield the requests of the failed rows, each once."""
-    predictions = enumerate(BatchAnswers(directory, state, api).predictions())
+    predictions = enumerate(BatchAnswers(job, api).predictions())
     failed = {row for row, prediction in predictions if prediction.outcome is Outcome.ERROR}
-    for part in state.parts:
-        for row, line in directory.asked_rows(part):
+    for part in job.parts:
+        for row, line in job.asked_rows(part):
             if row in failed:
                 failed.discard(row)
                 yield line

@@ -21,9 +21,8 @@ from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.evaluation._provider_batch_state import (
     HEAD,
     LABEL_PRIOR,
-    BatchDirectory,
+    BatchJob,
     BatchPart,
-    BatchState,
     row_of,
 )
 from calibrant.heads._head import Head
@@ -42,10 +41,8 @@ class BatchAnswers:
 
     Parameters
     ----------
-    directory : BatchDirectory
-        Holds all files of the ended parts.
-    state : BatchState
-        State of the job.
+    job : BatchJob
+        Its directory holds all files of the ended parts.
     api : BatchApi
         Explains refused requests.
 
@@ -61,18 +58,17 @@ class BatchAnswers:
         A file is missing, or the state does not say how to read answers.
     """
 
-    def __init__(self, directory: BatchDirectory, state: BatchState, api: BatchApi) -> None:
-        self._directory = directory
+    def __init__(self, job: BatchJob, api: BatchApi) -> None:
+        self._job = job
         self._api = api
-        self._reader = _reader(state)
+        self._reader = _reader(job.reading)
         self._files: list[Path] = []
-        self._parts = state.parts
-        self._part = np.full(state.rows, -1, dtype=np.int32)  # the last part that asked about a row
-        self._attempts = np.zeros(state.rows, dtype=np.int32)
-        self._file = np.full(state.rows, -1, dtype=np.int32)
-        self._offset = np.zeros(state.rows, dtype=np.int64)
+        self._part = np.full(job.rows, -1, dtype=np.int32)  # the last part that asked about a row
+        self._attempts = np.zeros(job.rows, dtype=np.int32)
+        self._file = np.full(job.rows, -1, dtype=np.int32)
+        self._offset = np.zeros(job.rows, dtype=np.int64)
         self.discarded = {"broken": 0, "unknown": 0, "duplicates": 0}
-        for place, part in enumerate(state.parts):
+        for place, part in enumerate(job.parts):
             self._add_part(place, part)
 
     def predictions(self) -> Iterator[Prediction]:
@@ -90,7 +86,7 @@ class BatchAnswers:
 
     def _predict(self, row: int, file: IO[bytes] | None) -> Prediction:
         if file is None:
-            return _error(self._why_missing(self._parts[int(self._part[row])]))
+            return _error(self._why_missing(self._job.parts[int(self._part[row])]))
         file.seek(int(self._offset[row]))
         return self._read(json.loads(file.readline()))
 
@@ -104,13 +100,13 @@ class BatchAnswers:
 
     def _add_part(self, place: int, part: BatchPart) -> None:
         asked = np.zeros(len(self._part), dtype=np.bool_)
-        for row, _ in self._directory.asked_rows(part):
+        for row, _ in self._job.asked_rows(part):
             asked[row] = True
         self._part[asked] = place
         self._attempts[asked] += 1
         self._file[asked] = -1
         for kind in ("answers", "errors"):
-            path = self._directory.file(kind, part)
+            path = self._job.file(kind, part)
             if path.exists():
                 self._files.append(path)
                 self._index_lines(path, asked)
@@ -170,7 +166,7 @@ class BatchAnswers:
         return _error(str(failure))
 
 
-def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], Prediction]:
+def finisher(job: BatchJob) -> Callable[[Prediction, str], Prediction]:
     """Return the function that completes a prediction as a live call would.
 
     Raises
@@ -180,17 +176,17 @@ def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], 
     StateError
         The head or the label prior that the job was submitted with is missing or damaged.
     """
-    about = state.described or {}
+    about = job.described or {}
     head, prior = None, None
     if about.get("head") is not None:
-        head = Head.load(directory / HEAD, fingerprint=_fingerprint(state, about))
+        head = Head.load(job.path / HEAD, fingerprint=_fingerprint(job, about))
         if head.digest != about["head"]:
             raise StateError(
-                f"{directory / HEAD}: expected the head that the job was submitted with, got another: restore it."
+                f"{job.path / HEAD}: expected the head that the job was submitted with, got another: restore it."
             )
         head = opened_head(head)
     if about.get("label_prior") is not None:
-        prior = LabelPriorCorrection.load(directory / LABEL_PRIOR, fingerprint=_fingerprint(state, about))
+        prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=_fingerprint(job, about))
 
     def finish(prediction: Prediction, text: str) -> Prediction:
         if prior is not None:
@@ -200,17 +196,16 @@ def finisher(directory: Path, state: BatchState) -> Callable[[Prediction, str], 
     return finish
 
 
-def _fingerprint(state: BatchState, about: Mapping[str, Any]) -> Fingerprint:
+def _fingerprint(job: BatchJob, about: Mapping[str, Any]) -> Fingerprint:
     return Fingerprint(
         prompt=asked_text(about["prompt"], about["user_template"], about.get("demonstrations")),
-        model=state.connection["model"],
-        space=state.reading["space"],
-        labels=_labels(state.reading),
+        model=job.connection["model"],
+        space=job.reading["space"],
+        labels=_labels(job.reading),
     )
 
 
-def _reader(state: BatchState) -> AnswerReader:
-    reading = state.reading
+def _reader(reading: Mapping[str, Any]) -> AnswerReader:
     try:
         return AnswerReader(
             labels=_labels(reading),

@@ -1,4 +1,4 @@
-"""The directory of a job at a provider's batch interface: its rows, requests, state and report."""
+"""A job at a provider's batch interface, in its directory: rows, requests, state and report."""
 
 from __future__ import annotations
 
@@ -138,45 +138,6 @@ class BatchPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchState:
-    """Content of ``batch.json``; it holds no credentials.
-
-    Attributes
-    ----------
-    run : str
-        Tells this run's batches from all others of the account.
-    created : float
-        Unix seconds.
-    rows : int
-        Rows of the run.
-    fingerprint : mapping
-        Digests of all that the answers depend on.
-    connection : mapping
-        Name, ``api_base`` and ``timeout`` of the model.
-    reading : mapping
-        Description of the answers' reader: labels, fields and space.
-    described : mapping or None
-        `Classifier.describe`; None for jobs that an older version submitted.
-    parts : tuple of BatchPart
-        Request files, those of retries last.
-    """
-
-    run: str
-    created: float
-    rows: int
-    fingerprint: Mapping[str, Any]
-    connection: Mapping[str, Any]
-    reading: Mapping[str, Any]
-    described: Mapping[str, Any] | None = None
-    parts: tuple[BatchPart, ...] = ()
-
-    def with_part(self, part: BatchPart) -> BatchState:
-        """Return a copy with `part` in place of the part of its number."""
-        parts = tuple(part if other.number == part.number else other for other in self.parts)
-        return replace(self, parts=parts)
-
-
-@dataclass(frozen=True, kw_only=True)
 class BatchReport:
     """State of a job, for the user.
 
@@ -209,11 +170,6 @@ class BatchReport:
     unknown: int = 0
     duplicates: int = 0
 
-    @classmethod
-    def of(cls, directory: BatchDirectory, state: BatchState, **figures: Any) -> BatchReport:  # noqa: ANN401
-        """Return the report of a state, with further fields."""
-        return cls(path=directory.path, rows=state.rows, parts=state.parts, **figures)
-
     @property
     def ended(self) -> bool:
         """True once the provider has finished every batch."""
@@ -236,85 +192,98 @@ def row_of(name: object) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and name == custom_id(int(digits)) else None
 
 
-@dataclass(frozen=True)
-class BatchDirectory:
-    """The files of one job.
+@dataclass(kw_only=True)
+class BatchJob:
+    """A job in its directory; ``batch.json`` holds all but the path, and no credentials.
 
     Attributes
     ----------
     path : Path
         The directory.
+    run : str
+        Tells this run's batches from all others of the account.
+    created : float
+        Unix seconds.
+    rows : int
+        Rows of the run.
+    fingerprint : mapping
+        Digests of all that the answers depend on.
+    connection : mapping
+        Name, ``api_base`` and ``timeout`` of the model.
+    reading : mapping
+        Description of the answers' reader: labels, fields and space.
+    described : mapping or None
+        `Classifier.describe`; None for jobs that an older version submitted.
+    parts : tuple of BatchPart
+        Request files, those of retries last.
     """
 
     path: Path
+    run: str
+    created: float
+    rows: int
+    fingerprint: Mapping[str, Any]
+    connection: Mapping[str, Any]
+    reading: Mapping[str, Any]
+    described: Mapping[str, Any] | None = None
+    parts: tuple[BatchPart, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> BatchJob | None:
+        """Return the job in a directory; None in an empty one.
+
+        Raises
+        ------
+        StateError
+            The job cannot be read, or the directory holds something else.
+        """
+        file = path / BATCH
+        if not file.exists():
+            _check_foreign(path)
+            return None
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if record.pop("version") != VERSION:
+                raise StateError(f"{file}: written by another version of calibrant: use that one.")
+            parts = [
+                BatchPart(**{**part, "errors": tuple(part.get("errors", ()))}) for part in record.pop("parts")
+            ]
+            return cls(path=path, **record, parts=tuple(parts))
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise StateError(
+                f"{file}: not readable ({error!r:.200}). Batches may have been paid for: restore the file, or look "
+                "the batches up at the provider."
+            ) from error
+
+    def save(self) -> None:
+        """Replace ``batch.json``.
+
+        Raises
+        ------
+        StateError
+            It cannot be written.
+        """
+        record = asdict(self)
+        del record["path"]
+        write_json(self.path / BATCH, {"version": VERSION, **record})
+
+    def save_part(self, part: BatchPart, **changes: Any) -> BatchPart:  # noqa: ANN401
+        """Change a part, save the job, and return the changed part."""
+        changed = replace(part, **changes)
+        self.parts = tuple(changed if other.number == part.number else other for other in self.parts)
+        self.save()
+        return changed
+
+    def report(self, **figures: Any) -> BatchReport:  # noqa: ANN401
+        """Return the state of the job for the user, with further fields of the report."""
+        return BatchReport(path=self.path, rows=self.rows, parts=self.parts, **figures)
 
     def file(self, kind: str, part: BatchPart) -> Path:
         """Return the file of a part's ``requests``, ``answers`` or ``errors``."""
         return self.path / f"batch-{kind}-{part.number:04d}.jsonl"
 
     @contextlib.contextmanager
-    def locked(self, *, create: bool = False) -> Iterator[None]:
-        """Lock the directory for the block; a killed process releases the lock.
-
-        Raises
-        ------
-        StateError
-            Another process holds the lock, there is no such directory, or it cannot be written.
-        """
-        if not create and not (self.path / BATCH).exists() and not self.path.is_file():
-            raise StateError(
-                f"{self.path}: expected a directory of `calibrant batch submit`, got one without {BATCH}."
-            )
-        make_folder(self.path)
-        with locked_folder(
-            self.path, f"{self.path}: another command is at work in this directory: wait until it ends."
-        ):
-            yield
-
-    def load(self) -> BatchState | None:
-        """Return the stored state; None in an empty directory.
-
-        Raises
-        ------
-        StateError
-            The state cannot be read, or the directory holds something else.
-        """
-        path = self.path / BATCH
-        if not path.exists():
-            self._check_foreign()
-            return None
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if record.pop("version") != VERSION:
-                raise StateError(f"{path}: written by another version of calibrant: use that one.")
-            parts = [
-                BatchPart(**{**part, "errors": tuple(part.get("errors", ()))}) for part in record.pop("parts")
-            ]
-            return BatchState(**record, parts=tuple(parts))
-        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise StateError(
-                f"{path}: not readable ({error!r:.200}). Batches may have been paid for: restore the file, or look "
-                "the batches up at the provider."
-            ) from error
-
-    def save(self, state: BatchState) -> None:
-        """Replace the stored state.
-
-        Raises
-        ------
-        StateError
-            The state cannot be written.
-        """
-        write_json(self.path / BATCH, {"version": VERSION, **asdict(state)})
-
-    def save_part(self, state: BatchState, part: BatchPart) -> BatchState:
-        """Save and return the state with one part replaced."""
-        state = state.with_part(part)
-        self.save(state)
-        return state
-
-    @contextlib.contextmanager
-    def rescuing(self, state: BatchState) -> Iterator[None]:
+    def rescuing(self) -> Iterator[None]:
         """Copy the job to another directory if this one is moved or removed during the block.
 
         Answers that were fetched already are fetched from the provider again.
@@ -327,9 +296,9 @@ class BatchDirectory:
             The directory was moved or removed; the message names the other one, from which the job goes on.
         """
         learned = {"head": HEAD, "label_prior": LABEL_PRIOR}
-        kept = [name for key, name in learned.items() if (state.described or {}).get(key) is not None]
+        kept = [name for key, name in learned.items() if (self.described or {}).get(key) is not None]
         paths = [self.path / name for name in (_ROWS, *kept)]
-        paths += [self.file("requests", part) for part in state.parts]
+        paths += [self.file("requests", part) for part in self.parts]
         with contextlib.ExitStack() as stack:
             files = []
             for path in paths:
@@ -339,15 +308,16 @@ class BatchDirectory:
             def in_place() -> bool:
                 return all(is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True))
 
-            with rescue_if_lost(in_place, lambda: self._rescued(state, files)):
+            with rescue_if_lost(in_place, lambda: self._rescued(files)):
                 yield
 
-    def _rescued(self, state: BatchState, files: Sequence[IO[bytes]]) -> CalibrantError:
-        rescue = BatchDirectory(make_rescue_folder(self.path))
+    def _rescued(self, files: Sequence[IO[bytes]]) -> CalibrantError:
+        rescue = replace(self, path=make_rescue_folder(self.path))
         for file in files:
             with (rescue.path / Path(file.name).name).open("xb") as copy:
                 shutil.copyfileobj(file, copy)
-        rescue.save(replace(state, parts=tuple(replace(part, fetched=False) for part in state.parts)))
+        rescue.parts = tuple(replace(part, fetched=False) for part in self.parts)
+        rescue.save()
         return CalibrantError(
             f"{self.path}: its files were moved or removed meanwhile: the job is kept in {rescue.path}. Collect it "
             "from that directory."
@@ -360,13 +330,13 @@ class BatchDirectory:
                 record = {"input": row.input, "answer": row.answer, "context": dict(row.additional_context)}
                 file.write(json.dumps(record) + "\n")
 
-    def read_rows(self, count: int) -> Iterator[Example]:
+    def read_rows(self) -> Iterator[Example]:
         """Yield the stored rows.
 
         Raises
         ------
         StateError
-            They cannot be read, or are not `count`.
+            They cannot be read, or some are missing.
         """
         path = self.path / _ROWS
         number = 0
@@ -377,16 +347,14 @@ class BatchDirectory:
                 yield Example(
                     input=record["input"], answer=record["answer"], additional_context=record["context"]
                 )
-        if number != count:
-            raise StateError(f"{path}: expected {count} rows, got {number}: restore the file.")
+        if number != self.rows:
+            raise StateError(f"{path}: expected {self.rows} rows, got {number}: restore the file.")
 
-    def with_requests(self, state: BatchState, lines: Iterable[str], limits: BatchLimits) -> BatchState:
-        """Write further request files within the size limits, and save the extended state.
+    def add_requests(self, lines: Iterable[str], limits: BatchLimits) -> None:
+        """Write further request files within the size limits, and save the job.
 
         Parameters
         ----------
-        state : BatchState
-            State of the job.
         lines : iterable of str
             Requests, without line ends.
         limits : BatchLimits
@@ -411,15 +379,14 @@ class BatchDirectory:
                 full = parts and (parts[-1].requests >= limits.requests or size + len(data) > limits.bytes)
                 if file is None or full:
                     files.close()
-                    parts.append(BatchPart(number=len(state.parts) + len(parts) + 1, requests=0))
+                    parts.append(BatchPart(number=len(self.parts) + len(parts) + 1, requests=0))
                     file = files.enter_context(self.file("requests", parts[-1]).open("wb"))
                     size = 0
                 file.write(data)
                 size += len(data)
                 parts[-1] = replace(parts[-1], requests=parts[-1].requests + 1)
-        state = replace(state, parts=(*state.parts, *parts))
-        self.save(state)
-        return state
+        self.parts += tuple(parts)
+        self.save()
 
     def asked_rows(self, part: BatchPart) -> Iterator[tuple[int, str]]:
         """Yield the rows of a part with their requests.
@@ -438,16 +405,35 @@ class BatchDirectory:
                     raise ValueError(line[:40])
                 yield row, line.rstrip("\n")
 
-    def _check_foreign(self) -> None:
-        """Refuse foreign files; leftovers of an interrupted start are overwritten."""
-        ours = ["batch-requests-", f".{BATCH}."]
-        if (self.path / _ROWS).exists():  # which is written first
-            ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
-        for found in self.path.iterdir():
-            if not found.name.startswith(tuple(ours)):
-                raise StateError(
-                    f"{self.path}: expected an empty directory or an earlier run, got {found.name}: choose another."
-                )
+
+@contextlib.contextmanager
+def locked_job(path: Path, *, create: bool = False) -> Iterator[None]:
+    """Lock the directory of a job for the block; a killed process releases the lock.
+
+    Raises
+    ------
+    StateError
+        Another process holds the lock, there is no such directory, or it cannot be written.
+    """
+    if not create and not (path / BATCH).exists() and not path.is_file():
+        raise StateError(
+            f"{path}: expected a directory of `calibrant batch submit`, got one without {BATCH}."
+        )
+    make_folder(path)
+    with locked_folder(path, f"{path}: another command is at work in this directory: wait until it ends."):
+        yield
+
+
+def _check_foreign(path: Path) -> None:
+    """Refuse foreign files; leftovers of an interrupted start are overwritten."""
+    ours = ["batch-requests-", f".{BATCH}."]
+    if (path / _ROWS).exists():  # which is written first
+        ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
+    for found in path.iterdir():
+        if not found.name.startswith(tuple(ours)):
+            raise StateError(
+                f"{path}: expected an empty directory or an earlier run, got {found.name}: choose another."
+            )
 
 
 @contextlib.contextmanager

@@ -91,7 +91,8 @@ class Tally:
             self._cascade = self._cascade or CascadeTally()
             self._cascade.add(steps, accepted=row["accepted"], correct=None if failed else right)
         if failed:
-            self._count_error(row["reason"])
+            kind = error_kind(row["reason"])
+            self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
             return
         self.correct += right
         if self._table is not None:
@@ -122,10 +123,6 @@ class Tally:
             self.priced += 1
         elif tokens > 0:
             self.unpriced += 1
-
-    def _count_error(self, reason: str) -> None:
-        kind = error_kind(reason)
-        self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
 
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int

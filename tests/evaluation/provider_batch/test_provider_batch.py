@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -30,12 +29,13 @@ from calibrant.core import (
 )
 from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
-from calibrant.evaluation._provider_batch_state import BatchDirectory, BatchReport, BatchState
+from calibrant.evaluation._provider_batch_state import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, fake_response
+from command_line import prediction_rows
 from synonyms import KNOWN, install_model2vec
 
 KEY = "sk-planted-0123456789abcdef"
@@ -75,14 +75,9 @@ def collect(out: Path) -> BatchReport:
     return collect_batch(out, wait=SOON, retry=RETRY)
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    """Return the rows that were collected."""
-    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-
-
 def outcomes(out: Path) -> list[str]:
     """Return how the rows ended."""
-    return [record["outcome"] for record in records(out)]
+    return [record["outcome"] for record in prediction_rows(out)]
 
 
 async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -> None:
@@ -92,7 +87,7 @@ async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -
 
 
 def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
-    """The body, byte for byte as JSON; the file is named, and holds a line per row in order."""
+    """The JSON bodies are equal; the file has a line per row in order."""
     given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
@@ -122,7 +117,7 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
     report = collect(tmp_path)
     assert report.outcomes == {"ok": 6}
     assert (report.prompt_tokens, report.completion_tokens) == (42, 18)
-    found = records(tmp_path)
+    found = prediction_rows(tmp_path)
     assert [record["input"] for record in found] == [row.input for row in ROWS]
     assert [record["label"] for record in found] == [row.answer for row in ROWS]
     live = Classifier(
@@ -168,7 +163,7 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
         prior_correction=prior,
         head=given.head,
     ).classify_many([row.input for row in ROWS])
-    found = records(tmp_path)
+    found = prediction_rows(tmp_path)
     assert [(one["label"], one["confidence"]) for one in found] == [
         (one.label, one.confidence) for one in live
     ]
@@ -176,7 +171,7 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
 
 
 def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path: Path) -> None:
-    """It was learned with them, and they are sent."""
+    """The head was learned with demonstrations, and the requests hold them."""
     index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
     given = classifier().with_demonstrations(index, k=1)
     given.head = swapping()
@@ -184,7 +179,7 @@ def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path:
     collect(tmp_path)
     sent = [line["body"] for batch in server.batches.values() for line in server.requests(batch)]
     assert all(body["messages"][0]["content"].count("Text: ") == 1 for body in sent)
-    assert not any(one["correct"] for one in records(tmp_path))
+    assert not any(one["correct"] for one in prediction_rows(tmp_path))
 
 
 @pytest.mark.usefixtures("server")
@@ -207,7 +202,7 @@ def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.M
         collect(tmp_path)
     install_model2vec(monkeypatch, {"here": 0})
     collect(tmp_path)
-    assert all(one["correct"] for one in records(tmp_path))
+    assert all(one["correct"] for one in prediction_rows(tmp_path))
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:
@@ -231,7 +226,7 @@ def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> 
 
 
 def test_a_start_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
-    """A head beside nothing of ours is somebody else's."""
+    """A head without a job beside it is a foreign file."""
     given = classifier()
     given.head = swapping()
     given.head.save(tmp_path / "head.json", fingerprint=given.fingerprint())
@@ -262,14 +257,14 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
 
 
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
-    """Nothing has been sent by then."""
+    """No request is sent before."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
         submit_batch(classifier(), ROWS, out=tmp_path, limits=BatchLimits(bytes=100))
     assert server.calls == []
 
 
 def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
-    """It holds before and after the job was collected."""
+    """A repetition does nothing, before and after the job was collected."""
     assert submit(tmp_path).submitted == 3
     calls = list(server.calls)
     assert submit(tmp_path).submitted == 0
@@ -288,9 +283,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
         ({"max_tokens": 3}, "options"),
     ],
 )
-def test_the_directory_of_another_job_is_refused(
-    server: Any, tmp_path: Path, change: dict[str, Any], named: str
-) -> None:
+def test_another_job_is_refused(server: Any, tmp_path: Path, change: dict[str, Any], named: str) -> None:
     """The message names the difference, and nothing is sent."""
     submit(tmp_path)
     with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
@@ -307,18 +300,18 @@ class _Killed(BaseException):
 def test_a_crash_at_any_save_submits_nothing_twice(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
 ) -> None:
-    """Three files make ten saves; the same command then goes on, and every row is asked about once."""
-    save, saves = BatchDirectory.save, []
+    """Three files make ten saves; the same command then goes on, and every row is submitted once."""
+    save, saves = BatchJob.save, []
 
-    def crash(directory: BatchDirectory, state: BatchState) -> None:
-        saves.append(state)
+    def crash(job: BatchJob) -> None:
+        saves.append(1)
         if len(saves) == at + 1:
             if written:
-                save(directory, state)
+                save(job)
             raise _Killed
-        save(directory, state)
+        save(job)
 
-    monkeypatch.setattr(BatchDirectory, "save", crash)
+    monkeypatch.setattr(BatchJob, "save", crash)
     with pytest.raises(_Killed):
         submit(tmp_path)
     monkeypatch.undo()
@@ -331,10 +324,8 @@ def test_a_crash_at_any_save_submits_nothing_twice(
 
 
 @pytest.mark.parametrize("step", ["upload", "create"])
-def test_kill_9_while_the_provider_answers_submits_nothing_twice(
-    server: Any, tmp_path: Path, step: str
-) -> None:
-    """The provider has done what it was asked, and its answer is lost with the process."""
+def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) -> None:
+    """The provider has done its work, and its answer is lost with the process."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
         "from pathlib import Path\n"
@@ -387,7 +378,7 @@ def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
 
 
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
-    """Nobody knows whether the batch exists, so it is not made again."""
+    """The batch may exist, so it is not made again."""
     server.faults = {"create": ["lost"], "list": [404] * 9}
     with pytest.raises(ProviderError, match="does not list batches"):
         submit(tmp_path)
@@ -397,7 +388,7 @@ def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: P
 
 
 def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -> None:
-    """Uploading, making, looking, fetching."""
+    """Uploads, creations, looks and downloads are retried."""
     for step in ("upload", "create", "look", "content"):
         server.faults[step] = [503, "cut" if step == "content" else "lost", 429]
     submit(tmp_path)
@@ -406,7 +397,7 @@ def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -
 
 
 def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
-    """One call, one message; the next start goes on."""
+    """One call gives one message without the key; the next start goes on."""
     server.faults["upload"] = [401]
     with pytest.raises(ProviderError, match="Check the API key") as caught:
         submit(tmp_path)
@@ -416,11 +407,11 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 
 
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
-    """The second says so, and sends nothing."""
+    """The second command raises StateError and sends nothing."""
     submit(tmp_path)
-    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
         submit(tmp_path)
-    with BatchDirectory(tmp_path).locked(), pytest.raises(StateError, match="another command is at work"):
+    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
         collect(tmp_path)
     assert len(server.batches) == 3
 
@@ -461,10 +452,10 @@ def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> 
     assert outcomes(tmp_path) == [
         "ok", "refusal", "unparsed", "ok", "error", "unparsed", "error", "error", "error",
     ]  # fmt: skip
-    reasons = [record["reason"] for record in records(tmp_path)]
+    reasons = [record["reason"] for record in prediction_rows(tmp_path)]
     assert reasons[1] == "I cannot."
     assert "not one of the labels" in reasons[2]
-    assert records(tmp_path)[3]["confidence"] is None
+    assert prediction_rows(tmp_path)[3]["confidence"] is None
     assert "broken response" in reasons[4]
     assert "maximum context length" in reasons[5]
     assert "broke" in reasons[6]
@@ -481,18 +472,18 @@ def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: 
     server.answer = lambda asked: ([server.right(asked[0])], [])
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"ok": 3, "error": 3}
-    assert {record["reason"] for record in records(tmp_path)[1::2]} == {
+    assert {record["reason"] for record in prediction_rows(tmp_path)[1::2]} == {
         f"{ending}: submit again (calibrant batch retry)"
     }
 
 
 def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: Path) -> None:
-    """Every row has them, and so has the status."""
+    """Every row and the status hold the reasons."""
     server.states = ["validating", "failed"]
     server.errors = [{"code": "model_not_found", "message": "No model 'tiny'.", "line": 1}]
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"error": 6}
-    assert {record["reason"] for record in records(tmp_path)} == {
+    assert {record["reason"] for record in prediction_rows(tmp_path)} == {
         "the batch failed: line 1: model_not_found: No model 'tiny'."
     }
     assert batch_status(tmp_path).parts[0].errors == ("line 1: model_not_found: No model 'tiny'.",)
@@ -519,7 +510,7 @@ def test_ended_batches_are_fetched_first(server: Any, tmp_path: Path) -> None:
 
 
 def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> None:
-    """The provider, which deletes its files one day, is not asked."""
+    """The provider is not called again: it may have deleted its files."""
     submit(tmp_path)
     collect(tmp_path)
     first = (tmp_path / "predictions.jsonl").read_bytes()
@@ -531,7 +522,7 @@ def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> No
 
 
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
-    """A look that fails is made again; a batch that never ends is given up."""
+    """A failed look is repeated; the wait for an endless batch ends."""
     server.states = ["in_progress"]
     submit(tmp_path)
     server.faults["look"] = [503, 503]
@@ -544,7 +535,7 @@ def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path
 
 
 def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path) -> None:
-    """Refusals and wrong answers are the model's, and stay; then there is nothing left to retry."""
+    """Refusals and wrong answers stay; then nothing is left to retry."""
     healthy = server.answer
 
     def half(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -570,14 +561,14 @@ def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path)
     with pytest.raises(StateError, match="collect first"):
         retry_batch(tmp_path, retry=RETRY)
     assert collect(tmp_path).outcomes == {"ok": 6}
-    assert [record["attempts"] for record in records(tmp_path)] == [1, 2] * 3
+    assert [record["attempts"] for record in prediction_rows(tmp_path)] == [1, 2] * 3
     assert retry_batch(tmp_path, retry=RETRY).submitted == 0
     assert submit(tmp_path).submitted == 0
     assert len(server.batches) == 4
 
 
 def test_a_retry_that_was_cut_off_goes_on(server: Any, tmp_path: Path) -> None:
-    """Collecting says what is missing meanwhile."""
+    """Collecting names the missing part meanwhile."""
     server.states = ["failed"]
     submit(tmp_path)
     collect(tmp_path)
@@ -606,7 +597,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     assert server.authorizations == {f"Bearer {KEY}"}
     for path in tmp_path.iterdir():
         assert KEY.encode() not in path.read_bytes(), path
-    assert "is throttled" in records(tmp_path)[1]["reason"]
+    assert "is throttled" in prediction_rows(tmp_path)[1]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -623,10 +614,8 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     ],
     ids=["headers", "provider", "client", "sampled", "credentials"],
 )
-def test_what_cannot_be_a_batch_is_refused(
-    server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str
-) -> None:
-    """Nothing is sent by then, and the message shows no secret."""
+def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str) -> None:
+    """Nothing is sent before, and the message shows no secret."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         submit_batch(make(), ROWS, out=tmp_path / "job")
     assert KEY not in str(caught.value)
@@ -676,23 +665,21 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
         ),
     ],
 )
-def test_answers_of_several_labels_are_read(
-    server: Any, tmp_path: Path, labels: Any, field: str, answer: str
-) -> None:
-    """What is collected later, from the job's directory alone, has the whole answer and its confidence."""
+def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: str, answer: str) -> None:
+    """The job's directory alone gives the whole answer and its confidence."""
     body = fake_response(answer, labels, field=field)
     server.answer = lambda requests: ([server.answered(request, 200, body) for request in requests], [])
     given = Classifier(model="openai/tiny", labels=labels, field=field)
     submit_batch(given, [Example(input="one", answer=answer)], out=tmp_path, retry=RETRY)
     collect(tmp_path)
-    (found,) = records(tmp_path)
+    (found,) = prediction_rows(tmp_path)
     assert (found["outcome"], found["label"], found["correct"]) == ("ok", answer, True)
     assert found["confidence"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("moment", ["look", "content"])
 def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment: str) -> None:
-    """It is collected from there, without a second batch."""
+    """The rescue directory is collected without a second batch."""
     out, rescue = tmp_path / "job", tmp_path / "job.rescued"
     submit(out)
     batches = len(server.batches)
@@ -712,7 +699,7 @@ def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment
 
 @pytest.mark.usefixtures("server")
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """What is in it stays."""
+    """The files stay."""
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StateError, match=r"got notes\.txt"):
         submit(tmp_path)
@@ -720,7 +707,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
-    """A provider does not tell them."""
+    """A provider reports no hidden features."""
     assert server.batches == {}
     with pytest.raises(ConfigurationError, match="tells what it made of a text"):
         classifier().head = swapping("features")

@@ -60,7 +60,7 @@ def test_a_job_is_exported_and_predicts_what_it_predicted(task: Path, tmp_path: 
 
 
 def test_a_calibrated_job_brings_its_calibrator(task: Path, tmp_path: Path) -> None:
-    """The job says what its predictions are from."""
+    """The job names the source of its predictions."""
     job = collected(task, tmp_path / "job")
     run("calibrate", job, "--out", job)
     assert read_bundle(export(job, tmp_path / "bundle").path).calibrator is not None
@@ -79,7 +79,7 @@ def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path
 
 
 def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
-    """It did not write down what it asked."""
+    """An older job does not hold its prompt."""
     job = collected(task, tmp_path / "job")
     record = json.loads((job / "batch.json").read_text())
     del record["described"]

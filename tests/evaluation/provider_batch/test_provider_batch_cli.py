@@ -2,69 +2,58 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from calibrant.cli._app import app
+from command_line import command, done, prediction_rows
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n'
 
 
-def run(*arguments: object) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, ["batch", *map(str, arguments)])
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    """Return what was collected."""
-    return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+run = command("batch")
 
 
 def test_submit_status_collect(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """The whole way, and each command a second time."""
+    """Each command works, and works a second time."""
     task, out = write_task(extra=MODEL), tmp_path / "job"
-    done = run("submit", task, "--out", out)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "submitted 1 of 1 batch, 4 rows in all" in done.stdout
+    result = run("submit", task, "--out", out)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "submitted 1 of 1 batch, 4 rows in all" in result.stdout
     assert "nothing was done" in run("submit", task, "--out", out).stdout
-    looked = run("status", out)
-    assert looked.exit_code == 0
+    looked = done(run("status", out))
     assert looked.stdout == "part 1\tbatch-0\tvalidating\t0 of 4 answered, 0 failed\n"
     early = run("collect", out)
     assert early.exit_code == 1
     assert "not every batch has ended" in early.stderr
     assert not (out / "predictions.jsonl").exists()
-    done = run("collect", out, "--wait", "--interval", "0.01", "--timeout", "30")
-    assert done.exit_code == 0
-    assert "4 rows: 4 ok. 28 tokens in, 12 out" in done.stdout
-    assert [row["input"] for row in rows(out)] == [
+    result = done(run("collect", out, "--wait", "--interval", "0.01", "--timeout", "30"))
+    assert "4 rows: 4 ok. 28 tokens in, 12 out" in result.stdout
+    assert [row["input"] for row in prediction_rows(out)] == [
         f"test {n} {w}" for n, w in enumerate(["meow", "woof"] * 2)
     ]
-    assert [row["label"] for row in rows(out)] == [row["answer"] for row in rows(out)]
+    assert [row["label"] for row in prediction_rows(out)] == [row["answer"] for row in prediction_rows(out)]
     assert len(server.batches) == 1
     again = run("retry", out)
     assert (again.exit_code, again.stdout) == (0, "no row ended in an error: nothing was submitted.\n")
 
 
 def test_a_job_without_answers_can_be_retried(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """Its file is written all the same."""
+    """The file of predictions is written all the same."""
     server.states = ["failed"]
     out = tmp_path / "job"
     run("submit", write_task(extra=MODEL), "--out", out, "--split", "train")
-    done = run("collect", out)
-    assert done.exit_code == 1
-    assert f"calibrant batch retry {out}" in done.stdout
-    assert len(rows(out)) == 4
+    result = run("collect", out)
+    assert result.exit_code == 1
+    assert f"calibrant batch retry {out}" in result.stdout
+    assert len(prediction_rows(out)) == 4
     server.states = ["completed"]
     assert "submitted 1 of 2 batches" in run("retry", out).stdout
-    assert run("collect", out).exit_code == 0
-    assert [row["outcome"] for row in rows(out)] == ["ok"] * 4
+    done(run("collect", out))
+    assert [row["outcome"] for row in prediction_rows(out)] == ["ok"] * 4
 
 
 def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
@@ -79,9 +68,9 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
         assert (
             run("submit", task, "--out", tmp_path / name, "--file", file, "--prompt", prompt).exit_code == 0
         )
-        assert run("collect", tmp_path / name).exit_code == 0
-    assert [row["answer"] for row in rows(tmp_path / "texts")] == [None, None]
-    assert [row["answer"] for row in rows(tmp_path / "labelled")] == ["cat"]
+        done(run("collect", tmp_path / name))
+    assert [row["answer"] for row in prediction_rows(tmp_path / "texts")] == [None, None]
+    assert [row["answer"] for row in prediction_rows(tmp_path / "labelled")] == ["cat"]
     for batch in server.batches.values():
         assert server.requests(batch)[0]["body"]["messages"][0]["content"] == "Say which."
 
@@ -89,14 +78,14 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
 def test_the_key_of_a_task_file_is_found_again(
     server: Any, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not in the directory, so the task file is named."""
+    """The directory holds no key, so the task file is named."""
     monkeypatch.delenv("OPENAI_API_KEY")
     key = "sk-of-the-task-0123456789"
     task = write_task(extra=f'{MODEL}[model.options]\napi_key = "{key}"\n')
     out = tmp_path / "job"
     server.states = ["completed"]
-    assert run("submit", task, "--out", out).exit_code == 0
-    assert run("collect", out, "--task", task).exit_code == 0
+    done(run("submit", task, "--out", out))
+    done(run("collect", out, "--task", task))
     assert server.authorizations == {f"Bearer {key}"}
     assert all(key not in path.read_text() for path in out.iterdir())
 
@@ -120,17 +109,17 @@ def test_bad_input_exits_with_2(
 ) -> None:
     """One line says what is wrong."""
     task = write_task(extra=MODEL)
-    done = run(*(part.format(task=task, out=tmp_path / "job") for part in arguments))
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    result = run(*(part.format(task=task, out=tmp_path / "job") for part in arguments))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
     assert server.calls == []
 
 
 def test_a_refused_key_exits_with_1(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """Naming the remedy, not the key."""
+    """The message names the remedy, not the key."""
     server.faults["upload"] = [401]
-    done = run("submit", write_task(extra=MODEL), "--out", tmp_path / "job")
-    assert done.exit_code == 1
-    assert "Check the API key" in done.stderr
-    assert "sk-planted" not in done.stderr
+    result = run("submit", write_task(extra=MODEL), "--out", tmp_path / "job")
+    assert result.exit_code == 1
+    assert "Check the API key" in result.stderr
+    assert "sk-planted" not in result.stderr

@@ -1,0 +1,353 @@
+"""The program's commands and their options; their work is imported when they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from calibrant.cli._options import command
+
+HELP: Final = "Text classification with language models whose confidence can be trusted."
+
+app = typer.Typer(
+    name="calibrant",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptedOptions:
+    """Options of commands that open a task's classifier under a prompt.
+
+    Attributes
+    ----------
+    run
+        Run directory of a search: what it found is used.
+    label_prior
+        File with that prompt's label-prior correction: label_prior.json.
+    context : TEXT
+        What answers have to rest on, for a cascade that verifies them.
+    context_column : NAME
+        Column with a row's own context; --context is for the others.
+    """
+
+    prompt: Path | None = None
+    run: Path | None = None
+    label_prior: Path | None = None
+    model: str | None = None
+    context: str | None = None
+    context_column: str | None = None
+
+
+@command(app, "calibrant.cli._optimize:optimize")
+class Optimize:
+    """Search for a better prompt and compare it with the first one on the test rows.
+
+    Attributes
+    ----------
+    reflection_model
+        Model that rewrites the prompt from feedback: any name that --model takes.
+    reflection_option : KEY=VALUE
+        An option of the reflection model, such as api_base; several times.
+    proposer
+        exemplar (needs no second model) or reflection; chosen by --reflection-model.
+    max_metric_calls
+        Rows the search may ask, at most; the test rows are apart.
+    minibatch_size
+        Training rows a proposal is tried on first.
+    seed
+        Seed of every choice of the search.
+    prior_correction
+        batch divides out every prompt's preference for labels; off does not.
+    thresholds
+        auto takes confidence thresholds from 80 training rows.
+    out
+        Run directory; an interrupted run in it is resumed.
+    """
+
+    task: Path = field(kw_only=False)
+    model: str | None = None
+    reflection_model: str | None = None
+    reflection_option: list[str] | None = None
+    proposer: str | None = None
+    max_metric_calls: int = 600
+    minibatch_size: int | None = None
+    seed: int = 0
+    prior_correction: str | None = None
+    thresholds: str | None = None
+    out: Path | None = None
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._classify:classify")
+class Classify(PromptedOptions):
+    """Classify texts and print label and confidence, each row as soon as it is known.
+
+    Attributes
+    ----------
+    file
+        JSON Lines, CSV or Parquet with an input column, or .txt.
+    as_json
+        Print JSON Lines: one JSON object per text.
+    """
+
+    task: Path = field(kw_only=False)
+    text: list[str] | None = None
+    file: Path | None = None
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._evaluate:evaluate")
+class Evaluate(PromptedOptions):
+    """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
+
+    Attributes
+    ----------
+    out
+        Output directory; an interrupted run in it goes on.
+    split
+        Rows of the task: train, validation or test.
+    file
+        Other labelled rows: JSON Lines, CSV or Parquet, however large.
+    concurrency
+        Calls in flight at most; by default 64, and 4 on an embedded model.
+    max_cost
+        Budget in US dollars; starts anew when a run goes on.
+    max_rows
+        Largest number of rows, from the beginning.
+    requests_per_minute
+        Rate of calls.
+    tokens_per_minute
+        Rate of tokens.
+    timeout
+        Seconds a call may take.
+    deadline
+        Seconds the whole run may take.
+    fail_under : METRIC=VALUE
+        Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
+        rows) or macro_f1; may be given several times.
+    cache : URL
+        Database of finished predictions; a file or URL.
+    no_cache
+        Neither use nor fill the cache; the run still resumes.
+    parquet
+        Write the rows to predictions.parquet, too.
+    engine
+        Where rows are answered: local, or ray for workers on a Ray cluster.
+    ray_address
+        A running Ray cluster; by default one is started on this machine.
+    workers
+        Workers of --engine ray, with a CPU each; 2 by default.
+    """
+
+    task: Path = field(kw_only=False)
+    out: Path
+    split: str = "test"
+    file: Path | None = None
+    concurrency: int | None = None
+    max_cost: float | None = None
+    max_rows: int | None = None
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    timeout: float | None = None
+    deadline: float | None = None
+    fail_under: list[str] | None = None
+    cache: str | None = None
+    no_cache: bool = False
+    history: str | None = None
+    account: str = "default"
+    profile: str | None = None
+    parquet: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
+    workers: int | None = None
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._finished:report")
+class Report:
+    """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network.
+
+    Attributes
+    ----------
+    directories : DIR...
+        Directories of evaluations or searches; all against the first.
+    out
+        The page; by default report.html in the first directory.
+    show
+        Open it in the browser.
+    """
+
+    directories: list[Path] = field(kw_only=False)
+    out: Path | None = None
+    show: Annotated[bool, typer.Option("--open/--no-open")] = False
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._finished:compare")
+class Compare:
+    """Compare runs on the same rows with the first of them: difference, interval, exact test.
+
+    Attributes
+    ----------
+    runs : A B [C ...]
+        Directories of evaluate or optimize, or files of predictions, on the same rows.
+    require_better
+        Exit with 3 unless the interval of every difference lies above zero.
+    """
+
+    runs: list[Path] = field(kw_only=False)
+    require_better: bool = False
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._finished:calibrate")
+class Calibrate:
+    """Learn from labelled predictions what their confidence is worth, and which to accept.
+
+    Attributes
+    ----------
+    predictions : RUN|PREDICTIONS
+        Directory of evaluate or optimize, or a file of predictions.
+    out
+        Directory for the calibrator, or with --head for head.json.
+    target_accuracy
+        Certify the lowest confidence above which answers are at least so accurate.
+    delta
+        Probability with which that certificate may be wrong.
+    seed
+        Of the halves: one is fitted, the other tested.
+    head
+        Learn a head from the run's distributions: head.json for [head].
+    embeddings
+        --head with model2vec or model2vec:NAME.
+    """
+
+    predictions: Path = field(kw_only=False)
+    out: Path
+    target_accuracy: float | None = None
+    delta: float = 0.05
+    seed: int = 0
+    head: bool = False
+    embeddings: str | None = None
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._finished:export")
+class Export:
+    """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens.
+
+    Attributes
+    ----------
+    run : RUN
+        Directory of optimize, evaluate, batch or cascade run.
+    out
+        The bundle's folder; not there yet, or empty.
+    calibration
+        Directory of `calibrant calibrate`; by default the run's, if it was calibrated there.
+    task : TASK.toml
+        The task that was run; for runs without a task.json.
+    model
+        With --task: the model that was asked instead.
+    texts
+        Pack the training texts that prompts show as demonstrations; without them, none are shown.
+    """
+
+    run: Path = field(kw_only=False)
+    out: Path
+    calibration: Path | None = None
+    task: Path | None = None
+    model: str | None = None
+    texts: bool = True
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._serve:serve")
+class Serve:
+    """Answer POST /v1/classify with a bundle, and /healthz, /readyz, /metrics, until Ctrl-C or SIGTERM.
+
+    Attributes
+    ----------
+    bundle : DIR
+        The bundle; see `calibrant export`.
+    host
+        Where to listen; 0.0.0.0 lets other machines in.
+    port
+        0 takes a free one.
+    api_key_env : NAME
+        Environment variable with a key to want; may be given several times.
+    max_body
+        Bytes of a request at most.
+    max_texts
+        Texts of a request at most.
+    max_rows
+        Texts under way at most; beyond it, 429.
+    max_concurrency
+        Calls of the model in flight at most.
+    deadline
+        Seconds a request may take.
+    notice
+        Seconds between SIGTERM and the last request taken.
+    log_texts
+        Log texts and labels, too.
+    as_json
+        Print one JSON object, with the address, when ready.
+    """
+
+    bundle: Path = field(kw_only=False)
+    host: str = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8890
+    api_key_env: list[str] | None = None
+    max_body: int = 2**20
+    max_texts: int = 100
+    max_rows: int = 256
+    max_concurrency: int = 64
+    deadline: float = 30.0
+    notice: Annotated[float, typer.Option(min=0, max=3600)] = 1.0
+    log_texts: bool = False
+    option: list[str] | None = None
+    history: str | None = None
+    account: str = "default"
+    profile: str | None = None
+    as_json: bool = False
+
+
+@command(app, "calibrant.cli._doctor:doctor")
+class Doctor:
+    """Ask a model a few cheap questions, and say what its log-probabilities mean.
+
+    Attributes
+    ----------
+    model : MODEL
+        The model's name; see `calibrant models`.
+    space
+        masked or raw: what the setup takes the log-probabilities for.
+    no_save
+        Store nothing that later commands would consult.
+    """
+
+    model: str = field(kw_only=False)
+    api_base: str | None = None
+    option: list[str] | None = None
+    space: str | None = None
+    as_json: bool = False
+    no_save: bool = False
+
+
+@command(app, "calibrant.cli._models:models")
+class Models:
+    """List the models that can be named, and what is missing for each.
+
+    Attributes
+    ----------
+    as_json
+        Print one JSON array: an object per model and per form of name.
+    """
+
+    as_json: bool = False

@@ -1,0 +1,258 @@
+"""Commands on finished runs: ``calibrant calibrate``, ``compare``, ``report`` and ``export``."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibrant import assembly, evaluation, reports
+from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
+from calibrant.cli._errors import GATE_FAILED
+from calibrant.cli._tables import aligned, number, print_output, say, with_interval
+from calibrant.core._errors import ConfigurationError
+from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
+from calibrant.runs._directory import unfinished
+
+if TYPE_CHECKING:
+    from calibrant.calibration._certify import CertifiedThreshold
+    from calibrant.cli._commands import Calibrate, Compare, Export, Report
+    from calibrant.evaluation._calibrate import CalibrationResult
+    from calibrant.evaluation._compare import RunComparison
+    from calibrant.evaluation._learned import LearnedHead
+
+_HEAD_FIGURES: Final = {
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+}
+
+
+def calibrate(options: Calibrate) -> None:
+    """Calibrate or learn a head, write the files and print the results."""
+    predictions, out, seed = options.predictions, options.out, options.seed
+    if not options.head and options.embeddings is None:
+        result = evaluation.calibrate_predictions(
+            evaluation.load_predictions(predictions),
+            target_accuracy=options.target_accuracy,
+            delta=options.delta,
+            seed=seed,
+        )
+        files = ", ".join(file.name for file in result.write(out))
+        _warn(predictions, saved=result.fingerprint is not None)
+        lines = [*_calibration_lines(result), f"Files in {out}: {files}"]
+        print_output(result.to_record(), lines, as_json=options.as_json)
+        return
+    if options.target_accuracy is not None:
+        raise ConfigurationError(
+            "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
+        )
+    learned = evaluation.learn_head(predictions, seed=seed, embeddings=options.embeddings)
+    file = learned.write(out)
+    _warn(predictions, saved=True)
+    record = {**learned.to_record(), "file": str(file)}
+    print_output(record, _head_lines(learned, file), as_json=options.as_json)
+
+
+def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
+    head = found.head
+    left_out = (
+        f" (left out: {found.left_out:,} without a distribution or a true label)" if found.left_out else ""
+    )
+    yield f"{found.source}: a head ({head.rung}) from {head.n_rows:,} labelled rows{left_out}"
+    by_name = {one.name: one for one in head.figures}
+    shown = [by_name[name] for name in dict.fromkeys(("as scored", head.rung)) if name in by_name]
+    if shown:
+        rows = [
+            [title, *(number(getattr(one, name)) for one in shown)] for name, title in _HEAD_FIGURES.items()
+        ]
+        yield from aligned([["five-fold cross-validation", *(one.name for one in shown)], *rows])
+    yield head.reason
+    words = ""
+    if not head.changes_nothing:
+        yield "Evaluate it on other rows than these, from which it learned. In the task file:"
+        yield from ("", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", "")
+        words = " (it holds words of the texts)" if head.uses_text else ""
+    yield f"File: {file}{words}"
+
+
+def _warn(path: Path, *, saved: bool) -> None:
+    if (why := unfinished(path)) is not None:
+        say(f"warning: {path} {why}: only the rows that are there were used.")
+    if not saved:
+        say(
+            "the calibrator was not saved: nothing says which prompt and model these predictions are from. Give "
+            "the directory of the run instead of the file alone."
+        )
+
+
+def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
+    held_out = found.held_out
+    yield f"{found.source}: learned from {found.fit_rows:,} rows, tested on {held_out.rows:,} others{_left_out(found)}"
+    errors = (held_out.ece_before, held_out.ece_after)
+    briers = (held_out.brier_before, held_out.brier_after)
+    yield from aligned(
+        [
+            ["", "as given", f"calibrated: {found.selection.name}"],
+            ["calibration error (ECE)", *map(with_interval, errors)],
+            ["Brier score", *map(with_interval, briers)],
+        ]
+    )
+    remark = zero_width_remark(*errors, *briers)
+    if remark:
+        yield f"An interval has {remark}."
+    difference = with_interval(held_out.brier_difference, "+.4f")
+    yield f"Brier score, calibrated minus as given: {difference}; below 0 is better"
+    yield f"Calibrator: {found.selection.reason}"
+    yield from confidence_remarks(
+        found.auroc,
+        rows=found.rows - found.left_out.errors,
+        rows_with_low_label_mass=found.rows_with_low_label_mass,
+    )
+    chosen = found.thresholds
+    if isinstance(chosen, str):
+        yield f"No thresholds: {chosen}"
+    else:
+        yield (
+            f"Thresholds: high {chosen.high:.4g} (an answer counts as sure), low {chosen.low:.4g} (below it as "
+            f"unsure), scoring {chosen.scoring:.4g} (a right answer earns its full score)"
+        )
+        yield from (f"warning: {warning}" for warning in chosen.warnings)
+    if found.certified is not None:
+        yield _certificate(found.certified)
+
+
+def _left_out(found: CalibrationResult) -> str:
+    counts = {
+        "failed": found.left_out.errors,
+        "without a true label": found.left_out.unlabelled,
+        "without a confidence": found.left_out.without_confidence,
+    }
+    named = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
+    return f" (left out: {named})" if named else ""
+
+
+def _certificate(rule: CertifiedThreshold) -> str:
+    """Return the certified threshold, or the reason for none."""
+    if rule.threshold is not None:
+        return (
+            f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "
+            f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
+            f"{rule.coverage:.1%}, {number(rule.accuracy, '.1%')} of them right."
+        )
+    if rule.additional_rows is None:
+        return (
+            f"Nothing certified: No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no "
+            "group of confident answers large enough to tell was that accurate."
+        )
+    return (
+        f"Nothing certified: These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with "
+        f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are "
+        "like these."
+    )
+
+
+def compare(options: Compare) -> None:
+    """Print the comparison; exit with 3 if a run is not better and all had to be."""
+    runs = options.runs
+    if len({path.resolve() for path in runs}) < len(runs):
+        raise ConfigurationError(
+            f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
+        )
+    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
+    if options.require_better and not found.all_better:
+        failing = ", ".join(one.name for one in found.differences if not one.is_better)
+        say(
+            f"--require-better: not shown to be better than {found.runs[0].name}: {failing} (the interval of the "
+            "difference does not lie above zero)."
+        )
+        raise SystemExit(GATE_FAILED)
+
+
+def _comparison_lines(found: RunComparison) -> Iterator[str]:
+    runs = [
+        [
+            run.name,
+            with_interval(run.accuracy),
+            f"{run.n:,}",
+            *map(number, (run.macro_f1, run.ece, run.brier)),
+            f"{run.errors:,}",
+        ]
+        for run in found.runs
+    ]
+    yield from aligned([["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"], *runs])
+    yield ""
+    several = len(found.differences) > 1
+    head = [f"against {found.runs[0].name}", "accuracy difference", "n", "p", *(["p, Holm"] * several)]
+    differences = [
+        [
+            one.name,
+            with_interval(one.comparison.interval, "+.3f"),
+            f"{one.comparison.n:,}",
+            f"{one.comparison.p_value:.3g}",
+            *([f"{one.p_holm:.3g}"] * several),
+        ]
+        for one in found.differences
+    ]
+    yield from aligned([head, *differences])
+    yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
+    for one in found.differences:
+        counts = {
+            "that failed with a transport error in either run": one.excluded_errors,
+            "without a true label": one.excluded_unlabelled,
+        }
+        left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
+        if left_out:
+            yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
+
+
+def report(options: Report) -> None:
+    """Write the page, print its path, and open it if requested."""
+    path = reports.write_report(*options.directories, out=options.out)
+    print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
+    if options.show:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def export(options: Export) -> None:
+    """Write the bundle and print its contents."""
+    out = options.out
+    if options.model is not None and options.task is None:
+        raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
+    bundle = assembly.export(
+        options.run,
+        out,
+        task=options.task,
+        model=options.model,
+        calibration=options.calibration,
+        texts=options.texts,
+    )
+    record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
+    print_output(record, _contents(bundle, out), as_json=options.as_json)
+
+
+def _contents(bundle: assembly.Bundle, out: Path) -> Iterator[str]:
+    yield f"{bundle.name}: {out}"
+    yield f"SHA-256 of the bundle: {bundle.digest}"
+    left_out = [
+        f"{', '.join(options)} of {model}" for own in bundle.tasks for model, options in own.left_out.items()
+    ]
+    if left_out:
+        yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
+    first = bundle.tasks[0].task
+    if first.demonstrations is not None:
+        yield (
+            f"It holds {len(first.train):,} training texts with their labels: whoever has the folder can read them "
+            "(--no-texts leaves them out)."
+        )
+    figures = bundle.figures
+    shown = [one for one in figures if "macro F1" in one.name or one.name == LABELS_ANSWERED]
+    if shown:
+        yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."
+    for warning in figure_warnings(figures):
+        yield f"warning: {warning}"
+    yield f'Load it with calibrant.load("{out}"); how good it is stands in {out}/figures.json.'

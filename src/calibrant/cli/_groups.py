@@ -1,0 +1,369 @@
+"""The program's groups of commands, with the options of each; their work is imported when they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from calibrant.cli._options import command
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
+
+
+batch = _group("batch", "Classify at a provider's batch interface: cheaper, done within 24 hours.")
+history = _group("history", "Scores of evaluators in a database, and intervals over the latest of them.")
+cascade = _group(
+    "cascade", "The cheapest model that is sure enough: planned from recorded runs, without a call."
+)
+router = _group("router", "Learned records of the providers that routers choose from.")
+verifier = _group(
+    "verifier", "AutoMix's verifier: a model is asked several times whether an answer is right."
+)
+GROUPS: Final = (batch, history, cascade, router, verifier)
+
+
+@command(batch, "calibrant.cli._batch:submit")
+class Submit:
+    """Send rows as batches of the provider; a second time, it does nothing.
+
+    Attributes
+    ----------
+    out
+        Directory of the job; a submission cut off is continued.
+    split
+        Rows of the task: train, validation or test (default).
+    file
+        Other rows: JSON Lines, CSV or Parquet with an input column, or .txt.
+    """
+
+    task: Path = field(kw_only=False)
+    out: Path
+    split: str | None = None
+    file: Path | None = None
+    prompt: Path | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Options of commands about a submitted job.
+
+    Attributes
+    ----------
+    directory : DIR
+        Directory of the job.
+    task : TASK.toml
+        Task file whose [model.options] hold the api_key.
+    """
+
+    directory: Path = field(kw_only=False)
+    task: Path | None = None
+
+
+@command(batch, "calibrant.cli._batch:status")
+class Status(JobOptions):
+    """Poll every batch once, and print its status."""
+
+
+@command(batch, "calibrant.cli._batch:collect")
+class Collect(JobOptions):
+    """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
+
+    Attributes
+    ----------
+    wait
+        Wait until every batch has ended.
+    timeout
+        Seconds to wait at most.
+    interval
+        Seconds between the first looks; they grow rarer.
+    """
+
+    wait: bool = False
+    timeout: float | None = None
+    interval: float = 10.0
+
+
+@command(batch, "calibrant.cli._batch:retry")
+class Retry(JobOptions):
+    """Submit the failed rows of a collected job again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions:
+    """Options of commands about one evaluator's scores.
+
+    Attributes
+    ----------
+    evaluator : ID
+        Evaluator of the scores.
+    profile : NAME
+        Under which settings.
+    account : ID
+        Whose scores.
+    database : URL
+        The database, a file or URL; else $CALIBRANT_HISTORY.
+    """
+
+    evaluator: str
+    profile: str
+    account: str = "default"
+    database: Annotated[str | None, typer.Option("--history")] = None
+    as_json: bool = False
+
+
+@command(history, "calibrant.cli._history:record")
+class Record(HistoryOptions):
+    """Record a single result.
+
+    Attributes
+    ----------
+    score
+        The raw score; 0 or 1 of a binary family.
+    passed
+        The pass flag; of binary families, the score.
+    family
+        Family of the evaluator, such as custom.
+    capture
+        Single results are stored under always alone.
+    """
+
+    score: float
+    passed: Annotated[bool | None, typer.Option("--passed/--failed")] = None
+    family: str | None = None
+    capture: str = "always"
+
+
+@command(history, "calibrant.cli._history:interval")
+class Interval(HistoryOptions):
+    """Print the interval of the mean of the latest 1,000 scores.
+
+    Attributes
+    ----------
+    strategy
+        full-history or none.
+    alpha
+        The confidence level, in (0, 1).
+    seed
+        Seed of the resampling.
+    """
+
+    strategy: Annotated[str, typer.Option("--confidence-interval-strategy", "--strategy")] = "full-history"
+    alpha: float = 0.95
+    seed: Annotated[int, typer.Option(min=0)] = 0
+
+
+@command(history, "calibrant.cli._history:list_scopes", "list")
+class ListScopes:
+    """List the recorded scores by account, evaluator and profile.
+
+    Attributes
+    ----------
+    account : ID
+        Only this one's.
+    database : URL
+        The database, a file or URL; else $CALIBRANT_HISTORY.
+    as_json
+        Print one JSON array: an object per scope.
+    """
+
+    account: str | None = None
+    database: Annotated[str | None, typer.Option("--history")] = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedOptions:
+    """Options of commands that price policies on recorded runs.
+
+    Attributes
+    ----------
+    verifier_cost
+        Cost of finding out how sure an answer is; once for all models, or once for each.
+    seed
+        Of halves, folds and resamples.
+    """
+
+    verifier_cost: list[float] | None = None
+    seed: Annotated[int, typer.Option(min=0)] = 0
+    as_json: bool = False
+
+
+@command(cascade, "calibrant.cli._plan:plan")
+class Plan(RecordedOptions):
+    """Plan the model for each row: cheapest certified, or for a target or a budget.
+
+    Attributes
+    ----------
+    predictions : PREDICTIONS_SMALL [...] PREDICTIONS_LARGE
+        A run of each model over the same rows, from small to large: directories of evaluate or optimize, or files of
+        predictions.
+    out
+        Directory for plan.json, plan.html and plan.svg.
+    small_cost
+        Of an answer of the first model; by default as recorded.
+    large_cost
+        Of the last model, in the same unit; by default as recorded.
+    between_cost
+        Of the models between, in order; once for each.
+    epsilon
+        Accuracy that may be lost against the last model.
+    delta
+        Probability with which more may be lost.
+    target_accuracy
+        Choose the cheapest policy that is so accurate.
+    budget
+        Choose the most accurate policy for that cost per row.
+    certify_on
+        all: certify on all rows; half: leave half of them for the report.
+    method
+        Confidence method the recorded confidences come from.
+    key
+        Key of the hash of texts that decides which of equally sure answers are kept.
+    require_certified
+        Exit with 3 unless a policy cheaper than the last model alone is certified.
+    """
+
+    predictions: list[Path] = field(kw_only=False)
+    out: Path
+    small_cost: float | None = None
+    large_cost: float | None = None
+    between_cost: list[float] | None = None
+    epsilon: float = 0.02
+    delta: float = 0.1
+    target_accuracy: float | None = None
+    budget: float | None = None
+    certify_on: str = "all"
+    method: str = "label_probability"
+    key: str = "calibrant"
+    require_certified: bool = False
+
+
+@command(cascade, "calibrant.cli._plan:replay")
+class Replay(RecordedOptions):
+    """Price a policy on recorded runs, and measure its accuracy; no model is called.
+
+    Attributes
+    ----------
+    paths : [PLAN] PREDICTIONS...
+        The plan, unless --threshold is given, and a run of each model, from small to large.
+    threshold
+        Keep answers so sure; once for all models, or once for each but the last.
+    cost
+        Of an answer of each model, in order; by default the plan's, or as recorded.
+    """
+
+    paths: list[Path] = field(kw_only=False)
+    threshold: list[float] | None = None
+    cost: list[float] | None = None
+
+
+@command(cascade, "calibrant.cli._plan:run")
+class Run:
+    """Carry out a plan: classify texts, or evaluate labelled rows with --out.
+
+    Attributes
+    ----------
+    plan_file : PLAN
+        plan.json, or its directory.
+    tasks : TASK.toml...
+        A task file for each model of the plan, or one with --model for each.
+    model
+        A model's name, once for each model of the plan, in its order.
+    file
+        Texts to classify; with --out, labelled rows. JSON Lines, CSV or Parquet.
+    split
+        With --out: rows of the first task: train, validation or test.
+    max_rows
+        With --out: largest number of rows, from the beginning.
+    out
+        Evaluate into this directory; an interrupted run in it goes on.
+    """
+
+    plan_file: Path = field(kw_only=False)
+    tasks: list[Path] = field(kw_only=False)
+    model: list[str] | None = None
+    text: list[str] | None = None
+    file: Path | None = None
+    split: str = "test"
+    max_rows: Annotated[int | None, typer.Option(min=1)] = None
+    out: Path | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterOptions:
+    """Options of commands about routers' records.
+
+    Attributes
+    ----------
+    strategy
+        Only this one, such as thompson; by default all.
+    state : PLACE
+        A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else router.sqlite in
+        $CALIBRANT_HOME or ~/.local/state/calibrant.
+    task : TASK.toml
+        Take state, scope and settings of its [routing].
+    scope
+        A task's name, or litellm/GROUP; by default all there are. To reset, needed where several share the place.
+    """
+
+    strategy: str | None = None
+    state: str | None = None
+    task: Path | None = None
+    scope: str | None = None
+    as_json: bool = False
+
+
+@command(router, "calibrant.cli._router:stats")
+class Stats(RouterOptions):
+    """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
+
+
+@command(router, "calibrant.cli._router:reset")
+class Reset(RouterOptions):
+    """Delete learned records, damaged ones included; running routers begin anew."""
+
+
+@command(verifier, "calibrant.cli._serve:serve_verifier", "serve")
+class ServeVerifier:
+    """Answer POST /verify and GET /health until Ctrl-C.
+
+    Attributes
+    ----------
+    model
+        Verifying model; see `calibrant models`.
+    host
+        Where to listen; 0.0.0.0 lets other machines in.
+    port
+        0 takes a free one.
+    samples
+        Calls of the model for each answer.
+    temperature
+        Sampling temperature.
+    threshold
+        Confidence below which to escalate, unless the request names one.
+    prompt : FILE
+        Another prompt, with {question}, {answer} and {context} in it; its replies may reason first.
+    max_concurrency
+        Calls of the model in flight at most.
+    as_json
+        Print one JSON object, with the address, when ready.
+    """
+
+    model: str = "local/smollm2-135m"
+    host: str = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8889
+    samples: int = 8
+    temperature: float = 1.0
+    threshold: float = 0.7
+    prompt: Path | None = None
+    max_concurrency: int = 10
+    api_base: str | None = None
+    option: list[str] | None = None
+    as_json: bool = False
