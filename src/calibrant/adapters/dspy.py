@@ -23,7 +23,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.inference._predictor import BasePredictor
-from calibrant.scoring._protocol import ScoringStrategy
+from calibrant.scoring._strategies import ScoringStrategy
 
 try:
     import dspy

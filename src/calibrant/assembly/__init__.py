@@ -17,8 +17,8 @@ else:
             "._bundle": "Bundle read_bundle",
             "._bundle_export": "export",
             "._bundle_load": "load",
-            "._sections": "cascade_settings open_classifier routing_settings",
             "._foreign": "read_zeph",
+            "._sections": "cascade_settings open_classifier routing_settings",
         },
     )
 

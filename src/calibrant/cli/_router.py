@@ -112,7 +112,9 @@ def _place(options: RouterOptions) -> _Place:
         scope = task.name if scope is None else scope
         state = settings.state_place if state is None else state
     name = default_router_state() if state is None else state
-    with closing(open_router_state(name, scope=_KEPT_APART)) as opened:
+    from calibrant.store._router_state import RouterState
+
+    with closing(RouterState(name, scope=_KEPT_APART)) as opened:
         return _Place(name=name, location=opened.location, scope=scope, settings=settings)
 
 

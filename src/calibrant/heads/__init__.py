@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__, {"._compared": "TextBaseline compare_with_baselines", "._fit": "fit_head", "._head": "Head"}
+        __name__,
+        {
+            "._compared": "TextBaseline compare_with_baselines",
+            "._fit": "fit_head",
+            "._head": "Head",
+        },
     )
 
-__all__ = ["Head", "TextBaseline", "compare_with_baselines", "fit_head"]
+__all__ = [
+    "Head",
+    "TextBaseline",
+    "compare_with_baselines",
+    "fit_head",
+]

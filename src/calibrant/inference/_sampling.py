@@ -17,10 +17,25 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Part, Prediction, Usage
 from calibrant.inference._methods import Decoding, Method, ModelCalls
 from calibrant.inference._reader import AnswerReader, scored_part
-from calibrant.routing._checks import check_whole, is_number
+from calibrant.metrics._validation import check_count, is_number
 
 _DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0
+
+
+def check_seed(options: Mapping[str, Any]) -> None:
+    """Check a first seed; the other samples count up from it.
+
+    Raises
+    ------
+    ConfigurationError
+        `options` hold a seed that is no whole number.
+    """
+    seed = options.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ConfigurationError(
+            f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +153,7 @@ class Sampling(Method):
         ConfigurationError
             `samples` or `temperature` is out of range, there are two temperatures, or a seed is no whole number.
         """
-        own, seed = options.get("temperature", _DEFAULT_TEMPERATURE), options.get("seed")
+        own = options.get("temperature", _DEFAULT_TEMPERATURE)
         if temperature is None:
             temperature = own
         elif "temperature" in options:
@@ -150,11 +165,8 @@ class Sampling(Method):
             raise ConfigurationError(
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
             )
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise ConfigurationError(
-                f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
-            )
-        samples = check_whole("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
+        check_seed(options)
+        samples = check_count("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
         reader = replace(reader, space=LogprobSpace.SAMPLED)
         return cls(client=client, reader=reader, calls=calls, samples=samples, temperature=temperature)
 

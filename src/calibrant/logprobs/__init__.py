@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {"._distribution": "extract_distribution", "._schema": "labels_from_schema", "._sets": "extract_set"},
+        {
+            "._distribution": "extract_distribution",
+            "._schema": "labels_from_schema",
+            "._sets": "extract_set",
+        },
     )
 
-__all__ = ["extract_distribution", "extract_set", "labels_from_schema"]
+__all__ = [
+    "extract_distribution",
+    "extract_set",
+    "labels_from_schema",
+]

@@ -25,8 +25,9 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "._calibration_error": "brier_score expected_calibration_error log_loss "
-            "multiclass_brier_score multiclass_log_loss",
+            "._calibration_error": (
+                "brier_score expected_calibration_error log_loss multiclass_brier_score multiclass_log_loss"
+            ),
             "._classification": "classification_summary",
             "._intervals": "bootstrap_interval mean_interval paired_mean_interval wilson_interval",
             "._paired": "holm paired_comparison",

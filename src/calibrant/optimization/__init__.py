@@ -20,4 +20,9 @@ else:
         },
     )
 
-__all__ = ["ExemplarProposer", "OptimizationResult", "Progress", "optimize"]
+__all__ = [
+    "ExemplarProposer",
+    "OptimizationResult",
+    "Progress",
+    "optimize",
+]

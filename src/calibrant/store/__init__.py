@@ -7,6 +7,13 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.store._cache import PredictionCache
 else:
-    __getattr__, __dir__ = lazy_names(__name__, {"._cache": "PredictionCache"})
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "._cache": "PredictionCache",
+        },
+    )
 
-__all__ = ["PredictionCache"]
+__all__ = [
+    "PredictionCache",
+]

@@ -18,4 +18,11 @@ else:
         },
     )
 
-__all__ = ["Answer", "FakeClient", "FakeContinuingClient", "MemoryJournal", "fake_model", "fake_response"]
+__all__ = [
+    "Answer",
+    "FakeClient",
+    "FakeContinuingClient",
+    "MemoryJournal",
+    "fake_model",
+    "fake_response",
+]
