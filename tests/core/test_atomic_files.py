@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose answers hold several labels: what their files and rows may say."""
+"""Task files and rows whose answers hold several labels."""
 
 from __future__ import annotations
 

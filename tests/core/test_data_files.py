@@ -1,4 +1,4 @@
-"""JSON Lines, CSV, Parquet and plain text: what is read, and how errors say where."""
+"""Readers of JSON Lines, CSV, Parquet and plain text, and the places in their errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def write(directory: Path, name: str, content: str | bytes) -> Path:
-    """Write a file byte by byte as given."""
+    """Write a file with exactly these bytes."""
     path = directory / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path

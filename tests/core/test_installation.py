@@ -1,4 +1,4 @@
-"""`install_command`: a hint that works where it is read."""
+"""The install command in messages."""
 
 from __future__ import annotations
 

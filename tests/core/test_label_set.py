@@ -1,4 +1,4 @@
-"""A closed set of labels, and what cannot be one."""
+"""Label sets and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions on disk: nothing is lost, and what is no record is refused."""
+"""Records of predictions: round trips, older versions and damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved predictions: what a row may hold, and what is made of it."""
+"""Rows of saved predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search found, in plain sentences."""
+"""The verdict of a search in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels on a scale and in a tree: the questions an answer settles, and what is neither."""
+"""Ordinal and hierarchical labels: aspects, credit, marginals and errors."""
 
 from __future__ import annotations
 

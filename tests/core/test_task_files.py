@@ -1,4 +1,4 @@
-"""Tasks read from TOML: what a file may say, and how each mistake is reported."""
+"""Task files in TOML and the messages about their mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every metric and every data set."""
+"""Properties of the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every strategy, parameter and probability."""
+"""Properties of the scoring strategies."""
 
 # ruff: noqa: FBT003 - is_correct is positional in the protocol
 

@@ -1,4 +1,4 @@
-"""``predictions.jsonl`` read back: checked rows in order, and single rows again."""
+"""Readers of ``predictions.jsonl``."""
 
 from __future__ import annotations
 

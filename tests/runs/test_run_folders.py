@@ -1,4 +1,4 @@
-"""Folders of runs: made, locked, claimed by one run, rescued."""
+"""Folders of runs: manifests, locks, rescue and journals."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def outer(**more: str) -> dict[str, str]:
 
 
 def uv(*arguments: str | Path, cwd: Path) -> str:
-    """Run uv; return what it says."""
+    """Run uv and return its output."""
     command = [sys.executable, "-m", "uv", *map(str, arguments)]
     done = subprocess.run(  # noqa: S603 (uv, with arguments of the tests)
         command, cwd=cwd, env=outer(), capture_output=True, text=True, check=False
@@ -76,7 +76,7 @@ def uv(*arguments: str | Path, cwd: Path) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What is built from the repository."""
+    """Distributions built from the repository."""
 
     wheel: Path
     sdist: Path
@@ -102,7 +102,7 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those of a shell in which it is active and whose home is its folder."""
+        """Environment variables of a shell in which it is active and whose home is its folder."""
         path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return outer(PATH=path, HOME=str(self.work), VIRTUAL_ENV=str(self.root))
 
@@ -115,7 +115,7 @@ class Environment:
         uv("pip", "check", "--python", self.python, cwd=self.work)
 
     def run(self, *command: str | Path, code: int = 0, cwd: Path | None = None) -> str:
-        """Run one of its programs; return what it prints, on both outputs, once the exit code is right."""
+        """Run one of its programs, check the exit code, and return both outputs."""
         program, *rest = map(str, command)
         done = subprocess.run(  # noqa: S603 (our own environment)
             [str(self.root / "bin" / program), *rest],

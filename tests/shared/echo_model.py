@@ -1,4 +1,4 @@
-"""A small language model of bytes, and what servers of ``/v1/completions`` say of prompts that they echo."""
+"""A small language model of bytes, and answers of ``/v1/completions`` servers with echoed prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests on the embedded model are marked with."""
+"""Marks of the tests on the embedded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for a Ray cluster where none is needed: threads that read, answer and keep one ledger."""
+"""Threads that stand for a Ray cluster: they read, answer and keep one ledger."""
 
 from __future__ import annotations
 

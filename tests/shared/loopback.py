@@ -11,7 +11,7 @@ from aiohttp import web
 class LoopbackServer:
     """Serves in a thread, on an event loop of its own, until it is stopped; `root` is its address.
 
-    Subclasses say in `routed` what they answer, and call this constructor once they are ready to.
+    Subclasses define their answers in `routed`, and call this constructor once they are ready to.
     """
 
     root: str
@@ -24,11 +24,11 @@ class LoopbackServer:
         assert ready.wait(30)
 
     def routed(self) -> web.Application:
-        """Return what answers."""
+        """Return the application with its routes."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End it, with whatever it is doing."""
+        """Stop the server and cancel its calls."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

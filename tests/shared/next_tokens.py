@@ -1,4 +1,4 @@
-"""Asking a server how an answer goes on."""
+"""Calls for the next tokens of an answer."""
 
 from __future__ import annotations
 

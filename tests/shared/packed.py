@@ -1,4 +1,4 @@
-"""A bundle whose run asked a loopback server."""
+"""A bundle whose run called a loopback server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ api_base = "{base}"
 def packed(folder: Path, rows: Sequence[Mapping[str, str]], *, server: FaultServer | None = None) -> Bundle:
     """Evaluate a task of two labels on rows, in `folder`, and return its bundle, ``folder/bundle``.
 
-    Without a server of its own it asks one that is gone afterwards.
+    Without `server` the run calls one that is stopped afterwards.
     """
     if server is None:
         with FaultServer(["cat", "dog"]) as passing:

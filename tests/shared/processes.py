@@ -12,9 +12,9 @@ Begin = Callable[..., tuple["subprocess.Popen[str]", str]]
 
 @contextlib.contextmanager
 def processes() -> Iterator[Begin]:
-    """Give a function that starts a command and returns its process with the line it prints first.
+    """Yield a function that starts a command and returns its process with the line it prints first.
 
-    What still runs in the end is killed.
+    Processes that still run at the end are killed.
     """
     started: list[subprocess.Popen[str]] = []
 

@@ -39,7 +39,7 @@ def vectors(table: dict[str, list[float]], **options: Any) -> CachedEmbedder:
 
 
 class Watched:
-    """Keeps the observations a router is told."""
+    """Keeps the observations that a router records."""
 
     def __init__(self, router: Any) -> None:
         self.seen: list[Observation] = []

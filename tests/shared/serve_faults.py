@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.5  # between two looks at the parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal or the end of input; return the exit code."""
     parent = os.getppid()  # before the line below is read: whoever reads it may be gone at once
     parser = _parser()
     options = parser.parse_args(arguments)

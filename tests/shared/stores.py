@@ -1,4 +1,4 @@
-"""What the tests of databases share."""
+"""Helpers of the tests of databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rows = Callable[..., dict[str, Prediction]]
 
 
 def fill(cache: PredictionCache, predictions: dict[str, Prediction]) -> None:
-    """Put all, and wait until they are saved."""
+    """Put all predictions and wait until they are saved."""
     for key, prediction in predictions.items():
         cache.put(key, prediction)
     cache.flush()

@@ -1,4 +1,4 @@
-"""Task files as tests write them, and what is said of their mistakes."""
+"""Task files as tests write them, and the messages about their mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine in this process that tells all tokens, small enough to know the truth about it."""
+"""A small engine in this process that reports all tokens, with a known truth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
 
 
 class Engine:
-    """A model in this process, of characters by default: what it says depends on the row and on the text before."""
+    """A model in this process, of characters by default: its answers depend on the row and on the text before."""
 
     name = "test/characters"
     space = LogprobSpace.EXACT
@@ -40,7 +40,7 @@ class Engine:
         """Accept every label."""
 
     def row(self, text: str) -> Row:
-        """Return the place of a text."""
+        """Return the session of a text."""
         return Row(self, text)
 
     @asynccontextmanager
@@ -52,7 +52,7 @@ class Engine:
 
 
 class Row:
-    """A row's place; counts what it was asked."""
+    """Session of a row; records its calls."""
 
     serial = False
     model = "characters"
@@ -63,7 +63,7 @@ class Row:
 
     @property
     def usage(self) -> Usage:
-        """A token a text."""
+        """One token for each scored text."""
         return Usage(prompt_tokens=1, completion_tokens=sum(map(len, self.asked)))
 
     def tokens(self, text: str) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class Row:
         raise NotImplementedError(text, few)
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
-        """Say what follows."""
+        """Return the log-probabilities of all tokens after each text."""
         if len(self.text) > self.engine.context:
             raise ContextLengthError("The text is too long.", provider="characters")
         self.asked.append([self.spelled(text) for text in texts])

@@ -15,7 +15,7 @@ from calibrant.serving import create_verifier_app
 
 @contextlib.contextmanager
 def serving(verifier: Verifier) -> Iterator[str]:
-    """Give the address at which it answers."""
+    """Yield the address of a running service."""
     uvicorn = pytest.importorskip("uvicorn")
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(create_verifier_app(verifier), log_level="warning", ws="none", lifespan="off")

@@ -1,4 +1,4 @@
-"""What the tests of stored predictions share."""
+"""Fixtures of the tests of databases."""
 
 from __future__ import annotations
 

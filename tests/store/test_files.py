@@ -1,4 +1,4 @@
-"""SQLite files: made for their owner, refused where damaged, and no fault of theirs stops a batch."""
+"""SQLite files: permissions, damage, locks and full disks."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_relative_paths_stay_the_same_file(
 
 
 def set_version(path: Path, version: int) -> None:
-    """Change what the file says about itself."""
+    """Change the schema version in the file."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = ?", (version,))
 

@@ -1,4 +1,4 @@
-"""Forks: SQLite would take the locks of an inherited connection for the child's, and lock everybody out for good."""
+"""Forks: SQLite would take the locks of an inherited connection for the child's and never free them."""
 
 from __future__ import annotations
 

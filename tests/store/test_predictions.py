@@ -1,4 +1,4 @@
-"""What is put can be read: at once, later, exactly, by whoever shares the database, within a size."""
+"""The cache of predictions: reads, writes, shared databases and eviction."""
 
 from __future__ import annotations
 

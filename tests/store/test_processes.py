@@ -1,4 +1,4 @@
-"""Processes that share a file, are killed, end in haste, or fork."""
+"""Processes that share a cache, are killed or end without closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON file in which earlier versions kept what routers learnt: taken over once, and left as it is."""
+"""Import of the JSON file in which earlier versions kept router state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(path: Path, scopes: Any = SCOPES) -> bytes:
 
 
 def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Add one."""
+    """Return the record with its count raised by one."""
     return {"n": (0 if record is None else record["n"]) + 1}
 
 

@@ -1,4 +1,4 @@
-"""Processes that learn together lose nothing, whoever is killed and wherever the disk is full."""
+"""Shared router state under kills, full disks and missing servers."""
 
 from __future__ import annotations
 

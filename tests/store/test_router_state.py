@@ -1,4 +1,4 @@
-"""What routers learnt is kept whole, in SQLite or PostgreSQL alike."""
+"""Router state in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def open_state() -> Iterator[Open]:
 
 
 def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Add one."""
+    """Return the record with its count raised by one."""
     return {"version": 1, "n": (0 if record is None else record["n"]) + 1}
 
 
 def engine(place: str) -> sa.Engine:
-    """Look into a database beside the state."""
+    """Return an engine of its own for the database."""
     return sa.create_engine(
         place if "://" in place else f"sqlite:///{place}",
         poolclass=sa.pool.NullPool,
@@ -49,7 +49,7 @@ def engine(place: str) -> sa.Engine:
 
 
 def plant(place: str, strategy: str, text: str) -> None:
-    """Replace a record by any text."""
+    """Replace a stored record by a text."""
     with engine(place).connect() as connection:
         connection.execute(
             sa.text("UPDATE calibrant_router_state SET record = :text WHERE strategy = :strategy"),
@@ -224,7 +224,7 @@ def test_threads_share_a_state(place: str, open_state: Open) -> None:
 
 @contextlib.contextmanager
 def changing(open_state: Open, place: str) -> Any:
-    """Stay in the middle of an update of the strategy ema."""
+    """Hold an update of the strategy ema open for the block."""
     inside, leave = threading.Event(), threading.Event()
 
     def slow(record: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Scores on both kinds of database: kept apart, recorded by many at once, and never dropped."""
+"""The store of scores in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def values(store: ScoreStore, scope: Scope = SCOPE, limit: int = 1000) -> list[f
 
 
 def set_version(url: str, version: int) -> None:
-    """Change what the database says about its table."""
+    """Change the schema version of the table."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         connection.execute(

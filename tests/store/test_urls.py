@@ -1,4 +1,4 @@
-"""Any database by its URL; what is secret in it appears nowhere."""
+"""Database URLs and their credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user writes, type-checked under ``mypy --strict``; never executed."""
+"""Code of a user, type-checked under ``mypy --strict``; never executed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ assert_type(history.interval(account_id="a", evaluator_id="e", profile_name="p")
 
 # A client of one's own, by shape alone.
 class MyClient:
-    """Answers everything alike."""
+    """A client that repeats the text."""
 
     name = "mine"
     space = LogprobSpace.MASKED

@@ -1,4 +1,4 @@
-"""The types users see."""
+"""Types in users' code."""
 
 from __future__ import annotations
 

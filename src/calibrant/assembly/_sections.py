@@ -193,7 +193,9 @@ def read_settings_file(path: Path, expected: str) -> str:
     ConfigurationError
         There is no such file, or it is not UTF-8; names the line.
     """
-    return read_text(path, f"no such file: expected {expected} (paths in a task file are relative to it)")
+    return read_text(
+        path, f"{path}: no such file: expected {expected} (paths in a task file are relative to it)."
+    )
 
 
 def _checked_section(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:

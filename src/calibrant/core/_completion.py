@@ -130,7 +130,7 @@ class Completion:
         The emitted tokens with their log-probabilities; None where none were reported.
     evidence_problem : str or None
         Why log-probabilities that were reported are no evidence (``tokens`` is then None); empty where they are, or
-        there are none; None where nobody has looked yet (`calibrant.logprobs.read_completion` does).
+        there are none; None before `calibrant.logprobs.read_completion` has checked them.
     finish_reason : str or None
         ``stop``, ``length``, ... as OpenAI names them, lower case.
     refusal : str or None

@@ -320,14 +320,20 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):
-        return f"answer {answer!r:.80} is not one of the {_label_list(labels)}: {_REMEDY}."
+        n, names = len(labels), _names(labels)
+        return (
+            f"answer {answer!r:.80} is not one of the {n} labels ({names}): correct the row or add the label."
+        )
     problems = "; ".join(labels.problems(_json(answer)))
     return f"answer {answer!r:.80} {problems or 'does not fit the label set'}."
 
 
 def _label_list(labels: LabelSet) -> str:
-    names = ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
-    return f"{len(labels)} labels ({names})"
+    return f"{len(labels)} labels ({_names(labels)})"
+
+
+def _names(labels: LabelSet) -> str:
+    return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
 
 
 def _json(text: str) -> Any:  # noqa: ANN401

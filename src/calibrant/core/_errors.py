@@ -185,7 +185,7 @@ class ProviderError(CalibrantError):
     Attributes
     ----------
     attempts : int
-        Calls made before giving up; set by whoever retries.
+        Calls made before giving up; set by the code that retries.
 
     Examples
     --------

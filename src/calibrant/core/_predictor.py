@@ -40,7 +40,7 @@ class Query:
         Source text of the answer; not part of the messages.
     demonstrations : str or None
         How those shown beside the text are chosen, as `DemonstrationSettings.to_text` writes it; blank shows none, and
-        None leaves it to who is asked.
+        None leaves the choice to the predictor.
     shown : str
         The demonstrations themselves, below the prompt; the predictor adds them.
     """

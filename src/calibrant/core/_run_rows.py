@@ -12,7 +12,7 @@ from calibrant.core._prediction import Outcome
 from calibrant.core._records import has_low_label_mass
 
 UNKNOWN: Final = -1
-"""Stands for a row of which nobody knows whether it is right."""
+"""Correctness of a row whose true label is not known."""
 
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
 _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}

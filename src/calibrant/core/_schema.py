@@ -1,7 +1,7 @@
 """Reader of JSON schemas: the values that a schema allows at each path.
 
-``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``enum`` and ``const`` are understood, wherever they stand. Whoever wants to
-know which labels a schema allows, or which text it leaves open, asks a `SchemaNode`; nobody else takes schemas apart.
+``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``enum`` and ``const`` are understood at every
+level. Labels that a schema allows, and text that it leaves open, are read through a `SchemaNode` alone.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def read_text(path: Path, missing: str) -> str:
     path : Path
         The file.
     missing : str
-        Message where it does not exist: what is expected there.
+        Message where it does not exist.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def read_text(path: Path, missing: str) -> str:
         There is no such file, or it is not UTF-8; names the line.
     """
     if not path.is_file():
-        raise ConfigurationError(f"{path}: {missing}.")
+        raise ConfigurationError(missing)
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

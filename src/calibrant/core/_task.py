@@ -76,7 +76,7 @@ class Task:
     head : HeadSettings
         The head that makes the final distributions, and whether a search learns one.
     sections : mapping of str to SectionTable or Section
-        What is asked instead of `model`: ``cascade``, models in turn, and ``routing``, providers, or both. From a file
+        Sections that replace `model`: ``cascade``, models in turn, and ``routing``, providers, or both. From a file
         they are tables, which `calibrant.assembly.open_classifier` checks before the first call.
     columns : Columns
         Which columns of its data files hold what.

@@ -184,7 +184,9 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
     ConfigurationError
         The file is missing or no TOML, or has unknown or wrong keys; the message holds every one with its line.
     """
-    text = read_text(path, "no such task file: expected a TOML file with name, labels, prompt and [data]")
+    text = read_text(
+        path, f"{path}: no such task file: expected a TOML file with name, labels, prompt and [data]."
+    )
     document = parse_toml(text, path)
     if "llm" in document:
         raise ConfigurationError(

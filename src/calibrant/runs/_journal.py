@@ -39,7 +39,7 @@ class JsonlStore:
         if path is not None:
             with ExitStack() as stack:
                 file = stack.enter_context(path.open("a+b"))
-                # Before the first look: half a line is what another process is writing, unless nobody is.
+                # Before the first look: half a line may be one that another process is writing.
                 hold_lock(
                     file.fileno(),
                     f"{path}: another process is writing this journal: wait for it, or choose another directory.",

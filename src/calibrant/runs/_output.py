@@ -26,7 +26,7 @@ _SECONDS: Final = 0.2  # between writes
 class PredictionsFile:
     """The rows of an evaluation on disk.
 
-    Rows that failed in an earlier session are asked again. As a file cannot change in its middle, a
+    Rows that failed in an earlier session are answered again. As a file cannot change in its middle, a
     new one is then written beside it, and takes its place at the end.
 
     Parameters
@@ -143,7 +143,7 @@ class PredictionsFile:
         if self._failure is not None:
             raise self._failure  # a batch is missing: nothing may follow it
         if self._file is None:
-            return  # closed meanwhile: the row is asked again, or known to the cache
+            return  # closed meanwhile: the row is answered again, or known to the cache
         self._copy(index)
         if self._old is not None and index < self.rows:
             self._old.readline()

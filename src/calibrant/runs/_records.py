@@ -30,7 +30,7 @@ class StoredRow:
     is_same : bool
         True if it is of that row: text, answer and context are equal.
     is_finished : bool
-        True if the row need not be asked again; one that failed with a transport error is asked again.
+        True if the row has its final answer; one that failed with a transport error has not.
     """
 
     record: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible loopback server that fails as it is told, for tests, examples and benchmarks."""
+"""An OpenAI-compatible loopback server with scripted faults for tests, examples and benchmarks."""
 
 from fault_server._faults import Fault
 from fault_server._records import RecordedRequest

@@ -21,7 +21,7 @@ _IDENTITY = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 1_70
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatRequest:
-    """What a chat request asks for; `top` is None where log-probabilities are not wanted."""
+    """Content of a chat request; `top` is None where log-probabilities are not wanted."""
 
     model: str
     text: str

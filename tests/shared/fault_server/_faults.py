@@ -1,4 +1,4 @@
-"""What may go wrong, and when."""
+"""Faults and their scripts."""
 
 from __future__ import annotations
 

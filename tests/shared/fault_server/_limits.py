@@ -10,7 +10,7 @@ __all__ = ["RateLimit", "spell_seconds"]
 
 
 class RateLimit:
-    """What is left of the requests and tokens a second allows.
+    """Rate limit of requests and tokens per second.
 
     Each holds at most one second's worth and starts full.
 

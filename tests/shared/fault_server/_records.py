@@ -1,4 +1,4 @@
-"""What a fault server remembers."""
+"""Counts and kept requests of a fault server."""
 
 from __future__ import annotations
 

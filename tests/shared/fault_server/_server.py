@@ -1,4 +1,4 @@
-"""A loopback server that fails as it is told."""
+"""The fault server: options, start and stop."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ class FaultServer(Records):
         self._stopping: asyncio.Event | None = None
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the server."""
         self.stop()
 
     def start(self) -> None:
@@ -191,7 +191,7 @@ class FaultServer(Records):
 
     @property
     def api_base(self) -> str:
-        """What clients take as ``api_base`` or ``base_url``, ``/v1`` included."""
+        """Base URL for clients, ``/v1`` included."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def _serve(self, listening: Future[int]) -> None:
