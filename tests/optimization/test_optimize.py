@@ -351,7 +351,7 @@ def test_progress_counts_calls_scores_and_cost() -> None:
     assert searched[-1].best_score == pytest.approx(result.best_prompt.validation_score)
     assert (searched[-1].proposals, searched[-1].accepted) == (result.proposals, result.accepted)
     assert (seen[-1].phase, seen[-1].calls, seen[-1].total) == ("test", 24, 24)
-    assert [p.calls for p in searched] == sorted(p.calls for p in search)
+    assert [p.calls for p in searched] == sorted(p.calls for p in searched)
 
 
 def test_scoring_section_chooses_the_strategy() -> None:
