@@ -77,7 +77,7 @@ def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
     "changes", [{}, {"scoring": ScoringSettings(strategy="linear")}], ids=["race", "own-score"]
 )
 def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
-    """Measured against the task's prompt, without a proposal."""
+    """No proposal is made."""
     result = search(task(BAD, GOOD, **changes), proposer=nothing)
     assert (result.improved, result.best_prompt.prompt, result.seed_prompt.prompt) == (
         True,
@@ -96,7 +96,7 @@ def test_the_prompt_stays_where_no_other_is_better() -> None:
 
 
 def test_other_prompts_are_screened_before_proposals() -> None:
-    """The screened ones."""
+    """The first 48 questions are about 16 validation rows under three prompts."""
     client = FakeClient(LABELS, listener)
     search(task(BAD, GOOD), client)
     first = asked(client)[:48]
@@ -109,7 +109,7 @@ def test_other_prompts_are_screened_before_proposals() -> None:
 
 
 def test_proposals_build_on_other_prompts() -> None:
-    """Mostly the best of all is the parent."""
+    """The best prompt so far is a parent."""
     parents: list[str] = []
 
     def propose(candidate: dict[str, str], *_: Any) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_proposals_build_on_other_prompts() -> None:
 
 
 def test_a_reflecting_model_comes_after_other_prompts() -> None:
-    """It is asked for proposals alone."""
+    """The model writes proposals alone."""
     client = FakeClient(LABELS, listener)
     asked_before: list[int] = []
 
@@ -136,7 +136,7 @@ def test_a_reflecting_model_comes_after_other_prompts() -> None:
 
 @pytest.mark.parametrize("budget", [72, 73, 90, 131, 200])
 def test_the_budget_holds_with_other_prompts(budget: int) -> None:
-    """All are screened at the least budget, which the message of a smaller one names; a head is taught within it."""
+    """The least budget screens all of them."""
     client = FakeClient(LABELS, listener)
     result = search(task(BAD, GOOD, head=HeadSettings()), client, max_metric_calls=budget)
     assert len(asked(client)) == result.metric_calls <= budget
@@ -144,7 +144,7 @@ def test_the_budget_holds_with_other_prompts(budget: int) -> None:
 
 
 def test_too_small_a_budget_for_other_prompts_is_refused() -> None:
-    """Nothing is asked."""
+    """The error comes before any question."""
     client = FakeClient(LABELS, listener)
     with pytest.raises(
         ConfigurationError, match=r">= 72, got 71: .* each of 2 other prompt\(s\) one pass more"
@@ -154,7 +154,7 @@ def test_too_small_a_budget_for_other_prompts_is_refused() -> None:
 
 
 def test_other_prompts_are_not_tried_without_errors() -> None:
-    """Nothing could be better."""
+    """A prompt without errors cannot be beaten."""
     client = FakeClient(LABELS, lambda text: (text.split()[1], 0.7))
     result = search(task(GOOD), client)
     assert origins(result) == [None]
@@ -162,7 +162,7 @@ def test_other_prompts_are_not_tried_without_errors() -> None:
 
 
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
-    """Descriptions make another run, too; a run without either keeps its digest of earlier versions."""
+    """Descriptions make another run, too; plain tasks keep the digest of earlier versions."""
     options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
     search(task(head=HeadSettings()), **options)
     stored = json.loads((tmp_path / "run.json").read_text())
@@ -173,7 +173,7 @@ def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
 
 
 def test_label_descriptions_are_tried_and_chosen() -> None:
-    """One line for each label, before the form of the answer, and no label in its place."""
+    """Every label has one line, before the form of the answer."""
     result = search(task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}), proposer=nothing)
     assert origins(result) == [None, "prompt with label descriptions"]
     assert (result.chosen, result.improved) == (1, True)
@@ -184,7 +184,7 @@ def test_label_descriptions_are_tried_and_chosen() -> None:
 
 
 def test_descriptions_stand_before_demonstrations() -> None:
-    """A label may have none; a prompt that holds the descriptions already is not tried again."""
+    """A prompt that holds the descriptions already is not tried again."""
     shown = '\n\nExamples:\n\nText: train cat 0\nAnswer: {"category": "cat"}'
     described = (
         "Which animal?\n\nLabels:\n- cat: It meows.\n- dog\n"
@@ -206,7 +206,7 @@ def test_descriptions_stand_before_demonstrations() -> None:
     ],
 )
 def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, Any]) -> None:
-    """They would be compared on what they show."""
+    """Such prompts raise ConfigurationError."""
     with pytest.raises(
         ConfigurationError, match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'"
     ):
@@ -214,7 +214,7 @@ def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, A
 
 
 def test_other_prompts_may_show_training_rows() -> None:
-    """Proposals made from them may, too."""
+    """Proposals made from them may show these rows, too."""
     result = search(
         task("Texts like 'train cat 12' are cats."),
         proposer=lambda *_: {"system_prompt": "Texts like 'train cat 12' are cats. Listen carefully."},
@@ -229,7 +229,7 @@ class Interruption(BaseException):
 
 @pytest.mark.parametrize("stop", [20, 60])
 def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
-    """Among the other prompts as well, and pays for nothing twice."""
+    """The search asks nothing twice, also among the other prompts."""
     whole = search(task(BAD, GOOD), max_metric_calls=200)
 
     def interrupt(progress: Progress) -> None:

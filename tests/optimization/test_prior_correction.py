@@ -29,7 +29,7 @@ def biased(text: str) -> dict[str, float]:
 
 
 def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> None:
-    """All right instead of half; the files hold the corrected answers and the correction."""
+    """All rows are right instead of half; the files hold answers and correction."""
     plain = optimize(make_task(), model=FakeClient(LABELS, biased), max_metric_calls=60, minibatch_size=3)
     assert plain.seed_prompt.accuracy is not None
     assert plain.seed_prompt.accuracy.estimate == 0.5
@@ -64,7 +64,7 @@ def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> Non
 
 
 def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> None:
-    """`[calibration]` in the file, `prior_correction` in the call."""
+    """`prior_correction` of the call beats `[calibration]` of the task."""
     task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
     for wished, corrected in ((None, True), ("off", False)):
         out = tmp_path / str(wished)
@@ -80,7 +80,7 @@ def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> No
 
 
 def test_an_unknown_correction_is_refused() -> None:
-    """Nothing is asked by then."""
+    """Another method raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="'batch' or 'off'"):
         optimize(make_task(), model=FakeClient(LABELS, biased), prior_correction="contextual")  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_an_unknown_correction_is_refused() -> None:
 def test_the_command_line_corrects_and_uses_the_correction(
     write_task: WriteTask, tmp_path: Path, use_model: Callable[..., Any]
 ) -> None:
-    """`optimize --prior-correction batch`, then `classify --label-prior`."""
+    """`classify --label-prior` reads what `optimize` wrote."""
     use_model(lambda *_, **__: FakeClient(LABELS, biased))
     task, out = write_task(), tmp_path / "run"
     run = CliRunner().invoke
@@ -107,7 +107,7 @@ def test_the_command_line_corrects_and_uses_the_correction(
 
 
 def test_a_correction_of_another_prompt_is_refused(tmp_path: Path) -> None:
-    """A prior belongs to the prompt it was measured under."""
+    """A prior belongs to its prompt."""
     out = tmp_path / "run"
     optimize(
         make_task(),
