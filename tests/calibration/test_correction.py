@@ -51,7 +51,7 @@ def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> 
 
 
 def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
-    """This holds in masked space, too."""
+    """In masked space the joint probability is that of the written label."""
     found = correct(distribution(emitted="cat"))
     assert found.confidence("cat") == pytest.approx(1 / 3)
     assert found.confidence("dog") == pytest.approx(2 / 3)

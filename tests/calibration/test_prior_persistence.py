@@ -224,7 +224,7 @@ def test_equal_fingerprints_are_equal_however_written() -> None:
 def test_a_record_differs_from_no_fingerprint_of_its_own(
     prompt: str, model: str, space: LogprobSpace
 ) -> None:
-    """This holds after a round trip through JSON."""
+    """A round trip through JSON changes no part."""
     fingerprint = Fingerprint(prompt=prompt, model=model, space=space, labels=LABELS)
     assert fingerprint.differences(json.loads(json.dumps(fingerprint.to_record()))) == []
 
