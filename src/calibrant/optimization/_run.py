@@ -51,6 +51,7 @@ from calibrant.scoring._proper import BrierScoring, LogScoring
 from calibrant.scoring._protocol import ScoringStrategy
 
 if TYPE_CHECKING:
+    from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
 _JOURNAL: Final = "journal.jsonl"
@@ -179,11 +180,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
-        predictor = _open(task, model, stack)
-        named = task.head.embeddings if task.head.fit == "auto" else None
-        embedding = None if named is None else open_embedding_model(named)
-        fingerprint = search_fingerprint(task, model, plan)
-        journal, reflections = stack.enter_context(_opened_files(directory, fingerprint, current=current))
+        predictor, embedding = _open(task, model, stack), _open_embedding(task)
+        files = _opened_files(directory, search_fingerprint(task, model, plan), current=current)
+        journal, reflections = stack.enter_context(files)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
@@ -196,13 +195,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         tracker.watch(adapter.predictor.gates)
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        log = None if directory is None else directory / "search.log"
-        search = Search(**vars(stage), log=log, max_metric_calls=max_metric_calls - for_head)
-        found = search.run(for_race=for_race)
+        search = Search(**vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head)
         budget = max_metric_calls if teaches else 0
-        found, head = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget).run(found)
-        test = TestStage(**vars(stage), found=found, head=head)
-        return test.run(started=started, directory=directory)
+        heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
+        found, head = heads.run(search.run(for_race=for_race))
+        return TestStage(**vars(stage), directory=directory, found=found, head=head).run(started=started)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
@@ -247,6 +244,12 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> 
     classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
+
+
+def _open_embedding(task: Task) -> EmbeddingModel | None:
+    """Return the embedding model of the search's head; None for a head on words alone."""
+    named = task.head.embeddings if task.head.fit == "auto" else None
+    return None if named is None else open_embedding_model(named)
 
 
 def _adapter(
