@@ -134,23 +134,17 @@ def test_a_reflecting_model_comes_after_other_prompts() -> None:
     assert asked_before[0] >= 32
 
 
-@pytest.mark.parametrize("budget", [72, 73, 90, 131, 200])
+@pytest.mark.parametrize("budget", [72, 90, 131, 200])
 def test_the_budget_holds_with_other_prompts(budget: int) -> None:
     """The least budget screens all of them."""
     client = FakeClient(LABELS, listener)
     result = search(task(BAD, GOOD, head=HeadSettings()), client, max_metric_calls=budget)
     assert len(asked(client)) == result.metric_calls <= budget
     assert origins(result)[:3] == [None, "other prompt 1", "other prompt 2"]
-
-
-def test_too_small_a_budget_for_other_prompts_is_refused() -> None:
-    """The error comes before any question."""
-    client = FakeClient(LABELS, listener)
     with pytest.raises(
         ConfigurationError, match=r">= 72, got 71: .* each of 2 other prompt\(s\) one pass more"
     ):
-        search(task(BAD, GOOD), client, max_metric_calls=71)
-    assert client.requests == []
+        search(task(BAD, GOOD), max_metric_calls=71)
 
 
 def test_other_prompts_are_not_tried_without_errors() -> None:

@@ -29,18 +29,14 @@ def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
     """A confidence of 0.96 earns the full score from 0.95 on."""
     found = optimize(make_task(train=60), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
+    asks = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
+    assert optimize(asks, model=client, max_metric_calls=130).seed_prompt.validation_score == 1.0
     assert found.thresholds is not None
     assert found.to_record()["thresholds"]["scoring"] == found.thresholds.scoring <= 0.96
     blended = make_task(train=60, scoring=ScoringSettings(strategy="linear"))
     plain = optimize(blended, model=client, max_metric_calls=70)
     assert plain.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.99)
     assert plain.thresholds is None
-
-
-def test_the_task_can_ask_for_it(client: FakeClient) -> None:
-    """The task says ``[scoring] thresholds = "auto"``."""
-    task = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
-    assert optimize(task, model=client, max_metric_calls=130).seed_prompt.validation_score == 1.0
 
 
 def test_parameters_of_the_score_are_kept(client: FakeClient) -> None:
