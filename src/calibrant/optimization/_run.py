@@ -181,7 +181,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), _open_embedding(task)
-        files = _opened_files(directory, search_fingerprint(task, model, plan), current=current)
+        files = _opened_files(directory, search_fingerprint(task, model, plan))
         journal, reflections = stack.enter_context(files)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
@@ -302,7 +302,7 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
 
 @contextmanager
 def _opened_files(
-    directory: Path | None, fingerprint: dict[str, Any], *, current: bool
+    directory: Path | None, fingerprint: dict[str, Any]
 ) -> Iterator[tuple[JsonlStore, JsonlStore]]:
     """Open the journals of predictions and reflections; copy them if their directory is lost before the block ends.
 
@@ -312,8 +312,6 @@ def _opened_files(
         The directory: new, or with an earlier part of this run; None keeps the journals in memory.
     fingerprint : dict
         All that the search depends on.
-    current : bool
-        `is_current` of it.
 
     Raises
     ------
@@ -334,14 +332,16 @@ def _opened_files(
         has_rows=_has_rows(directory),
         comparable=lambda record: {name: record.get(name) for name in fingerprint},
     )
-    if not is_part:  # else run.json keeps the version that began the search
-        write_json(directory / MANIFEST, {**fingerprint, _VERSION: _CURRENT})
+    # run.json keeps the version that began the search.
+    manifest = read_manifest(directory) if is_part else {**fingerprint, _VERSION: _CURRENT}
+    if not is_part:
+        write_json(directory / MANIFEST, manifest)
     with (
         JsonlStore(directory / _JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
         rescue_if_lost(
             lambda: journal.in_place and reflections.in_place,
-            lambda: _rescued(directory, fingerprint, (journal, reflections), current=current),
+            lambda: _rescued(directory, manifest, (journal, reflections)),
         ),
     ):
         yield journal, reflections
@@ -354,12 +354,11 @@ def is_current(path: Path) -> bool:
     )
 
 
-def _rescued(
-    directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore], *, current: bool
-) -> CalibrantError:
-    rescue, mark = make_rescue_folder(directory), {_VERSION: _CURRENT} if current else {}
+def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
+    """Copy the files of a lost directory to another one; return the error to raise."""
+    rescue = make_rescue_folder(directory)
     try:
-        write_json(rescue / MANIFEST, {**fingerprint, **mark})
+        write_json(rescue / MANIFEST, manifest)
         for store in stores:
             store.copy_to(rescue)
     except (OSError, StateError) as error:
