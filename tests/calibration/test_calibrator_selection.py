@@ -39,7 +39,7 @@ def test_confidence_that_means_what_it_says_is_left_alone(seed: int) -> None:
 
 
 def test_confidence_that_is_too_high_is_calibrated_on_all_rows() -> None:
-    """What was judged in folds is then fitted on every row."""
+    """The chosen calibrator is fitted on every row."""
     p, y = calibrated(600)
     sure = np.sqrt(p)
     found = select_calibrator(sure, y, rng=1)
@@ -62,7 +62,7 @@ def test_a_flexible_curve_must_beat_a_simple_one_by_more_than_chance() -> None:
 
 
 def test_folds_come_from_the_generator() -> None:
-    """Equal seeds agree, a seed equals its generator, none is seed 0, other seeds judge otherwise."""
+    """Equal seeds agree, and a seed equals its generator."""
     p, y = calibrated(200)
     p = np.sqrt(p)
     one = select_calibrator(p, y, rng=3)
@@ -82,7 +82,7 @@ def test_held_out_scores_come_from_other_rows() -> None:
 
 
 def test_labels_of_opposite_bias_have_their_own_calibrators() -> None:
-    """One label too sure, the other not sure enough: only a calibrator per label helps."""
+    """One label is too sure, the other not sure enough."""
     rng = np.random.default_rng(0)
     truth = rng.beta(3, 2, 1_000)
     y = (rng.random(1_000) < truth).astype(float)
@@ -108,7 +108,7 @@ def test_rows_of_one_kind_are_left_alone(y: list[int]) -> None:
 
 
 def test_constant_confidence_is_judged_like_any_other() -> None:
-    """All rows at 1, as language models answer: the accuracy is the better number."""
+    """All confidences are 1, and the calibrated one is the accuracy."""
     y = [1] * 80 + [0] * 20
     found = select_calibrator([1.0] * 100, y)
     assert found.name != "none"
@@ -116,7 +116,7 @@ def test_constant_confidence_is_judged_like_any_other() -> None:
 
 
 def test_the_chosen_calibrator_refuses_its_rows() -> None:
-    """Whichever it is."""
+    """Both the calibrator that does nothing and a fitted one raise ConfigurationError."""
     p, y = calibrated(100)
     for given in (p, np.sqrt(p)):
         found = select_calibrator(given, y, ids=range(100))
@@ -130,7 +130,7 @@ def test_the_chosen_calibrator_refuses_its_rows() -> None:
     ("p", "y", "options"), [([0.5, 1.1], [1, 0], {}), ([0.5, 0.5], [1, 0], {"predicted": ["a"]})]
 )
 def test_bad_input_is_refused(p: Any, y: Any, options: dict[str, Any]) -> None:
-    """A confidence out of range, or labels of other rows."""
+    """A confidence out of range and labels of other rows raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         select_calibrator(p, y, **options)
 
@@ -166,7 +166,7 @@ def recorded(name: str, prompt: str) -> tuple[Array, Array, NDArray[Any]]:
 def test_recorded_confidence_is_calibrated_on_the_other_half(
     name: str, prompt: str, *, by_label: bool
 ) -> None:
-    """Over 20 random halves: ECE within 0.02 of scikit-learn's isotonic on average, Brier better in each."""
+    """Over 20 random halves ECE is within 0.02 of isotonic regression, and Brier scores fall."""
     p, y, names = recorded(name, prompt)
     behind = []
     for seed in range(20):

@@ -59,7 +59,7 @@ def log_odds(p: Any) -> Array:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n", [20, 400])
 def test_platt_is_the_logistic_curve_of_greatest_likelihood_for_platts_targets(seed: int, n: int) -> None:
-    """Against scikit-learn's unregularised regression of rows that count in part as right, in part as wrong."""
+    """Coefficients equal scikit-learn's on weighted rows."""
     p, y = rows(seed, n)
     found = PlattCalibrator().fit(p, y)
     right, wrong = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
@@ -84,7 +84,7 @@ def test_separable_rows_prove_no_certainty_to_platt() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_isotonic_is_scikit_learns(seed: int) -> None:
-    """Also between and outside the fitted confidences, to 1e-12."""
+    """Predictions agree between and outside the fitted confidences, to 1e-12."""
     p, y = rows(seed)
     inside = (p > 0.3) & (p < 1.0)
     for use in (np.ones_like(inside), inside):
@@ -96,7 +96,7 @@ def test_isotonic_is_scikit_learns(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_temperature_has_the_greatest_likelihood(seed: int) -> None:
-    """Against a general minimiser of the written-out likelihood."""
+    """A general minimiser of the written-out likelihood finds the same temperature."""
     p, y = rows(seed)
     z = log_odds(p)
     t = TemperatureCalibrator().fit(p, y)
@@ -119,7 +119,7 @@ def test_a_temperature_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", LEARNING)
 def test_calibration_on_other_rows_helps_a_model_that_is_too_sure(kind: Any) -> None:
-    """All three lower Brier score, log loss and calibration error of fresh rows, as `evaluate` says."""
+    """Brier score, log loss and calibration error of fresh rows fall."""
     p, y = rows(1, n=2_000)
     fresh, right = rows(2, n=2_000)
     fitted = kind().fit(p, y)
@@ -136,7 +136,7 @@ def test_calibration_on_other_rows_helps_a_model_that_is_too_sure(kind: Any) -> 
 
 
 def test_doing_nothing_does_nothing() -> None:
-    """But for clipping; and it can be fitted on rows of one kind."""
+    """Confidences are only clipped; rows may be all right."""
     fitted = IdentityCalibrator().fit([0.2, 1.0 + 1e-7], [1, 1])
     assert fitted.predict([0.25, 1.0 + 1e-7, -1e-7]).tolist() == [0.25, 1.0, 0.0]
 
@@ -148,14 +148,14 @@ def test_doing_nothing_does_nothing() -> None:
 @pytest.mark.parametrize("value", [0, 1])
 @pytest.mark.parametrize("n", [1, 30])
 def test_rows_that_are_all_right_or_all_wrong_teach_nothing(kind: Any, value: int, n: int) -> None:
-    """They would be taken for certainty."""
+    """Such rows would pass for certainty, and raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected right and wrong rows, got"):
         kind().fit(np.linspace(0.5, 1.0, n), [value] * n)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 0.3, 0.9, 1.0])
 def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
-    """By isotonic, and by Platt of the targets; one temperature comes as near as its side of 0.5 allows."""
+    """Platt gives the mean of its targets; one temperature stays on its side of 0.5."""
     p, y = [confidence] * 8, [1, 1, 1, 0, 1, 1, 1, 0]
     assert IsotonicCalibrator().fit(p, y).predict([confidence]) == pytest.approx([0.75])
     smoothed = (6 * 7 / 8 + 2 * 1 / 4) / 8
@@ -170,7 +170,7 @@ def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
     )
 )
 def test_predictions_are_probabilities_or_the_rows_are_refused(drawn: list[tuple[float, int]]) -> None:
-    """Whatever the ties; and isotonic keeps the order."""
+    """Ties do no harm, and isotonic regression keeps the order."""
     p, y = (np.array(column, dtype=float) for column in zip(*drawn, strict=True))
     for kind in LEARNING:
         if y.min() == y.max():
@@ -208,7 +208,7 @@ def test_rounding_above_one_is_clipped_and_more_is_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_nothing_is_predicted_before_fit(kind: Any, tmp_path: Path) -> None:
-    """Nor evaluated, nor saved."""
+    """Predicting, evaluating and saving raise NotFittedError."""
     for call in (
         lambda: kind().predict([0.5]),
         lambda: kind().evaluate([0.5], [1]),
@@ -224,7 +224,7 @@ def test_nothing_is_predicted_before_fit(kind: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_the_fitted_rows_are_refused_in_any_order(kind: Any, tmp_path: Path) -> None:
-    """Also after a reload; one row more or less makes other rows of them."""
+    """A loaded calibrator refuses them, too; one row less makes other rows."""
     p, y = rows()
     names = labels(len(p))
     fitted = kind().fit(p, y, predicted=names)
@@ -257,7 +257,7 @@ def test_named_rows_are_recognised_one_by_one(tmp_path: Path) -> None:
 
 
 def test_labels_with_rows_enough_have_their_own_calibrator() -> None:
-    """The others, and labels never seen, share the one of all rows."""
+    """Other labels, and labels never seen, use the calibrator of all rows."""
     p, y = rows(n=500)
     names = ["often"] * 300 + ["rare"] * 99 + ["surely right"] * 101
     y[399:] = 1.0
@@ -277,7 +277,7 @@ def test_labels_with_rows_enough_have_their_own_calibrator() -> None:
 
 @pytest.mark.parametrize("names", [None, "ab", ["a"]])
 def test_a_calibrator_per_label_needs_the_labels(names: Any) -> None:
-    """There is one label per row."""
+    """Missing labels and an unknown base raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected one predicted label per row"):
         PerLabelCalibrator().fit([0.5, 0.6], [0, 1], predicted=names)
     with pytest.raises(ConfigurationError, match="Expected base as one of"):
@@ -289,7 +289,7 @@ def test_a_calibrator_per_label_needs_the_labels(names: Any) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> None:
-    """To the last bit, by its class and by `load_calibrator`."""
+    """Its class and `load_calibrator` both restore every bit."""
     p, y = rows()
     original = kind().fit(p, y, predicted=labels(400))
     path = tmp_path / "calibrator.json"
@@ -330,7 +330,7 @@ def test_a_calibrator_of_something_else_is_refused(
 
 
 def test_a_file_of_another_kind_of_calibrator_is_refused(tmp_path: Path) -> None:
-    """By the class; `load_calibrator` takes any."""
+    """The class refuses another method and a missing file."""
     p, y = rows()
     path = tmp_path / "calibrator.json"
     PlattCalibrator().fit(p, y).save(path, fingerprint=FINGERPRINT)
@@ -353,7 +353,7 @@ def test_a_file_of_another_kind_of_calibrator_is_refused(tmp_path: Path) -> None
 def test_a_damaged_file_is_refused(
     kind: type[ConfidenceCalibrator], damage: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Numbers that no fit could have left."""
+    """Numbers that no fit could have left raise StateError."""
     p, y = rows()
     path = tmp_path / "calibrator.json"
     kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)

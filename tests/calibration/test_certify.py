@@ -59,7 +59,7 @@ def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
 def test_accuracy_midway_to_certainty_is_certified_about_nine_times_in_ten(
     n: int, target: float, delta: float, power: float
 ) -> None:
-    """Whatever the order of right and wrong: the first threshold accepts enough rows to tell."""
+    """The first threshold accepts enough rows to tell."""
     rng = np.random.default_rng(0)
     confidence = np.linspace(0.5, 1.0, n)
     found = [
@@ -71,7 +71,7 @@ def test_accuracy_midway_to_certainty_is_certified_about_nine_times_in_ten(
 
 
 def test_wrong_answers_among_the_surest_do_not_end_the_sequence_before_it_begins() -> None:
-    """12 of the surest 29 are wrong, and 12 of the surest 250, in which 0.9 is proven."""
+    """Of the surest 250 rows 12 are wrong, which proves 0.9."""
     correct = np.ones(1000)
     correct[:12] = 0.0
     correct[250:] = np.arange(750) % 2
@@ -81,7 +81,7 @@ def test_wrong_answers_among_the_surest_do_not_end_the_sequence_before_it_begins
 
 
 def test_the_sequence_begins_within_the_surest_quarter() -> None:
-    """However many more would be needed for power: here 113, of 100 rows."""
+    """For power 113 rows would be needed; there are 100."""
     correct = np.repeat([1.0, 0.0], [30, 70])
     found = certify_threshold(np.linspace(1.0, 0.5, 100), correct, target_accuracy=0.85, delta=0.1)
     assert found.threshold is not None
@@ -89,7 +89,7 @@ def test_the_sequence_begins_within_the_surest_quarter() -> None:
 
 
 def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
-    """Written out: start where enough rows are accepted, go down, stop before the first failure."""
+    """The written-out rule gives the same threshold."""
     confidence, correct = draw(np.random.default_rng(1), 800)
     found = certify_threshold(confidence, correct, target_accuracy=0.85, delta=0.1)
     last = None
@@ -128,7 +128,7 @@ def test_the_promise_holds_on_synthetic_data(bench: Any) -> None:
 
 @pytest.mark.slow
 def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) -> None:
-    """The surest answers are worse than the target, and few: beginning below them must not cheat."""
+    """The surest answers are few, and worse than the target."""
     rng = np.random.default_rng(5)
     confidence = np.concatenate([rng.uniform(0.9, 1.0, 1100), rng.uniform(0.5, 0.9, 3000)])
     chance = np.where(confidence > 0.9, 0.78, np.where(confidence > 0.7, 0.88, 0.6))
@@ -149,7 +149,7 @@ def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded answers are not here (CALIBRANT_RECORDED)")
 @pytest.mark.parametrize("name", ["ag_news", "rotten_tomatoes", "emotion"])
 def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
-    """Most confidences are exactly 1 there; little coverage is lost against knowing the population."""
+    """Most confidences are exactly 1; hardly any coverage is lost."""
     populations = bench.read(RECORDED / f"{name}.csv")
     for target in bench.TARGETS[name]:
         for prompt, (confidence, correct) in populations.items():
@@ -168,7 +168,7 @@ def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
 
 
 def test_the_benchmark_counts_as_the_function_does(bench: Any) -> None:
-    """One sample, certified both ways."""
+    """One sample is certified both ways."""
     confidence, correct = draw(np.random.default_rng(6), 500)
     drawn = np.random.default_rng(7).integers(500, size=(1, 300))
     found = bench.simulate(
@@ -180,7 +180,7 @@ def test_the_benchmark_counts_as_the_function_does(bench: Any) -> None:
 
 
 def test_a_start_of_ones_own_is_the_first_threshold_tested() -> None:
-    """A bad top ends the sequence at once if it begins there, and is passed over if it begins below."""
+    """A bad top ends a sequence that begins there, and is passed over by one that begins below."""
     confidence = [0.99] * 100 + [0.8] * 900
     correct = [0] * 50 + [1] * 950
     low = certify_threshold(confidence, correct, target_accuracy=0.9, start=0.85)
@@ -191,7 +191,7 @@ def test_a_start_of_ones_own_is_the_first_threshold_tested() -> None:
 
 
 def test_what_is_missing_is_counted_from_what_was_observed() -> None:
-    """With as many more rows of the same accuracy the threshold is found, with half as many it is not."""
+    """So many more rows of the same accuracy suffice, and half as many do not."""
     confidence, correct = np.full(100, 0.9), np.array([1] * 93 + [0] * 7)
     found = certify_threshold(confidence, correct, target_accuracy=0.9)
     assert found.threshold is None
@@ -204,7 +204,7 @@ def test_what_is_missing_is_counted_from_what_was_observed() -> None:
 
 @pytest.mark.parametrize("n", [1, 30, 200])
 def test_no_number_of_rows_is_named_where_the_model_is_not_good_enough(n: int) -> None:
-    """All wrong, at any number of rows."""
+    """All rows are wrong."""
     found = certify_threshold(np.linspace(0, 1, n), np.zeros(n), target_accuracy=0.9)
     assert (found.threshold, found.additional_rows, found.n) == (None, None, n)
 
@@ -241,7 +241,7 @@ def test_the_order_of_the_rows_does_not_matter(
 def test_bad_input_is_refused_with_what_was_expected(
     confidence: list[float], correct: list[int], options: dict[str, Any], says: str
 ) -> None:
-    """Never a NaN passed on."""
+    """Values out of range raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=says):
         certify_threshold(confidence, correct, **{"target_accuracy": 0.9, **options})
 
@@ -284,7 +284,7 @@ def test_all_class_thresholds_hold_together() -> None:
 
 
 def test_labels_outside_the_set_are_refused() -> None:
-    """A prediction that no threshold would be for."""
+    """A label without a threshold of its own raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"among \['a'\], got \['b'\]"):
         certify_class_thresholds([0.5], [1], ["b"], target_accuracy=0.9, labels=["a"])
     with pytest.raises(ConfigurationError, match="one per row"):

@@ -41,7 +41,7 @@ def correct(given: LabelDistribution, correction: LabelPriorCorrection = CORRECT
 
 @pytest.mark.parametrize("emitted", ["cat", "dog", "", None])
 def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> None:
-    """0.6 / 0.75 against 0.4 / 0.25 is 1 to 2; what the answer spelled and its bound are gone."""
+    """The label written and the error bound are dropped."""
     given = dataclasses.replace(distribution(emitted=emitted), error_bound=0.1)
     found = correct(given)
     assert found.probabilities == pytest.approx([1 / 3, 2 / 3])
@@ -51,7 +51,7 @@ def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> 
 
 
 def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
-    """In masked space too, where the written label's would be its joint probability."""
+    """In masked space the joint probability is that of the written label."""
     found = correct(distribution(emitted="cat"))
     assert found.confidence("cat") == pytest.approx(1 / 3)
     assert found.confidence("dog") == pytest.approx(2 / 3)
@@ -76,7 +76,7 @@ def test_a_corrected_prediction_has_the_corrected_label_and_confidence() -> None
 
 
 def test_another_number_of_labels_is_an_error_that_names_both() -> None:
-    """Two against three, with the labels."""
+    """A correction that is not fitted raises NotFittedError."""
     other = LabelPriorCorrection().fit(np.zeros((1, 3)))
     with pytest.raises(ConfigurationError, match=r"over 3 labels.*got 2 \('cat', 'dog'\)"):
         correct(distribution(), other)

@@ -53,7 +53,7 @@ def tables(draw: st.DrawFn) -> Rows:
 
 @pytest.mark.parametrize("counts", [(5, 5), (14, 6), (18, 2), (10, 5, 5), (6, 5, 5, 4), (11, 4, 4, 1)])
 def test_rows_that_several_labels_win_are_left_alone(counts: tuple[int, ...]) -> None:
-    """Less than three times as often as the other labels in use, and less than 95 % of the rows."""
+    """No label wins three times as often as the others, or 95 % of the rows."""
     rows = rows_won(*counts)
     found = LabelPriorCorrection().fit(rows)
     assert found.strength_ == 0.0
@@ -62,7 +62,7 @@ def test_rows_that_several_labels_win_are_left_alone(counts: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("counts", [(19, 1), (20, 0), (0, 20, 0), (38, 1, 1)])
 def test_one_label_on_nearly_all_rows_is_divided_out_fully(counts: tuple[int, ...]) -> None:
-    """From 95 % on, as plain batch calibration does it."""
+    """From 95 % of the rows on, the guard changes nothing."""
     rows = rows_won(*counts, rare=1)
     plain = LabelPriorCorrection(strength=1.0).fit(rows)
     found = LabelPriorCorrection().fit(rows)
@@ -71,10 +71,7 @@ def test_one_label_on_nearly_all_rows_is_divided_out_fully(counts: tuple[int, ..
 
 
 def test_a_dominant_label_is_divided_out_and_a_rare_one_bounded() -> None:
-    """Twelve rows of sixteen against two and two; the fourth label counts as 1/12, not as its mean of 0.01.
-
-    Means: (12 * 0.7 + 4 * 0.145) / 16 = 0.56125, and (2 * 0.7 + 14 * 0.145) / 16 = 0.214375 twice.
-    """
+    """The fourth label counts as 1/12, not as its mean of 0.01."""
     rows = rows_won(12, 2, 2, rare=1)
     found = LabelPriorCorrection().fit(rows)
     divisor = [0.56125, 0.214375, 0.214375, 1 / 12]
@@ -85,19 +82,19 @@ def test_a_dominant_label_is_divided_out_and_a_rare_one_bounded() -> None:
 
 
 def test_three_times_as_many_rows_are_enough() -> None:
-    """Fifteen against five and five, but not fourteen; a label that wins no row does not count."""
+    """A label that wins no row does not count."""
     assert LabelPriorCorrection().fit(rows_won(15, 5, 5, rare=1)).strength_ == 1.0
     assert LabelPriorCorrection().fit(rows_won(14, 5, 5, rare=1)).strength_ == 0.0
 
 
 def test_rows_on_which_labels_tie_count_for_each() -> None:
-    """Two equal labels share every row: neither has nearly all."""
+    """Two labels share every row, so neither wins nearly all."""
     assert LabelPriorCorrection().fit(np.log([[0.45, 0.45, 0.1]] * 8)).strength_ == 0.0
 
 
 @given(tables())
 def test_without_labels_of_a_small_prior_it_is_all_or_nothing(rows: Rows) -> None:
-    """Then it equals plain batch calibration, or the rows as they came."""
+    """The result equals plain batch calibration, or the rows as they came."""
     found = LabelPriorCorrection().fit(rows)
     if found.prior_.min() >= 1.0 / (3.0 * rows.shape[1]):
         plain = LabelPriorCorrection(strength=found.strength_).fit(rows)
@@ -107,7 +104,7 @@ def test_without_labels_of_a_small_prior_it_is_all_or_nothing(rows: Rows) -> Non
 
 @given(tables())
 def test_two_labels_never_move_apart_by_more_than_the_floor_allows(rows: Rows) -> None:
-    """Odds change by a factor of 3 L at most, but where one label wins nearly all rows."""
+    """Odds change by a factor of 3 L at most."""
     found = LabelPriorCorrection().fit(rows)
     top = (rows == rows.max(axis=1, keepdims=True)).astype(float)
     if (top / top.sum(axis=1, keepdims=True)).mean(axis=0).max() < 0.95:
@@ -117,7 +114,7 @@ def test_two_labels_never_move_apart_by_more_than_the_floor_allows(rows: Rows) -
 
 @given(tables(), st.randoms(use_true_random=False))
 def test_permuting_labels_or_rows_permutes_the_result(rows: Rows, random: object) -> None:
-    """No label and no row is special, in the guard either."""
+    """No label and no row is special."""
     generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     labels, order = generator.permutation(rows.shape[1]), generator.permutation(len(rows))
     plain = LabelPriorCorrection().fit(rows).transform(rows)
@@ -127,7 +124,7 @@ def test_permuting_labels_or_rows_permutes_the_result(rows: Rows, random: object
 
 @given(tables())
 def test_weights_count_rows(rows: Rows) -> None:
-    """Half the weight on the second half of a table equals the first half twice, in mean and guard."""
+    """Two copies of a row of weight one half count as one row."""
     doubled = LabelPriorCorrection().fit(np.vstack([rows, rows, rows[:3]]))
     weights = [1.0] * len(rows) + [0.5] * len(rows[:3])
     weighted = LabelPriorCorrection().fit(np.vstack([rows, rows[:3]]), weights=weights)
@@ -144,7 +141,7 @@ def test_weights_out_of_range_are_refused(weights: list[float]) -> None:
 
 
 def test_a_stream_is_judged_anew_with_every_row() -> None:
-    """Twenty rows of one label are corrected, then as many of another end it."""
+    """Rows of one label are corrected until as many of another come."""
     stream = LabelPriorCorrection().fit(rows_won(20, 0))
     assert stream.strength_ == 1.0
     assert stream.partial_fit(rows_won(0, 20)).strength_ == 0.0
@@ -155,7 +152,7 @@ def test_a_stream_is_judged_anew_with_every_row() -> None:
 
 
 def test_answers_end_the_guard() -> None:
-    """On rows that the guard leaves alone, a strength is learned over the whole prior."""
+    """A strength is learned on rows that the guard leaves alone."""
     rng = np.random.default_rng(0)
     answers = rng.integers(0, 2, 400)
     rows = 3.0 * np.eye(2)[answers] + rng.normal(0, 1, (400, 2)) + np.array([1.5, 0.0])
@@ -174,7 +171,7 @@ def test_answers_end_the_guard() -> None:
 def test_a_given_strength_or_content_free_rows_divide_by_the_whole_prior(
     correction: LabelPriorCorrection,
 ) -> None:
-    """Rows that several labels win, and one whose prior is small."""
+    """The guard would leave these rows alone."""
     found = correction.fit(rows_won(6, 5, 5, rare=1))
     assert (found.strength_, found.divisor_[3]) == (1.0, pytest.approx(0.01))
 
@@ -189,7 +186,7 @@ def test_known_frequencies_are_what_the_correction_leans_to() -> None:
 
 @given(tables())
 def test_equal_frequencies_are_plain_batch_calibration(rows: Rows) -> None:
-    """Said instead of assumed, without a guard."""
+    """Equal frequencies switch the guard off."""
     n_labels = rows.shape[1]
     known = LabelPriorCorrection(frequencies=np.full(n_labels, 1.0 / n_labels)).fit(rows)
     assert known.transform(rows) == pytest.approx(
@@ -199,7 +196,7 @@ def test_equal_frequencies_are_plain_batch_calibration(rows: Rows) -> None:
 
 @given(tables())
 def test_frequencies_the_model_shows_already_change_nothing(rows: Rows) -> None:
-    """The prior divided by itself."""
+    """The prior is divided by itself."""
     prior = LabelPriorCorrection().fit(rows).prior_
     known = LabelPriorCorrection(frequencies=prior / prior.sum()).fit(rows)
     assert known.transform(rows) == pytest.approx(normalised(rows), abs=1e-9)
@@ -207,7 +204,7 @@ def test_frequencies_the_model_shows_already_change_nothing(rows: Rows) -> None:
 
 @pytest.mark.parametrize("frequencies", [[0.5, 0.6], [1.0, 0.0], [[0.5, 0.5]], ["a", "b"]])
 def test_frequencies_that_are_none_are_refused(frequencies: list[object]) -> None:
-    """Positive shares that sum to 1, one for each label."""
+    """Frequencies are positive, sum to 1, and belong to the labels of the rows."""
     with pytest.raises(ConfigurationError, match="frequencies"):
         LabelPriorCorrection(frequencies=frequencies)
     with pytest.raises(ConfigurationError, match="3 labels"):
@@ -222,7 +219,7 @@ def test_frequencies_that_are_none_are_refused(frequencies: list[object]) -> Non
 @pytest.mark.parametrize("n_options", [4, 6])
 @pytest.mark.parametrize("n_rows", [64, 256, 1000])
 def test_recorded_options_are_not_made_worse(name: str, model: str, n_options: int, n_rows: int) -> None:
-    """Agreement with the large model falls by 0.005 at most, over ten batches; two options of six are rare."""
+    """Over ten batches agreement with the large model falls by 0.005 at most."""
     path = DATA / "option_logits" / f"{name}.npz"
     if not path.is_file():
         pytest.skip(f"no recorded log-probabilities at {path}: name the folder above in CALIBRANT_DATA")

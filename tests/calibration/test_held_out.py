@@ -25,7 +25,7 @@ def confused(n: int = 400, seed: int = 0) -> tuple[Floats, Places]:
 
 
 def test_planted_errors_come_first() -> None:
-    """Before the classifier's own errors, which are ten times as many."""
+    """They come before the classifier's own errors, which are ten times as many."""
     rows, truth = confused()
     answers = truth.copy()
     planted = np.flatnonzero((truth == 0) & (rows.argmax(axis=1) == 0))[:6]
@@ -36,7 +36,7 @@ def test_planted_errors_come_first() -> None:
 
 
 def test_a_frequent_confusion_is_probable() -> None:
-    """As often as it happens, whatever the model says of it."""
+    """Its probability is its observed share."""
     rows, truth = confused()
     found = held_out_answer_probability(rows, truth)
     taken_for_1 = (truth == 2) & (rows.argmax(axis=1) == 1)
@@ -45,7 +45,7 @@ def test_a_frequent_confusion_is_probable() -> None:
 
 
 def test_a_row_does_not_judge_itself() -> None:
-    """Answers that have nothing to do with the rows are no more probable than chance."""
+    """Answers unrelated to the rows are no more probable than chance."""
     rng = np.random.default_rng(1)
     rows, answers = rng.normal(size=(60, 12)), rng.integers(0, 12, 60)
     found = held_out_answer_probability(rows, answers)
@@ -53,7 +53,7 @@ def test_a_row_does_not_judge_itself() -> None:
 
 
 def test_a_preference_for_a_label_is_divided_out() -> None:
-    """A label that the model gives all rows much of says little against another."""
+    """A shift of one label's scores hardly changes the ranking."""
     rows, truth = confused()
     found = held_out_answer_probability(rows, truth)
     leaning = held_out_answer_probability(rows + np.array([3.0, 0.0, 0.0]), truth)
@@ -61,7 +61,7 @@ def test_a_preference_for_a_label_is_divided_out() -> None:
 
 
 def test_equal_calls_agree() -> None:
-    """And another seed draws other folds."""
+    """Another seed draws other folds."""
     rows, truth = confused(60)
     found = held_out_answer_probability(rows, truth)
     assert np.array_equal(found, held_out_answer_probability(rows, truth))
@@ -70,7 +70,7 @@ def test_equal_calls_agree() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows_have_numbers(n: int) -> None:
-    """Finite, above 0 and at most 1, also of labels that occur once."""
+    """Probabilities are above 0 and at most 1; a single row raises ConfigurationError."""
     rows, _ = confused(n)
     found = held_out_answer_probability(rows, np.arange(n) % 3)
     assert ((found > 0) & (found <= 1)).all()

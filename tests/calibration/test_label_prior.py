@@ -49,7 +49,7 @@ def tables(draw: st.DrawFn, n_labels: int | None = None) -> Rows:
 
 
 def test_a_hand_made_example() -> None:
-    """Means 0.75 and 0.25: 1.2 against 0.4 in the first row, 0.8 against 1.6 in the second."""
+    """The means are 0.75 and 0.25."""
     correction = LabelPriorCorrection().fit(TWO)
     assert correction.prior_ == pytest.approx([0.75, 0.25])
     assert (correction.n_rows_, correction.strength_) == (2, 1.0)
@@ -57,14 +57,14 @@ def test_a_hand_made_example() -> None:
 
 
 def test_half_the_strength_divides_by_the_root() -> None:
-    """0.9 / sqrt(0.75) against 0.1 / sqrt(0.25)."""
+    """The first row is divided by the roots of 0.75 and 0.25."""
     found = np.exp(LabelPriorCorrection(strength=0.5).fit(TWO).transform(TWO[0]))
     first, second = 0.9 / math.sqrt(0.75), 0.2
     assert found == pytest.approx([first / (first + second), second / (first + second)])
 
 
 def test_the_prior_is_the_mean_of_probabilities_not_of_logarithms() -> None:
-    """By the plain mean; rows count alike, normalised or not."""
+    """Rows count alike, normalised or not."""
     rows, _ = calibrated(0)
     p = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
     expected = [math.fsum(column) / len(p) for column in p.T]
@@ -74,7 +74,7 @@ def test_the_prior_is_the_mean_of_probabilities_not_of_logarithms() -> None:
 
 
 def test_a_uniform_prior_changes_nothing() -> None:
-    """At any strength."""
+    """No strength changes a row."""
     rows = np.log([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
     for strength in (0.5, 1.0, 7.0):
         assert LabelPriorCorrection(strength=strength).fit(rows).transform(rows) == pytest.approx(rows)
@@ -82,7 +82,7 @@ def test_a_uniform_prior_changes_nothing() -> None:
 
 @given(tables())
 def test_strength_zero_is_the_identity(rows: Rows) -> None:
-    """But for normalising."""
+    """Rows are only normalised."""
     correction = LabelPriorCorrection(strength=0.0).fit(rows)
     top = rows.max(axis=1, keepdims=True)
     expected = rows - top - np.log(np.exp(rows - top).sum(axis=1, keepdims=True))
@@ -91,7 +91,7 @@ def test_strength_zero_is_the_identity(rows: Rows) -> None:
 
 @pytest.mark.parametrize("bias", [(0.0, 0.0, 0.0), (3.0, 0.0, 0.0), (0.0, -2.0, 1.0), (4.0, 4.0, 0.0)])
 def test_full_strength_balances_a_biased_model(bias: tuple[float, ...]) -> None:
-    """Rows with equal evidence for each label go to each label equally often, whatever the bias."""
+    """Rows with equal evidence for each label go to each equally often."""
     evidence = np.kron(np.eye(3), np.full((4, 1), 1.0))
     rows = evidence + np.array(bias)
     found = LabelPriorCorrection(strength=1.0).fit(rows).transform(rows).argmax(axis=1)
@@ -111,7 +111,7 @@ def test_permuting_the_labels_permutes_the_result(rows: Rows, order: list[int], 
 
 @given(tables(), st.floats(0.0, 1e6))
 def test_results_are_normalised_and_finite(rows: Rows, strength: float) -> None:
-    """For anything finite, in any shape that is accepted."""
+    """Any finite rows will do, one row or several."""
     correction = LabelPriorCorrection(strength=strength).fit(rows)
     corrected = correction.transform(rows)
     assert corrected.shape == rows.shape
@@ -135,7 +135,7 @@ def test_a_label_never_predicted_keeps_a_prior_above_zero() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("bias", [(), (2.0, 0.0, 0.0), (0.0, 1.0, -1.0)])
 def test_the_learned_strength_is_the_best_of_a_fine_grid(seed: int, bias: tuple[float, ...]) -> None:
-    """Steps of 0.002 over [0, 2], or 0 where the gain is within its standard error."""
+    """It is 0 where the gain is within its standard error."""
     rows, answers = calibrated(seed, bias=bias)
     learned = LabelPriorCorrection().fit(rows).fit_strength(rows, answers)
     grid = np.linspace(0.0, 2.0, 1001)
@@ -156,7 +156,7 @@ def rows_normalised(rows: Rows) -> Rows:
 
 
 def test_the_strength_may_be_either_end_of_its_range() -> None:
-    """Exactly 2 where more would be better still, exactly 0 where less would."""
+    """The ends are exactly 0 and 2."""
     prior = LabelPriorCorrection().fit(np.log([[0.8, 0.2]]))
     row = np.log([[0.8, 0.2]] * 2)
     assert prior.fit_strength(row, [1, 1]).strength_ == 2.0
@@ -165,7 +165,7 @@ def test_the_strength_may_be_either_end_of_its_range() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_biased_model_is_switched_on_at_about_full_strength(seed: int) -> None:
-    """Balanced answers, and a preference added on top: its size is found and the loss falls."""
+    """The log loss falls."""
     rng = np.random.default_rng(seed)
     answers = rng.integers(0, 3, 300)
     fair = np.log(rng.dirichlet([1.0, 1.0, 1.0], 300) + 0.6 * np.eye(3)[answers])
@@ -178,7 +178,7 @@ def test_a_biased_model_is_switched_on_at_about_full_strength(seed: int) -> None
 
 
 def test_noise_rarely_switches_the_correction_on() -> None:
-    """Answers drawn from the model's own unequal probabilities: on about once in 44 times."""
+    """By theory it happens once in 44 times."""
     on = sum(LabelPriorCorrection().fit(*calibrated(seed)).strength_ > 0.0 for seed in range(300))
     assert 0 < on < 20
 
@@ -198,7 +198,7 @@ def test_with_two_rows_both_must_gain() -> None:
 
 
 def test_prior_and_strength_may_come_from_different_rows() -> None:
-    """The strength answers to the labelled rows, the prior to the others."""
+    """The prior stays that of the unlabelled rows."""
     unlabelled, _ = calibrated(1, bias=(2.0, 0.0, 0.0))
     rows, answers = calibrated(2, bias=(2.0, 0.0, 0.0))
     correction = LabelPriorCorrection().fit(unlabelled)
@@ -210,7 +210,7 @@ def test_prior_and_strength_may_come_from_different_rows() -> None:
 
 
 def test_a_given_strength_is_never_learned() -> None:
-    """`fit` checks the answers and leaves it; `fit_strength` has nothing to do and says so."""
+    """`fit` checks the answers, and `fit_strength` raises ConfigurationError."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     correction = LabelPriorCorrection(strength=0.25).fit(rows, answers)
     assert correction.strength_ == 0.25
@@ -237,7 +237,7 @@ def test_a_stream_may_be_split_anywhere(rows: Rows, cuts: list[int]) -> None:
 
 
 def test_a_stream_keeps_the_strength_it_has() -> None:
-    """Learned or given, also from the first rows on."""
+    """The strength may be learned or given."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     learned = LabelPriorCorrection().fit(rows, answers)
     before = learned.strength_
@@ -246,7 +246,7 @@ def test_a_stream_keeps_the_strength_it_has() -> None:
 
 
 def test_fit_forgets_what_was_learned() -> None:
-    """Rows, label count and strength."""
+    """Prior, row count and strength are those of the new rows."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     again = LabelPriorCorrection().fit(rows, answers).fit(TWO)
     assert (again.prior_.tolist(), again.n_rows_, again.strength_) == (
@@ -260,7 +260,7 @@ def test_fit_forgets_what_was_learned() -> None:
 
 
 def test_contextual_calibration_is_the_same_division() -> None:
-    """Over content-free inputs, which have no answers; the strength comes from real rows."""
+    """Content-free inputs have no answers; the strength comes from real rows."""
     correction = LabelPriorCorrection("contextual").fit(TWO)
     assert (
         correction.transform(TWO).tolist() == LabelPriorCorrection("batch").fit(TWO).transform(TWO).tolist()
@@ -271,7 +271,7 @@ def test_contextual_calibration_is_the_same_division() -> None:
 
 
 def test_nothing_given_is_changed_and_what_is_learned_cannot_be() -> None:
-    """Arrays of the caller stay; the prior is read-only."""
+    """The prior is read-only."""
     rows, answers = calibrated(0)
     before = rows.copy(), answers.copy()
     correction = LabelPriorCorrection().fit(rows, answers)
@@ -331,7 +331,7 @@ def test_bad_answers_are_errors_that_say_where(answers: Any, message: str) -> No
 
 
 def test_other_label_counts_are_errors() -> None:
-    """In everything that follows a fit but a new fit."""
+    """Only a new fit takes rows of another width."""
     fitted = LabelPriorCorrection().fit(TWO)
     three = np.zeros((2, 3))
     for call in (fitted.transform, fitted.partial_fit, lambda rows: fitted.fit_strength(rows, [0, 1])):

@@ -46,7 +46,7 @@ def saved(path: Path, **options: Any) -> LabelPriorCorrection:
     [{}, {"method": "contextual", "strength": 0.1}, {"strength": 0}, {"frequencies": [0.7, 0.2, 0.1]}],
 )
 def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Parameters and learned numbers to the last bit, and a stream goes on where it was."""
+    """A loaded correction continues a stream."""
     path = tmp_path / "prior.json"
     original = saved(path, **options)
     loaded = LabelPriorCorrection.load(str(path), fingerprint=FINGERPRINT)
@@ -56,7 +56,7 @@ def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str
 
 
 def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
-    """As when it was written: two labels win as many rows, and it had no guard; a stream goes on that way."""
+    """Such a file has no guard."""
     path = tmp_path / "prior.json"
     state = {
         "method": "batch",
@@ -82,7 +82,7 @@ def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
 
 
 def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
-    """Although the constructor was not given one."""
+    """It is no strength given to the constructor."""
     correction = LabelPriorCorrection().fit(ROWS).fit_strength(ROWS, [1, 2, 1])
     assert correction.strength_ not in {0.0, 1.0}
     correction.save(tmp_path / "prior.json", fingerprint=FINGERPRINT)
@@ -91,7 +91,7 @@ def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
-    """Model, space and labels in words, the prompt as a hash; a second save replaces the first."""
+    """The prompt is stored as a hash; a second save replaces the first."""
     path = tmp_path / "prior.json"
     saved(path, strength=0.5)
     saved(path)
@@ -124,7 +124,7 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
 def test_another_fingerprint_is_refused_and_named(
     tmp_path: Path, change: dict[str, Any], named: list[str]
 ) -> None:
-    """What differs, nothing else, and what to do."""
+    """The message names every difference and what to do."""
     path = tmp_path / "prior.json"
     saved(path)
     with pytest.raises(StateError) as caught:
@@ -157,7 +157,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 def test_a_file_that_is_not_as_written_is_refused(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], object], message: str
 ) -> None:
-    """Version, kind, and every number."""
+    """Version, kind and every number are checked."""
     path = tmp_path / "prior.json"
     saved(path)
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_as_written_is_refused(
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]"])
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Cut off, not JSON, not UTF-8, not an object."""
+    """Bytes that are no JSON object raise StateError."""
     path = tmp_path / "prior.json"
     path.write_bytes(content)
     with pytest.raises(StateError, match=r"prior\.json: (damaged|expected)"):
@@ -199,7 +199,7 @@ def test_a_fingerprint_of_other_labels_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_that_of_canonical_json() -> None:
-    """Keys sorted, no spaces, ASCII, the prompt hashed."""
+    """Keys are sorted, and the prompt is hashed."""
     prompt = hashlib.sha256(b"Sort the headline.").hexdigest()
     canonical = (
         '{"labels":["World","Sports","Caf\\u00e9"],"model":"local/tiny",'
@@ -209,7 +209,7 @@ def test_the_digest_is_that_of_canonical_json() -> None:
 
 
 def test_equal_fingerprints_are_equal_however_written() -> None:
-    """A label set, a list, the space as text."""
+    """A label set equals a list, and the order of labels counts."""
     same = [
         dataclasses.replace(FINGERPRINT, labels=LabelSet(LABELS)),
         dataclasses.replace(FINGERPRINT, labels=list(LABELS)),
@@ -224,7 +224,7 @@ def test_equal_fingerprints_are_equal_however_written() -> None:
 def test_a_record_differs_from_no_fingerprint_of_its_own(
     prompt: str, model: str, space: LogprobSpace
 ) -> None:
-    """Also after a round trip through JSON."""
+    """A round trip through JSON changes no part."""
     fingerprint = Fingerprint(prompt=prompt, model=model, space=space, labels=LABELS)
     assert fingerprint.differences(json.loads(json.dumps(fingerprint.to_record()))) == []
 
@@ -240,6 +240,6 @@ def test_a_record_differs_from_no_fingerprint_of_its_own(
     ],
 )
 def test_a_fingerprint_of_nothing_sensible_is_an_error(change: dict[str, Any], message: str) -> None:
-    """It says which part."""
+    """The message names the part."""
     with pytest.raises(ConfigurationError, match=message):
         dataclasses.replace(FINGERPRINT, **change)

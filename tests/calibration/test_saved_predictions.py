@@ -24,7 +24,7 @@ def write(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 
 def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
-    """The one its classifier has, so that a calibrator fits on it."""
+    """The fingerprint equals that of the classifier."""
 
     def rule(text: str, _prompt: str) -> Answer:
         if text == "silence":
@@ -46,7 +46,7 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
-    """A line of predictions is longer than the line of the text: six bytes for one at most, and the answer."""
+    """A line may be six times as long as its text."""
     rows = [Example(input="meow " + "\x01" * 990_000, answer="cat")]
     fake = FakeClient(LABELS, lambda _text, _prompt: ("cat", 0.9))
     BatchEvaluator(Classifier(model=fake, labels=LABELS, field="category")).evaluate(rows, out=tmp_path)
@@ -55,7 +55,7 @@ def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
-    """Its answers, its prompt and its user template."""
+    """Answers, prompt and user template are those of the best prompt."""
     distribution = {"labels": LABELS, "space": "masked"}
     write(
         tmp_path / "predictions.jsonl",
@@ -95,7 +95,7 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
 
 
 def test_a_plain_file_needs_little(tmp_path: Path) -> None:
-    """Whether a row is right may be stated, or follow from its labels; CSV will do."""
+    """Correctness is stated, or follows from the labels; CSV files are read, too."""
     stated = write(tmp_path / "a.jsonl", {"correct": True, "confidence": 0.9}, {"correct": 0})
     assert load_predictions(stated).correct.tolist() == [1, 0]
     assert load_predictions(stated).fingerprint is None
@@ -124,7 +124,7 @@ def test_a_plain_file_needs_little(tmp_path: Path) -> None:
     ],
 )
 def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, message: str) -> None:
-    """By file and line, with what was expected."""
+    """The message names file, line and what was expected."""
     path = write(tmp_path / "p.jsonl", {"correct": True}, row)
     with pytest.raises(DataError) as caught:
         load_predictions(path)
@@ -133,7 +133,7 @@ def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, messag
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
-    """No directory, no predictions in it, an empty file, a run.json that is none."""
+    """Missing, empty and damaged files raise an error."""
     with pytest.raises(DataError, match="no such file or directory"):
         load_predictions(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"expected predictions\.jsonl in it"):

@@ -42,7 +42,7 @@ def log_loss(logits: Array, answers: NDArray[np.intp]) -> float:
 
 @pytest.mark.parametrize("sharpen", [0.4, 1.0, 3.0])
 def test_temperature_has_the_least_log_loss(sharpen: float) -> None:
-    """Against a general minimiser; and about what the rows were sharpened by."""
+    """A general minimiser finds the same temperature."""
     x, answers = rows(sharpen=sharpen)
     found = TemperatureScaling().fit(x, answers)
     reference = minimize(
@@ -56,7 +56,7 @@ def test_temperature_has_the_least_log_loss(sharpen: float) -> None:
 
 @pytest.mark.parametrize("l2", [1.0, 20.0])
 def test_vector_scaling_has_the_least_penalised_log_loss(l2: float) -> None:
-    """Against a minimiser that knows no gradient."""
+    """A minimiser without gradients finds the same weights."""
     x, answers = rows(200, sharpen=2.0, bias=1.0)
 
     def loss(w: Array) -> float:
@@ -70,7 +70,7 @@ def test_vector_scaling_has_the_least_penalised_log_loss(l2: float) -> None:
 
 
 def test_vector_scaling_takes_a_preference_out() -> None:
-    """On rows of its own kind that it has not seen; one temperature cannot."""
+    """It beats one temperature on fresh rows."""
     x, answers = rows(sharpen=2.0, bias=2.0)
     fresh, truth = rows(sharpen=2.0, bias=2.0, seed=1)
     temperature, vector = (kind().fit(x, answers).transform(fresh) for kind in KINDS)
@@ -80,7 +80,7 @@ def test_vector_scaling_takes_a_preference_out() -> None:
 
 
 def test_a_strong_pull_leaves_everything_as_it_is() -> None:
-    """And a label that no row has is not ruled out."""
+    """A label without rows is not ruled out."""
     x, answers = rows(sharpen=2.0)
     assert VectorScaling(l2=1e6).fit(x, answers).transform(x) == pytest.approx(x, abs=0.01)
     absent = np.minimum(answers, 1)
@@ -89,7 +89,7 @@ def test_a_strong_pull_leaves_everything_as_it_is() -> None:
 
 
 def test_one_row_or_right_rows_only_have_no_temperature() -> None:
-    """They would be taken for certainty; vector scaling hardly moves on one row."""
+    """Vector scaling hardly moves on one row."""
     x, _ = rows(5)
     for n in (1, 5):
         with pytest.raises(ConfigurationError, match="Expected right and wrong rows"):
@@ -103,7 +103,7 @@ def test_one_row_or_right_rows_only_have_no_temperature() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_masked_logits_stay_finite(kind: Any) -> None:
-    """The least float32 means impossible; one row may be transformed alone."""
+    """A row may be transformed alone."""
     x, answers = rows(100, sharpen=2.0)
     x[::2, 2] = -3e38
     answers = np.minimum(answers, 1)
@@ -122,7 +122,7 @@ def test_bad_rows_are_refused(kind: Any, x: Any, answers: Any) -> None:
 
 
 def test_another_number_of_labels_is_refused() -> None:
-    """By transform, and by save."""
+    """Both `transform` and `save` raise ConfigurationError."""
     x, answers = rows()
     found = VectorScaling().fit(x, answers)
     with pytest.raises(ConfigurationError, match="over 3 labels"):
@@ -138,7 +138,7 @@ def test_another_number_of_labels_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_scaling_comes_back_exactly_and_only_for_the_same(kind: Any, tmp_path: Path) -> None:
-    """To the last bit; another prompt, the other class and damage are refused."""
+    """Another prompt, another class and damage raise StateError."""
     x, answers = rows(sharpen=2.0)
     path = tmp_path / "scaling.json"
     original = kind().fit(x, answers)

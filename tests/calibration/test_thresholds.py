@@ -29,7 +29,7 @@ def sample(low: float, high: float, *, n: int = 80, right: float = 0.85) -> Thre
 def test_the_families_of_the_guide_are_recognised(
     low: float, high: float, family: str, thresholds: tuple[float, float, float]
 ) -> None:
-    """By where the correct predictions cluster, with no warning for 80 of them."""
+    """A family that hardly any correct prediction reaches gives way to the next."""
     found = sample(low, high)
     assert (found.high, found.low, found.scoring) == thresholds
     assert (found.family, found.warnings) == (family, ())
@@ -47,7 +47,7 @@ def test_scoring_that_collapses_to_binary_is_warned_of() -> None:
 
 
 def test_a_model_the_guide_would_punish_gets_thresholds_of_its_own() -> None:
-    """The median of the correct ones, and the confidence that divides right from wrong."""
+    """`high` is the median of the correct ones, `low` divides right from wrong."""
     confidence = np.r_[np.linspace(0.2, 0.3, 20), np.linspace(0.35, 0.5, 60)]
     found = suggest_thresholds(confidence, confidence > 0.32)
     assert found.family == "custom"
@@ -57,7 +57,7 @@ def test_a_model_the_guide_would_punish_gets_thresholds_of_its_own() -> None:
 
 
 def test_few_predictions_are_used_with_their_uncertainty() -> None:
-    """20 of them: the interval of the median is stated, and that two families fit."""
+    """The warnings state the interval of the median, and that two families fit."""
     found = sample(0.90, 1.0, n=20)
     assert found.high == 0.95
     assert any("Only 20 predictions" in warning for warning in found.warnings)
@@ -69,7 +69,7 @@ def test_few_predictions_are_used_with_their_uncertainty() -> None:
 
 
 def test_the_interval_of_the_median_is_the_exact_one_of_ranks() -> None:
-    """For 20 values the 6th and the 15th, at 95.86 % (a textbook's table)."""
+    """A textbook's table gives ranks 6 and 15 at 95.86 % for 20 values."""
     found = suggest_thresholds(np.arange(20) / 20, np.ones(20))
     assert (found.cluster.lower, found.cluster.upper) == (0.25, 0.7)
     assert found.cluster.level == pytest.approx(0.9586, abs=1e-4)
@@ -77,7 +77,7 @@ def test_the_interval_of_the_median_is_the_exact_one_of_ranks() -> None:
 
 @pytest.mark.parametrize("value", [1.0, 0.7, 0.3])
 def test_a_constant_confidence_is_said_to_say_nothing(value: float) -> None:
-    """There are thresholds, in order, and a warning."""
+    """The thresholds are in order; rows that are all right get a warning, too."""
     found = suggest_thresholds([value] * 60, [1] * 40 + [0] * 20)
     assert 0 < found.low < found.high <= 1
     assert any("says nothing" in warning for warning in found.warnings)
@@ -87,7 +87,7 @@ def test_a_constant_confidence_is_said_to_say_nothing(value: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=100))
 def test_thresholds_are_ordered_numbers_or_an_error(rows: list[tuple[float, bool]]) -> None:
-    """Whatever comes in: 0 < low < high <= 1, at least a tenth of the correct ones reach it."""
+    """At least a tenth of the correct predictions reach the threshold."""
     confidence, correct = zip(*rows, strict=True)
     if sum(correct) < 5:
         with pytest.raises(ConfigurationError, match="at least 5 correct"):
@@ -107,6 +107,6 @@ def test_thresholds_are_ordered_numbers_or_an_error(rows: list[tuple[float, bool
     ],
 )
 def test_bad_input_is_refused(confidence: list[float], correct: list[int], says: str) -> None:
-    """No rows, one, all wrong, NaN, lengths that differ."""
+    """Rows that are all wrong and NaN raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=says):
         suggest_thresholds(confidence, correct)

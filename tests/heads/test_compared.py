@@ -26,7 +26,7 @@ ROWS = rows("new", "cat", "cat", "dog", "cow")
 
 
 def test_all_are_judged_on_the_same_rows() -> None:
-    """Accuracy, macro F1 and labels answered by hand; no label is a wrong answer."""
+    """Scores equal those counted by hand; a row without a label is wrong."""
     found = compare_with_baselines(ROWS, ["cat", "cat", "cow", None], LABELLED, labels=LABELS)
     assert (found.rows, found.labelled_rows) == (4, 6)
     model, majority, text = found.scores
@@ -45,7 +45,7 @@ def test_all_are_judged_on_the_same_rows() -> None:
 
 
 def test_a_row_with_a_judged_text_teaches_nothing() -> None:
-    """Neither the majority nor the words."""
+    """Copies of a judged text change neither the majority nor the words."""
     copies = [Example(input=ROWS[0].input, answer="cow")] * 9
     found = compare_with_baselines(ROWS, ["cat"] * 4, [*copies, *LABELLED], labels=LABELS)
     assert found == compare_with_baselines(ROWS, ["cat"] * 4, LABELLED, labels=LABELS)
@@ -68,7 +68,7 @@ def test_a_row_with_a_judged_text_teaches_nothing() -> None:
     ],
 )
 def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given: str, said: str) -> None:
-    """Above 0, over it, or below it."""
+    """The interval lies above 0, holds 0 or lies below 0."""
     judged = rows("new", *["cat", "dog"] * 20)
     labels = [row.answer if given == "right" else given for row in judged]
     found = compare_with_baselines(judged, labels, labelled, labels=LABELS)
@@ -93,7 +93,7 @@ def test_nothing_is_compared_without_rows(judged: list[Example], labelled: list[
 
 
 def test_the_record_is_json() -> None:
-    """It says what the comparison says."""
+    """The record holds the scores, the verdict and the row count."""
     found = compare_with_baselines(ROWS, ["cat"] * 4, LABELLED, labels=LABELS)
     record = json.loads(json.dumps(found.to_record()))
     assert [score["name"] for score in record["scores"]] == ["model", "majority", "TF-IDF"]

@@ -51,14 +51,14 @@ def accuracy(head: Head) -> float:
 
 
 def test_a_word_never_seen_is_known_by_its_synonym(head: Head) -> None:
-    """By words alone it is a guess."""
+    """A head on words alone guesses."""
     assert head.rung == "text alone"
     assert accuracy(head) == 1.0
     assert accuracy(fitted()) < 0.8
 
 
 def test_the_vector_of_a_name_stands_for_a_label_without_rows() -> None:
-    """The word that tells it is a synonym of its name, and no row's."""
+    """The word is a synonym of the label's name and stands in no row."""
     given = [f"{text} lamp" for text in texts(30, words=("purring", "moss"))[0]]
     answers = [0 if "purring" in text else 1 for text in given]
     options: dict[str, Any] = {"labels": ("cat", "moss", "dog"), "texts": given, "candidates": ["text alone"]}
@@ -72,7 +72,7 @@ def test_the_vector_of_a_name_stands_for_a_label_without_rows() -> None:
 
 
 def test_a_saved_head_names_its_model_and_waits_for_it(head: Head, tmp_path: Path) -> None:
-    """Under its name or another, the same vectors give the same answers."""
+    """A loaded head needs its model; a model of another name with the same vectors will do."""
     path = tmp_path / "head.json"
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(path, fingerprint=FINGERPRINT)
@@ -93,13 +93,13 @@ class Wider(Synonyms):
 
 @pytest.mark.parametrize("other", [Synonyms("other", seed=1), Wider("other")])
 def test_another_model_is_refused(head: Head, other: Synonyms) -> None:
-    """Its vectors would be read as those of the first."""
+    """Vectors of another model raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"'model2vec:synonyms'.*got 'other'.*fit the head again"):
         head.with_embedding(other)
 
 
 def test_a_head_sent_elsewhere_leaves_its_model_behind(head: Head) -> None:
-    """It is opened there by its name."""
+    """An unpickled head has no model until it gets one."""
     sent = pickle.loads(pickle.dumps(head))  # noqa: S301 (its own)
     assert sent.embedding == head.embedding
     assert sent.embedding.model is None
@@ -107,7 +107,7 @@ def test_a_head_sent_elsewhere_leaves_its_model_behind(head: Head) -> None:
 
 
 def test_a_head_that_reads_no_text_needs_no_model() -> None:
-    """Nothing is to be learned from these texts."""
+    """Texts that teach nothing leave the head without an embedding model."""
     logprobs, answers = noise(60)
     head = fit_head(
         logprobs, answers, labels=("a", "b", "c"), texts=UNSEEN[0] + KNOWN[0][:20], embedding=Synonyms()
@@ -120,7 +120,7 @@ def test_a_head_that_reads_no_text_needs_no_model() -> None:
 
 @pytest.mark.parametrize("broken", [np.zeros((1, 8)), np.zeros(40), np.full((40, 8), np.nan)])
 def test_vectors_that_are_none_are_refused(broken: ArrayLike) -> None:
-    """Each text has one, of finite numbers."""
+    """Every text needs one vector of finite numbers."""
 
     class Broken(Synonyms):
         def vectors(self, texts: list[str]) -> Any:
@@ -131,7 +131,7 @@ def test_vectors_that_are_none_are_refused(broken: ArrayLike) -> None:
 
 
 def test_texts_that_have_no_bytes_are_read(head: Head) -> None:
-    """Half a surrogate pair becomes a question mark, before a tokeniser sees it."""
+    """Half a surrogate pair becomes a question mark before the model sees it."""
 
     class Strict(Synonyms):
         def vectors(self, texts: list[str]) -> NDArray[np.float64]:
@@ -144,7 +144,7 @@ def test_texts_that_have_no_bytes_are_read(head: Head) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "name", "probe"])
 def test_a_damaged_file_is_refused(head: Head, tmp_path: Path, damage: str) -> None:
-    """The columns of embeddings belong to a model."""
+    """A file that lacks a valid embedding model raises StateError."""
     path = tmp_path / "head.json"
     head.save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())

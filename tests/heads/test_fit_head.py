@@ -62,7 +62,7 @@ def of(head: Head, name: str) -> RungFigures:
 
 
 def test_a_lean_is_taken_out_by_the_prior() -> None:
-    """The model knows the answer and nearly always says the first."""
+    """The model knows the answer and nearly always gives the first label."""
     honest, answers = knowing(400)
     leaning = log_softmax(honest + 4.0 * FIRST, axis=1)
     head = fit_head(leaning[:200], answers[:200], labels=THREE)
@@ -86,7 +86,7 @@ def test_labels_that_swap_places_are_set_right_by_the_regression() -> None:
 
 
 def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
-    """Three times too sharp: the log loss on fresh rows is nearly that of the honest rows, the labels stay."""
+    """Log loss on fresh rows is nearly that of the honest rows, and labels stay."""
     honest, answers = knowing(800)
     head = fit_head(3.0 * honest[:400], answers[:400], labels=THREE, candidates=["prior"])
     assert head.temperature == pytest.approx(3.0, rel=0.25)
@@ -95,7 +95,7 @@ def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
 
 
 def test_noise_is_left_as_it_was_scored() -> None:
-    """By most draws; one standard error lets some through."""
+    """Of 20 draws at least 13 are left alone: one standard error lets some through."""
     rungs = Counter(fit_head(*noise(seed=seed), labels=THREE).rung for seed in range(20))
     assert rungs["as scored"] >= 13, rungs
     head = fit_head(*noise(seed=0), labels=THREE)
@@ -106,7 +106,7 @@ def test_noise_is_left_as_it_was_scored() -> None:
 
 
 def test_an_honest_model_is_left_as_it_was_scored() -> None:
-    """It loses nothing either where a rung is taken by chance."""
+    """Log loss on fresh rows hardly rises, even where a rung is taken by chance."""
     rungs = []
     for seed in range(5):
         head = fit_head(*knowing(300, seed=seed), labels=THREE)
@@ -120,7 +120,7 @@ def test_an_honest_model_is_left_as_it_was_scored() -> None:
 
 
 def test_words_decide_where_the_model_knows_nothing() -> None:
-    """Which are right six times in seven; the head is the text baseline then, up to its temperature."""
+    """The head answers as the text baseline does, at another temperature."""
     rows, rng = halves(140), np.random.default_rng(0)
     answers = (rows.answers + (np.arange(140) % 7 == 0)) % 2
     quiet = 0.05 * rng.normal(size=(140, 2))
@@ -136,7 +136,7 @@ def test_words_decide_where_the_model_knows_nothing() -> None:
 
 
 def test_both_decide_where_each_knows_a_half() -> None:
-    """Neither alone is right more than about half the time."""
+    """Neither the model nor the text alone is right much more than half the time."""
     head = fit(halves(), texts=True)
     assert head.rung == "regression and text"
     assert accuracy(head, FRESH) > 0.9
@@ -145,7 +145,7 @@ def test_both_decide_where_each_knows_a_half() -> None:
 
 
 def test_features_decide_where_the_scores_do_not() -> None:
-    """And the text on top of them where it tells what they do not."""
+    """The text is used as well where it tells what the features do not."""
     head = fit(halves(), features=True)
     assert head.rung == "features"
     assert (head.uses_text, head.uses_features) == (False, True)
@@ -158,7 +158,7 @@ def test_features_decide_where_the_scores_do_not() -> None:
 
 
 def test_words_that_tell_nothing_are_left_out() -> None:
-    """The model alone is taken, as without them."""
+    """The head equals the one fitted without texts."""
     rows = halves(200)
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=filler(200))
     assert head.rung == fit(rows).rung
@@ -167,7 +167,7 @@ def test_words_that_tell_nothing_are_left_out() -> None:
 
 
 def test_the_text_must_add_to_the_model() -> None:
-    """A model that knows what the text tells needs none; nor is the text taken that only beats what was scored."""
+    """A text that only beats the scored distributions is not used beside a model that knows more."""
     rows, rng = halves(), np.random.default_rng(0)
     knows = log_softmax(
         4.0 * np.eye(4)[rows.answers] + rng.normal(size=(160, 4)) + 7.0 * (np.arange(4) == 0), axis=1
@@ -180,7 +180,7 @@ def test_the_text_must_add_to_the_model() -> None:
 
 
 def test_the_better_of_two_that_look_at_both_is_taken() -> None:
-    """The features know better what the scores hardly know; the text tells the rest in either."""
+    """Features know more than the scores, and the text tells the rest."""
     rows = halves()
     weak = log_softmax(rows.logprobs + np.random.default_rng(0).normal(scale=2.0, size=(160, 4)), axis=1)
     known = hidden(rows.answers // 2)
@@ -191,7 +191,7 @@ def test_the_better_of_two_that_look_at_both_is_taken() -> None:
 
 
 def test_text_is_not_taken_for_a_difference_that_may_be_chance() -> None:
-    """As little as any other rung: it has to beat the distributions as they were scored."""
+    """The text alone has to beat the scored distributions by the same rule."""
     taken, left = 0, 0
     for seed in range(12):
         logprobs, answers = noise(60, seed=seed)
@@ -210,7 +210,7 @@ TOPICS = ("card_lost", "CardArrival", "exchange rate")
 
 @pytest.mark.parametrize("rung", ["text alone", "regression and text", "features and text"])
 def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None:
-    """However its words are put together; no row has the third label."""
+    """No row has the third label; its name is known in any spelling."""
     asked = ["arrival of my card", "my card is lost", "a better rate", "rate of exchange"]
     head = fit_head(
         np.zeros((20, 3)) - [0.0, 9.0, 9.0],
@@ -226,7 +226,7 @@ def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None
 
 
 def test_names_decide_where_most_labels_have_one_row() -> None:
-    """The held-out rows are of labels that no other row teaches."""
+    """Held-out rows have labels that no other row teaches."""
     rng = np.random.default_rng(0)
     words = [f"{''.join(rng.choice(list('abcdefghijklmnopqrstuvwxyz'), 6))}" for _ in range(40)]
     texts = [f"{filler(1, seed=seed)[0]} {word}" for seed, word in enumerate(words)]
@@ -311,7 +311,7 @@ def figures(name: str, log_p: Array, answers: NDArray[np.intp]) -> RungFigures:
     ("name", "judge"), [("prior", by_prior), ("vector", by_vector), ("regression", by_regression)]
 )
 def test_figures_are_those_of_rows_that_had_not_taught_it(name: str, judge: Judge) -> None:
-    """Recomputed fold by fold, temperature and all; as scored needs no folds."""
+    """Figures equal those recomputed fold by fold, temperature included."""
     honest, answers = knowing(120)
     x = log_softmax(2.0 * honest + 3.0 * FIRST, axis=1)
     head = fit_head(x + 7.0, answers, labels=THREE, candidates=[name])
@@ -326,7 +326,7 @@ def test_figures_are_those_of_rows_that_had_not_taught_it(name: str, judge: Judg
 
 @pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
 def test_a_rung_is_taken_by_the_rule_alone(scale: float) -> None:
-    """Less loss by more than the standard error, and neither accuracy nor macro F1 lower: on twenty draws each."""
+    """A rung needs less loss by more than the standard error, and no lower accuracy or macro F1."""
     decided = Counter[bool]()
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -348,7 +348,7 @@ def test_a_rung_is_taken_by_the_rule_alone(scale: float) -> None:
 
 
 def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
-    """Nine in ten are of one label: a rung that always says it is right more often, and finds no other."""
+    """A rung that always gives the frequent label is more accurate and finds no other."""
     rng = np.random.default_rng(0)
     answers = (np.arange(300) % 10 == 0).astype(int)
     logit = 0.8 * (answers + rng.normal(size=300) - 0.4)
@@ -362,7 +362,7 @@ def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
 
 
 def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
-    """Nor does a better macro F1: some of the few are found, more of the many are lost."""
+    """A rung that finds more rare rows and loses more frequent ones is not taken."""
     rng = np.random.default_rng(29)
     answers = rng.choice(3, size=60, p=[0.8, 0.1, 0.1])
     logits = 3.0 * (0.7 * rng.normal(size=(60, 3)) + 1.2 * np.eye(3)[answers]) + 5.0 * FIRST
@@ -378,7 +378,7 @@ def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
 
 
 def test_candidates_say_what_is_tried() -> None:
-    """As scored always among them, in the order of the ladder; by default all that can be fitted."""
+    """The scored distributions are always tried; by default every rung that can be fitted is."""
     rows = halves(60)
     assert [one.name for one in fit(rows).figures] == LADDER
     assert [one.name for one in fit(rows, texts=True).figures] == [
@@ -404,13 +404,13 @@ def test_candidates_say_what_is_tried() -> None:
     ],
 )
 def test_an_unknown_rung_is_refused(candidates: Any, named: str) -> None:
-    """As is one whose texts or features are missing."""
+    """A rung whose texts or features are missing raises ConfigurationError, too."""
     with pytest.raises(ConfigurationError, match=f"Expected rungs among 'as scored'.* got {named}"):
         fit(halves(20), candidates=candidates)
 
 
 def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
-    """Of the rung that it took; too few rows have none."""
+    """Losses are those of the chosen rung; a head of too few rows has none."""
     head = fit(halves(60))
     assert head.held_out_losses is not None
     assert head.held_out_losses.shape == (head.n_rows,)
@@ -419,7 +419,7 @@ def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
 
 
 def test_equal_calls_agree_and_another_seed_deals_again() -> None:
-    """None is seed 0."""
+    """The default equals seed 0."""
     rows = halves(60)
     first, again = fit(rows), fit(rows)
     assert first.describe() == again.describe()
@@ -432,7 +432,7 @@ def test_equal_calls_agree_and_another_seed_deals_again() -> None:
 
 
 def test_the_order_of_rows_does_no_harm() -> None:
-    """Sorted by label, every fold still holds every label: the same is chosen, and found."""
+    """Rows sorted by label give the same rung and nearly the same figures."""
     rows = halves(200)
     order = np.argsort(rows.answers, kind="stable")
     dealt_out, blocks = fit(rows, texts=True), fit(rows.take(order), texts=True)
@@ -443,7 +443,7 @@ def test_the_order_of_rows_does_no_harm() -> None:
 
 
 def test_a_head_tells_why() -> None:
-    """Figures of every rung, the gain and one sentence, as JSON values; it cannot be changed."""
+    """The description holds figures, gain and reason as JSON values; the head is immutable."""
     head = fit(halves(), texts=True)
     scored, taken = of(head, "as scored"), of(head, head.rung)
     assert head.gain == scored.log_loss - taken.log_loss
@@ -473,7 +473,7 @@ def shifted(n: int, mix: list[float], *, seed: int = 0) -> tuple[Array, NDArray[
 
 
 def test_a_head_for_another_mix_of_labels_knows_it() -> None:
-    """Learned from equal shares, used where one label is rare and one frequent: as good as the true posterior."""
+    """Fitted on equal shares and used on skewed ones, it nearly equals the true posterior."""
     mix = [0.8, 0.15, 0.05]
     x, answers = shifted(1200, [1 / 3] * 3)
     asked, truth = shifted(4000, mix, seed=1)
@@ -490,7 +490,7 @@ def test_a_head_for_another_mix_of_labels_knows_it() -> None:
 
 
 def test_the_shift_is_wanted_over_observed() -> None:
-    """Added to what the head says and normalised, by label or by place, as shares or as counts."""
+    """The mix is given by label or by place, as shares or as counts."""
     x, answers = shifted(300, [0.6, 0.3, 0.1])
     plain = fit_head(x, answers, labels=THREE)
     observed = (np.bincount(answers) + 1 / 3) / 301
@@ -505,7 +505,7 @@ def test_the_shift_is_wanted_over_observed() -> None:
 
 
 def test_a_label_without_rows_has_its_expected_share() -> None:
-    """No row has taught it, so that the mix alone speaks for it."""
+    """The mix alone determines the mean probability of such a label."""
     x, answers = shifted(600, [0.5, 0.5, 0.0])
     head = fit_head(x, answers, labels=THREE, label_mix=[0.4, 0.4, 0.2], candidates=["regression"])
     asked, _ = shifted(2000, [0.5, 0.5, 0.0], seed=1)
@@ -513,7 +513,7 @@ def test_a_label_without_rows_has_its_expected_share() -> None:
 
 
 def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
-    """Unless there were too few rows to tell how frequent labels were."""
+    """With too few rows nothing is shifted."""
     x, answers = shifted(300, [1 / 3] * 3)
     head = fit_head(x, answers, labels=THREE, candidates=[], label_mix=[8, 1, 1])
     assert head.rung == "as scored"
@@ -534,7 +534,7 @@ def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
     ],
 )
 def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> None:
-    """With what was expected."""
+    """The message says what was expected."""
     x, answers = shifted(30, [1 / 3] * 3)
     with pytest.raises(ConfigurationError, match=said):
         fit_head(x, answers, labels=THREE, label_mix=mix)
@@ -545,7 +545,7 @@ def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> N
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_few_rows_teach_nothing(n: int) -> None:
-    """The reason says how many are needed; no figures are made up."""
+    """The reason names the number of rows needed; there are no figures."""
     rows = halves(n)
     head = fit(rows, texts=True, features=True)
     assert (head.rung, head.figures, head.gain, head.n_rows) == ("as scored", (), 0.0, n)
@@ -555,7 +555,7 @@ def test_few_rows_teach_nothing(n: int) -> None:
 
 
 def test_few_rows_of_many_labels_are_read_anyway() -> None:
-    """One label has one row, so one fold judges what the others did not teach; one has none."""
+    """One label has a single row, another none."""
     rows = halves(60)
     answers = np.where(np.arange(60) == 0, 2, np.arange(60) % 2)
     head = fit_head(rows.logprobs, answers, labels=LABELS, texts=rows.texts, features=rows.features)
@@ -565,7 +565,7 @@ def test_few_rows_of_many_labels_are_read_anyway() -> None:
 
 @pytest.mark.parametrize("rung", EVERY[1:])
 def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
-    """It keeps its share of one row, at least."""
+    """Its probability is at least its share of one row."""
     rows = halves(120)
     answers = rows.answers % 2
     head = fit_head(
@@ -582,7 +582,7 @@ def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
 
 
 def test_answers_that_are_all_alike_are_learned() -> None:
-    """Without certainty."""
+    """No probability becomes 0."""
     rows = halves(40)
     head = fit_head(rows.logprobs, [2] * 40, labels=LABELS, texts=rows.texts, features=rows.features)
     found = np.exp(head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features))
@@ -592,7 +592,7 @@ def test_answers_that_are_all_alike_are_learned() -> None:
 
 @pytest.mark.parametrize("text", ["", "...", "the same words"])
 def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
-    """Empty or not; what is asked later may hold words of no label's name."""
+    """Later texts may hold words of no label's name."""
     rows = halves(100)
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=[text] * 100)
     assert head.rung == fit(rows).rung
@@ -611,7 +611,7 @@ def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
 
 
 def test_constant_and_missing_columns_add_nothing() -> None:
-    """Features that are all alike, and none at all."""
+    """Figures equal those of the regression without features."""
     rows = halves(100)
     for useless in (np.full((100, 3), 7.0), np.zeros((100, 0)), np.full((100, 1), 1e100)):
         head = fit_head(rows.logprobs, rows.answers, labels=LABELS, features=useless)
@@ -621,7 +621,7 @@ def test_constant_and_missing_columns_add_nothing() -> None:
 
 
 def test_a_thousand_labels_of_one_row_each_take_seconds() -> None:
-    """No label can be judged by rows of its own, so that only the prior is tried; nothing is ruled out."""
+    """Only the prior is tried, and no label is ruled out."""
     honest = np.random.default_rng(0).normal(size=(1000, 1000)) + 3.0 * np.eye(1000)
     labels = [f"label {number}" for number in range(1000)]
     head = fit_head(
@@ -655,7 +655,7 @@ NUMBERS = st.floats(-1e100, 1e100) | st.floats(-50.0, 0.0)
 def test_any_rows_have_distributions(
     heads: list[Head], logprobs: Array, features: Array, texts: list[str]
 ) -> None:
-    """Normalised and finite, of every rung."""
+    """Every rung returns normalised and finite log-probabilities."""
     assert [head.rung for head in heads] == EVERY
     for head in heads:
         found = head.transform(logprobs, texts, features=features)
@@ -665,7 +665,7 @@ def test_any_rows_have_distributions(
 
 
 def test_rows_are_normalised_first(heads: list[Head]) -> None:
-    """Logits do as well, and each row is on its own."""
+    """Logits give the same result, and every row is transformed alone."""
     shift = np.random.default_rng(0).normal(scale=9.0, size=(200, 1))
     for head in heads:
         found = head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features)
@@ -692,7 +692,7 @@ def test_rows_are_normalised_first(heads: list[Head]) -> None:
     ],
 )
 def test_bad_rows_are_refused(change: dict[str, Any], message: str) -> None:
-    """With what was expected."""
+    """The message says what was expected."""
     rows = halves(20)
     given_rows: dict[str, Any] = {**vars(rows), "labels": LABELS, **change}
     with pytest.raises(ConfigurationError, match=message):
@@ -700,7 +700,7 @@ def test_bad_rows_are_refused(change: dict[str, Any], message: str) -> None:
 
 
 def test_what_a_head_needs_is_asked_for(heads: list[Head]) -> None:
-    """Texts, features of as many columns, and as many labels; what it does not need is not."""
+    """Missing texts or features, and other widths, raise ConfigurationError."""
     by_rung = {head.rung: head for head in heads}
     x, texts, features = FRESH.logprobs, FRESH.texts, FRESH.features
     with pytest.raises(ConfigurationError, match="Expected texts for a head of rung 'text alone'"):

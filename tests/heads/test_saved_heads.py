@@ -59,7 +59,7 @@ def says(head: Head) -> Any:
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
-    """To the last bit, but for the coefficients of words, which have four digits: the label is the same."""
+    """Only coefficients of words are rounded, to four digits."""
     path, head = tmp_path / "head.json", heads[rung]
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(str(path), fingerprint=FINGERPRINT)
@@ -76,7 +76,7 @@ def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Pa
 
 
 def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], tmp_path: Path) -> None:
-    """With its shift; a shift that is none is damage, and a head without one is as it was in earlier versions."""
+    """An invalid shift is damage; a head without one writes none."""
     path, head = tmp_path / "head.json", dataclasses.replace(heads["prior"], shift=(0.5, -0.5, 1.0, 0.0))
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(path, fingerprint=FINGERPRINT)
@@ -94,7 +94,7 @@ def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], tmp_path: Pat
 
 @pytest.mark.parametrize("n", [3, 40])
 def test_a_head_that_learned_nothing_comes_back(n: int, tmp_path: Path) -> None:
-    """Of too few rows, without figures, and of enough."""
+    """Too few rows leave no figures."""
     rows = ROWS.take(np.arange(n))
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, candidates=[])
     head.save(tmp_path / "head.json", fingerprint=FINGERPRINT)
@@ -104,7 +104,7 @@ def test_a_head_that_learned_nothing_comes_back(n: int, tmp_path: Path) -> None:
 
 
 def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
-    """The labels that no row has stay where they were; any character may stand in a text."""
+    """Labels without rows keep their places; a text may hold any character."""
     kinds = ("sunny \u65e5", "rainy \u00e9")
     texts = [f"{kinds[n % 2]} \ud800 {n}" for n in range(40)]
     head = fit_head(np.zeros((40, 4)), np.arange(40) % 2 * 2, labels=LABELS, texts=texts)
@@ -132,7 +132,7 @@ def test_a_head_for_something_else_is_refused(
 
 @pytest.mark.parametrize("labels", [LABELS[:3], LABELS[::-1], ("a", "b", "c", "d")])
 def test_other_labels_are_refused(heads: dict[str, Head], labels: tuple[str, ...], tmp_path: Path) -> None:
-    """By check, and by save, which leaves no file."""
+    """Both `check` and `save` raise ConfigurationError, and no file is written."""
     other = dataclasses.replace(FINGERPRINT, labels=labels)
     with pytest.raises(ConfigurationError, match=f"Expected a head for {len(labels)} labels"):
         heads["prior"].check(other)
@@ -171,7 +171,7 @@ def spoil(record: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.parametrize("rung", ["prior", "regression", "features and text"])
 def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
-    """Every entry taken out, of another kind, too short, too long or not a number; a reason may be any words."""
+    """Every spoilt entry raises StateError, but for the reason, which may be any text."""
     path = tmp_path / "head.json"
     heads[rung].save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())
@@ -210,7 +210,7 @@ def test_impossible_values_are_refused(
 
 
 def test_a_missing_file_and_another_kind_are_refused(heads: dict[str, Head], tmp_path: Path) -> None:
-    """With the path, and with what the file holds."""
+    """The message names the path, or what the file holds."""
     with pytest.raises(StateError, match=r"absent\.json"):
         Head.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
     path = tmp_path / "scaling.json"

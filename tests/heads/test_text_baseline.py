@@ -37,7 +37,7 @@ def reference(texts: list[str], answers: Any, asked: list[str], *, n_labels: int
 @pytest.mark.parametrize("limit", [0, 2000], ids=["in words", "in the span of the texts"])
 @pytest.mark.parametrize("n_labels", [2, 4])
 def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever way it is solved; two labels have one row of coefficients there, more have one each."""
+    """Both solvers agree with scikit-learn, for two labels and for more."""
     monkeypatch.setattr("calibrant.heads._linear._MOST_IN_SPAN", limit)
     rows, fresh = halves(120), halves(60, seed=1)
     answers = rows.answers % n_labels
@@ -49,7 +49,7 @@ def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: p
 
 
 def test_many_texts_are_solved_in_words() -> None:
-    """Two thousand one hundred of them; the answer is the same."""
+    """With 2,100 texts the answer is the same."""
     answers = np.arange(2100) % 2
     texts = [f"{('sun', 'rain')[bit]} {number % 7}" for number, bit in enumerate(answers)]
     asked = ["sun 3", "rain", "3"]
@@ -61,21 +61,21 @@ def test_many_texts_are_solved_in_words() -> None:
 
 
 def test_a_label_without_rows_keeps_a_small_probability() -> None:
-    """Its share of the one row that holds every label equally."""
+    """It has its share of the one row that holds every label equally."""
     found = np.exp(TextBaseline().fit(WORDS, COLOURS, labels=LABELS).predict_log_proba(["red", "grey"]))
     assert found[:, 2:] == pytest.approx(1 / 4 / 7)
     assert found.sum(axis=1) == pytest.approx(1.0)
 
 
 def test_one_label_alone_is_what_it_says() -> None:
-    """Six rows of it and the one that holds both."""
+    """Six rows have the label, and one row holds both."""
     found = TextBaseline().fit(WORDS, [1] * 6, labels=["a", "b"])
     assert np.exp(found.predict_log_proba(["red", ""])) == pytest.approx(np.array([[0.5, 6.5]] * 2) / 7)
 
 
 @pytest.mark.parametrize("texts", [["..."] * 6, ["   ", "", "\n", "", "", ""], ["same old"] * 6])
 def test_texts_without_words_leave_the_shares_of_the_labels(texts: list[str]) -> None:
-    """Four against two, and the one row that holds both."""
+    """Four rows stand against two, beside one row that holds both labels."""
     found = TextBaseline().fit(texts, [0, 0, 0, 0, 1, 1], labels=["a", "b"])
     assert np.exp(found.predict_log_proba(["same old", ""])) == pytest.approx(
         np.array([[4.5, 2.5]] * 2) / 7, abs=2e-2
@@ -85,7 +85,7 @@ def test_texts_without_words_leave_the_shares_of_the_labels(texts: list[str]) ->
 @settings(max_examples=25)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=5), st.data())
 def test_any_texts_have_distributions(texts: list[str], data: st.DataObject) -> None:
-    """Whatever characters they hold, and whichever labels they have."""
+    """Log-probabilities are finite and normalised for any characters and labels."""
     answers = data.draw(st.lists(st.integers(0, 2), min_size=len(texts), max_size=len(texts)))
     found = TextBaseline().fit(texts, answers, labels=["a", "b", "c"]).predict_log_proba([*texts, "else"])
     assert np.isfinite(found).all()
@@ -93,7 +93,7 @@ def test_any_texts_have_distributions(texts: list[str], data: st.DataObject) -> 
 
 
 def test_no_texts_have_no_labels() -> None:
-    """After fit, that is: nothing can be learned from none."""
+    """A fitted baseline returns nothing for no texts; one string and an unfitted baseline are errors."""
     found = TextBaseline().fit(WORDS, COLOURS, labels=["a", "b"])
     assert found.predict([]) == []
     assert found.predict_log_proba([]).shape == (0, 2)
@@ -112,6 +112,6 @@ def test_no_texts_have_no_labels() -> None:
     ],
 )
 def test_bad_input_is_refused(texts: Any, answers: Any, message: str) -> None:
-    """With what was expected."""
+    """The message says what was expected."""
     with pytest.raises(ConfigurationError, match=message):
         TextBaseline().fit(texts, answers, labels=["a", "b"])

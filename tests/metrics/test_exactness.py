@@ -17,7 +17,6 @@ from calibrant.metrics import (
     aurc,
     auroc,
     brier_score,
-    classification_summary,
     excess_aurc,
     expected_calibration_error,
     holm,
@@ -120,26 +119,7 @@ def test_two_labels_give_the_brier_score_of_one() -> None:
     p, y = rows("saturated", 1)
     both = np.stack([1 - p, p], axis=1)
     assert multiclass_brier_score(both, y.astype(int)) == pytest.approx(brier_score(p, y), **EXACT)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_classification_equals_scikit_learn(seed: int) -> None:
-    """Accuracy, macro-F1, per-label figures and confusion matrix; one label is never predicted."""
-    rng = np.random.default_rng(seed)
-    labels = ["a", "b", "c", "d"]
-    truth = rng.choice(labels, 150).tolist()
-    predicted = rng.choice(labels[:3], 150).tolist()
-    found = classification_summary(truth, predicted, labels=labels)
-    options = {"labels": labels, "zero_division": 0.0}
-    columns = zip(*peer.precision_recall_fscore_support(truth, predicted, **options), strict=True)
-    for label, (precision, recall, f1, support) in zip(labels, columns, strict=True):
-        own = found.per_label[label]
-        assert (own.precision, own.recall, own.f1) == pytest.approx((precision, recall, f1), **EXACT)
-        assert own.support == support
-    assert found.accuracy == pytest.approx(peer.accuracy_score(truth, predicted), **EXACT)
-    macro = peer.f1_score(truth, predicted, average="macro", **options)
-    assert found.macro_f1 == pytest.approx(macro, **EXACT)
-    assert found.confusion.tolist() == peer.confusion_matrix(truth, predicted, labels=labels).tolist()
+    assert multiclass_brier_score([[1.0 + 9e-7, -9e-7]], [0]) == 0.0  # rounding is forgiven
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -167,14 +147,6 @@ def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
     """No values, NaN, values out of range and other shapes are errors."""
     with pytest.raises(ConfigurationError, match="Expected"):
         holm(values)
-
-
-def test_rounding_above_one_is_taken_for_one() -> None:
-    """Sums of exponentials pass 1 by a little."""
-    assert log_loss([1.0 + 9e-7], [1]) == log_loss([1.0], [1])
-    assert excess_aurc([1.0 + 9e-7, 1.0], [0, 1]) == excess_aurc([1.0, 1.0], [0, 1])
-    over = [[1.0 + 9e-7, -9e-7]]
-    assert multiclass_brier_score(over, [0]) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def searched(client: FakeClient) -> int:
     "options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto", "prior_correction": "batch"}]
 )
 def test_no_search_asks_more_rows_than_its_budget(budget: int, options: dict[str, Any]) -> None:
-    """Label prior and thresholds included; the test rows are apart."""
+    """The budget holds label prior and thresholds; test rows are apart."""
     client = FakeClient(LABELS, learner)
     result = optimize(task(60, 30), model=client, max_metric_calls=budget, minibatch_size=10, **options)
     assert result.proposals >= 1
@@ -83,7 +83,7 @@ def test_rows_asked_again_are_within_the_budget() -> None:
 
 @pytest.mark.parametrize("prior", ["off", "batch"])
 def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
-    """Whether a proposal is accepted or not, the same rows are asked as without one."""
+    """The same rows are asked as without a prior."""
     blended = replace(task(40, 40), scoring=ScoringSettings(strategy="linear"))
     options: dict[str, Any] = {"max_metric_calls": 110, "minibatch_size": 10, "prior_correction": prior}
     result = optimize(blended, model=FakeClient(LABELS, learner), **options)
@@ -97,7 +97,7 @@ def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
 
 @pytest.mark.parametrize("prior", [None, "batch"])
 def test_an_adapter_keeps_its_budget(prior: Any) -> None:
-    """There is no journal: every row asked again is a call."""
+    """Without a journal every repeated row is a call."""
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     client = FakeClient(LABELS, learner)
     adapter = ConfidenceAdapter(

@@ -83,7 +83,7 @@ def without_time(result: OptimizationResult) -> dict[str, Any]:
 
 
 def test_the_runner_up_is_kept_for_its_head(tmp_path: Path) -> None:
-    """Its answers are wrong, and tell the label: the head turns them round."""
+    """The head turns wrong answers that tell the label."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, out=tmp_path)
     assert result.by_head is not None
@@ -126,7 +126,7 @@ def test_the_seed_prompt_is_kept_for_its_head() -> None:
 
 
 def test_heads_that_agree_with_the_race_change_nothing() -> None:
-    """The figures of both are told."""
+    """The verdict reports the figures of both."""
 
     def ignorant(text: str, prompt: str) -> dict[str, float]:
         return {"cat": 0.5, "dog": 0.5} if prompt.startswith(USEFUL) else told(text, prompt)
@@ -157,7 +157,7 @@ def test_a_less_accurate_head_is_not_taken() -> None:
 
 
 def test_a_row_that_failed_under_one_prompt_compares_neither() -> None:
-    """It is left out of both heads."""
+    """The row is left out of both heads."""
 
     def flaky(text: str, prompt: str) -> Any:
         if text == "validation 7" and prompt.startswith(USEFUL):
@@ -175,7 +175,7 @@ def test_a_row_that_failed_under_one_prompt_compares_neither() -> None:
 
 @pytest.mark.parametrize("budget", [60, 90, 120, 175, 176, 200, 400])
 def test_the_budget_is_an_upper_bound(budget: int) -> None:
-    """The runner-up is asked only about what the rows that teach a head leave, and nothing is asked twice."""
+    """No question is asked twice."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, budget=budget)
     asked = searched(client)
@@ -191,7 +191,7 @@ def test_the_budget_is_an_upper_bound(budget: int) -> None:
 
 @pytest.mark.parametrize("before", [30, 90, 130, 180])
 def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -> None:
-    """It stops in the race, between the two heads, or among the test rows."""
+    """The run stops in the race, between the heads or among the test rows."""
     whole = search(task(), FakeClient(LABELS, told))
 
     class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
@@ -225,7 +225,7 @@ def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -
     ],
 )
 def test_heads_are_compared_only_after_a_race(changes: dict[str, Any]) -> None:
-    """Too few validation rows for a race compare nothing either."""
+    """Too few validation rows make no race."""
     result = search(task(**changes), FakeClient(LABELS, told))
     assert result.by_head is None
     assert "by_head" not in result.to_record()

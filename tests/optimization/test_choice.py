@@ -90,7 +90,7 @@ def test_more_confidence_in_the_same_answers_is_no_improvement() -> None:
     ],
 )
 def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: float) -> None:
-    """Macro F1 alone, or without the score, does not make one."""
+    """A gain in macro F1 alone, or without the score, is no improvement."""
     other = {"validation": answers, "test": answers * 4}
     result = search(TRUTH, {SEED: POOR, "Other.": other}, {SEED: 0.6, "Other.": sure})
     assert (result.accepted, result.chosen) == (1, 0)
@@ -99,7 +99,7 @@ def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: flo
 
 
 def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
-    """Accuracy up, macro F1 down: most rows are `a`, and the prompt answers nothing else."""
+    """The prompt always gives the frequent label: accuracy rises and macro F1 falls."""
     truth = {"validation": "aaaaaabcd", "test": "aaaaaabcd" * 4}
     even = {"validation": "aabcddbcd", "test": "aabcddbcd" * 4}
     always = {"validation": "aaaaaaaaa", "test": "aaaaaaaaa" * 4}
@@ -116,7 +116,7 @@ def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
 
 
 def test_the_best_improvement_is_chosen(tmp_path: Path) -> None:
-    """The highest score is that of a prompt which is no improvement; the files hold the one that is."""
+    """The highest score belongs to a prompt that is no improvement."""
     fair = {"validation": "aabbccaa", "test": "aabbccaa" * 4}
     lower = {"validation": "aabbcaaa", "test": "aabbcaaa" * 4}
     given = {SEED: POOR, "Lower.": lower, "Fair.": fair, "Sure.": POOR}
@@ -138,7 +138,7 @@ def test_the_best_improvement_is_chosen(tmp_path: Path) -> None:
 
 
 def test_a_refuted_choice_is_no_improvement() -> None:
-    """The choice never looks at test rows; the statement does."""
+    """Test rows change the statement, and never the choice."""
     given = {
         SEED: {"validation": POOR["validation"], "test": GOOD["test"]},
         "Other.": {"validation": GOOD["validation"], "test": POOR["test"]},
@@ -152,7 +152,7 @@ def test_a_refuted_choice_is_no_improvement() -> None:
 
 
 def test_test_rows_that_show_nothing_do_not_refute() -> None:
-    """An interval that holds 0."""
+    """The interval of the difference holds 0."""
     given = {SEED: POOR, "Other.": {"validation": GOOD["validation"], "test": POOR["test"]}}
     result = search(TRUTH, given, {SEED: 0.5, "Other.": 0.9})
     assert (result.chosen, result.improved) == (1, True)
@@ -160,7 +160,7 @@ def test_test_rows_that_show_nothing_do_not_refute() -> None:
 
 @pytest.mark.parametrize(("answer", "collapsed"), [("aaaaaaaa", True), ("aabbaaaa", False)])
 def test_both_prompts_say_how_many_labels_they_answered(answer: str, *, collapsed: bool) -> None:
-    """The count is of the test rows, beside macro F1."""
+    """The test rows are counted."""
     given = {SEED: {"validation": "aaaaaaaa", "test": answer * 4}, "Good.": GOOD}
     result = search(TRUTH, given, {SEED: 0.5, "Good.": 0.9})
     seed, best = result.seed_prompt, result.best_prompt

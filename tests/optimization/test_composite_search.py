@@ -51,7 +51,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
 def test_demonstrations_show_sets_as_the_model_must_write_them(
     field: str, answer: str, document: Any
 ) -> None:
-    """They stand at their path, and are read back from a prompt."""
+    """A prompt with sets is read back."""
     form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
     parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
     shown = form.render(parts).rpartition("Answer: ")[2]
@@ -60,7 +60,7 @@ def test_demonstrations_show_sets_as_the_model_must_write_them(
 
 
 def test_demonstrations_show_fields_at_their_paths() -> None:
-    """Paths that begin alike share what they begin with."""
+    """Paths with a common beginning share an object."""
     form = PromptFormat([HIGH], field="label", composite=FIELDS)
     shown = form.render(PromptParts(instruction="", demonstrations=(Demonstration("t", HIGH),)))
     answer = shown.rpartition("Answer: ")[2]
@@ -69,7 +69,7 @@ def test_demonstrations_show_fields_at_their_paths() -> None:
 
 
 def test_notes_are_about_labels_that_are_missed_or_added() -> None:
-    """Words that stand in texts with the label, and not in the others."""
+    """The words occur in texts with the label, and not in the others."""
     proposer = ExemplarProposer(train=examples("train", 40), seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
     rows = [{"input": row.input, "answer": row.answer} for row in examples("train", 40)]
@@ -85,7 +85,7 @@ def test_notes_are_about_labels_that_are_missed_or_added() -> None:
 
 
 def test_the_proposer_learns_from_unseen_answers() -> None:
-    """All labels at once, where there are none such: the one that was added is the one to speak of."""
+    """The note is about the label that was added."""
     train = examples("train", 40)
     proposer = ExemplarProposer(train=train, seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
@@ -101,7 +101,7 @@ def test_the_proposer_learns_from_unseen_answers() -> None:
 
 
 def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
-    """Whole answers are counted; the score that is climbed looks at every label."""
+    """Whole answers are counted, and the score looks at every label."""
     task = Task(
         name="topics",
         labels=TOPICS,

@@ -69,7 +69,7 @@ def searched(write_task: Callable[..., Path], use_model: Callable[..., Any], tmp
 
 
 def test_a_run_says_what_was_shown(searched: Path, tmp_path: Path) -> None:
-    """Its best candidate has the component, and what demonstrations were chosen from lies beside it."""
+    """The file of demonstrations lies beside the best candidate."""
     best = json.loads((searched / "result.json").read_text())["best_candidate"]
     settings = DemonstrationSettings.from_text(best["demonstrations"])
     assert len((searched / "demonstrations.jsonl").read_text().splitlines()) == 40
@@ -81,7 +81,7 @@ def test_a_run_says_what_was_shown(searched: Path, tmp_path: Path) -> None:
 
 
 def test_later_commands_ask_as_the_search_did(searched: Path, tmp_path: Path) -> None:
-    """An evaluation of its best prompt makes the search's predictions, and has its fingerprint."""
+    """An evaluation of the best prompt gives the same predictions and fingerprint."""
     task = searched.parent / "task.toml"
     run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
     again = [
@@ -115,7 +115,7 @@ def hesitant(text: str, system: str) -> dict[str, float]:
 
 
 def test_prompts_show_more_where_the_task_shows_some() -> None:
-    """Four and eight are tried before anything else; no other task has demonstrations proposed."""
+    """Four and eight demonstrations are tried before anything else."""
     found = optimize(task_of(), model=FakeClient(LABELS, hesitant), max_metric_calls=400)
     tried = [DemonstrationSettings.from_text(one.candidate["demonstrations"]).k for one in found.validated]
     assert tried[:3] == [1, 4, 8]
@@ -133,7 +133,7 @@ def test_prompts_show_more_where_the_task_shows_some() -> None:
 
 
 def test_a_reflecting_model_is_not_asked_about_demonstrations(tmp_path: Path) -> None:
-    """It rewrites prompt and template in turn, and what is shown stays."""
+    """The model rewrites prompt and template in turn."""
     task, asked = task_of(user_template="{input}!"), []
 
     def reflect(prompt: str) -> str:
@@ -151,7 +151,7 @@ def test_a_reflecting_model_is_not_asked_about_demonstrations(tmp_path: Path) ->
 
 
 def test_an_interrupted_search_shows_the_same_when_it_goes_on(tmp_path: Path) -> None:
-    """What was asked with demonstrations is in the journal."""
+    """The journal holds answers to prompts with demonstrations."""
     client = FakeClient(LABELS, copying)
     first = optimize(task_of(), model=client, max_metric_calls=200, out=tmp_path)
     calls = len(client.requests)

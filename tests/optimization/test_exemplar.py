@@ -46,7 +46,7 @@ def demonstrations(prompt: str) -> list[Demonstration]:
 
 
 def test_first_proposal_shows_one_training_text_of_every_label() -> None:
-    """The instruction stays as it was, at the top."""
+    """The instruction stays at the top."""
     (prompt,) = propose(ExemplarProposer(train=TRAIN), SEED, 1)
     shown = demonstrations(prompt)
     assert prompt.startswith("Classify.\n\nExamples:\n\nText: ")
@@ -56,7 +56,7 @@ def test_first_proposal_shows_one_training_text_of_every_label() -> None:
 
 
 def test_labels_are_named_first_where_that_is_wished() -> None:
-    """The form of an answer is named with them, and nothing else."""
+    """Only labels and the form of an answer are added."""
     (prompt,) = propose(ExemplarProposer(train=TRAIN, forms=True), SEED, 1)
     assert prompt.startswith("Classify.\n\nLabels: ")
     assert all(label in prompt for label in LABELS)
@@ -64,7 +64,7 @@ def test_labels_are_named_first_where_that_is_wished() -> None:
 
 
 def test_labels_that_do_not_fit_are_not_named() -> None:
-    """Texts are shown all the same, within the budget."""
+    """Texts are shown within the budget."""
     names = [f"category number {n} of accounts" for n in range(100)]
     train = [{"input": f"entry {n}", "answer": name} for n, name in enumerate(names)]
     proposer = ExemplarProposer(train=train, forms=True, token_budget=300)
@@ -75,7 +75,7 @@ def test_labels_that_do_not_fit_are_not_named() -> None:
 
 
 def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
-    """Four and eight of them, each once and only as many as there are rows for; then the prompt is edited."""
+    """Four and eight are tried once each, where there are enough rows."""
     candidate = {**SEED, "demonstrations": ""}
     proposer = ExemplarProposer(train=TRAIN)
     found = [proposer(candidate, {}, list(candidate)) for _ in range(3)]
@@ -91,7 +91,7 @@ def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
 
 
 def test_same_seed_and_evaluations_give_the_same_proposals() -> None:
-    """Every choice comes from the seed; another seed differs."""
+    """Another seed gives others."""
 
     def run(seed: int) -> list[str]:
         proposer = ExemplarProposer(train=TRAIN, seed=seed)
@@ -153,7 +153,7 @@ def test_costly_confusions_choose_the_edits() -> None:
 
 
 def test_confidence_weighs_the_confusions() -> None:
-    """A sure mistake costs more than an unsure one."""
+    """A sure mistake costs more; answers without a label are no confusions."""
     record = PromptRecord()
     record.add([("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)])
     assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
@@ -176,7 +176,7 @@ def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
 
 
 def test_an_adapter_tells_spelling_and_field() -> None:
-    """Demonstrations show what the schema allows, and right answers are no confusions."""
+    """Demonstrations show what the schema allows."""
     rows = [{"input": "meow", "answer": "CAT "}, {"input": "woof", "answer": "DOG"}]
     proposer = ExemplarProposer(train=rows)
     proposer.prepare(labels=("cat", "dog"), field="a.b")
@@ -188,7 +188,7 @@ def test_an_adapter_tells_spelling_and_field() -> None:
 
 
 def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
-    """A label whose texts are all long shows its shortest one, if the budget allows."""
+    """A label whose texts are all long shows its shortest one within the budget."""
     long = "word " * 400
     rows = [
         {"input": long + "a", "answer": "Food"},

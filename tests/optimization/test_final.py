@@ -79,7 +79,7 @@ def searched(client: FakeClient) -> int:
 
 
 def test_the_result_says_what_the_head_adds() -> None:
-    """All right where the seed prompt was half right, beside two baselines that know nothing."""
+    """All rows are right where half were, beside two baselines that know nothing."""
     result = optimize(hidden_task(), model=FakeClient(LABELS, biased), **BUDGET)
     final = result.final
     assert final is not None
@@ -106,7 +106,7 @@ def test_the_result_says_what_the_head_adds() -> None:
 
 
 def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
-    """Figures, head and rows; the rows with the head are those that count."""
+    """Predictions with the head are those that count."""
     out, task = tmp_path / "run", hidden_task()
     result = optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert result.final is not None
@@ -136,7 +136,7 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
 
 
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
-    """Runs of earlier versions have no others; the order of the lines does not matter."""
+    """Runs of earlier versions have no others."""
     out = tmp_path / "run"
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     path = out / "predictions.jsonl"
@@ -154,7 +154,7 @@ def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [80, 90, 101, 140, 300])
 @pytest.mark.parametrize("options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto"}])
 def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str, Any]) -> None:
-    """The budget is an upper bound, and every call of the search is counted."""
+    """Every call of the search is counted."""
     client = FakeClient(LABELS, learner)
     train = rows("train", 60)
     budget += len(train) if "thresholds" in options else 0
@@ -170,7 +170,7 @@ def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str,
 
 
 def test_a_perfect_model_is_asked_no_more_rows() -> None:
-    """The head learns from what is known anyway."""
+    """The head learns from the rows asked so far."""
     client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is not None
@@ -178,7 +178,7 @@ def test_a_perfect_model_is_asked_no_more_rows() -> None:
 
 
 def test_the_head_learns_from_unseen_rows() -> None:
-    """Test rows, shown rows and repeated rows are left out; a text counts as shown on one line, too."""
+    """Test rows, shown rows and repeated rows teach nothing."""
     train = (
         Example(input="a cat\n on  two lines", answer="cat"),
         Example(input="both 1", answer="cat"),
@@ -208,7 +208,7 @@ def left(prompt: str, *texts: str) -> list[str]:
 
 
 def test_a_demonstration_shows_its_text_and_no_other() -> None:
-    """Its words, and words of the instruction, are not shown texts."""
+    """Words of the demonstration or instruction are no shown texts."""
     parts = PromptParts(
         instruction="It is ok to say cat.",
         notes=('"dog": walks, barks',),
@@ -243,7 +243,7 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
     ],
 )
 def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
-    """Short and long texts are found in every usual form; parts of them are not."""
+    """Copied texts are found in every usual form, between word boundaries."""
     for copied in ("meow!", "two cats\n on a mat at noon"):
         assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
             "mat",
@@ -257,7 +257,7 @@ def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
 
 
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
-    """What it shows was never asked under it, and no test row is among those that teach."""
+    """No test row teaches the head."""
 
     def imitator(text: str, prompt: str) -> dict[str, float]:
         if "Text: " not in prompt:
@@ -281,7 +281,7 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
 
 
 def test_several_labels_have_no_head(tmp_path: Path) -> None:
-    """The result has none, and neither have the files."""
+    """Neither the result nor the files have a head."""
     answers = ('["cat"]', '["dog"]')
 
     def several(split: str, count: int) -> tuple[Example, ...]:
@@ -303,7 +303,7 @@ def test_several_labels_have_no_head(tmp_path: Path) -> None:
 
 
 def test_a_cascade_has_no_head(tmp_path: Path) -> None:
-    """Its answers come from several models."""
+    """A cascade's answers come from several models."""
     models = [
         Classifier(model=FakeClient(LABELS, biased, name=name), labels=LABELS, field="category", prompt="?")
         for name in ("small", "large")
@@ -315,7 +315,7 @@ def test_a_cascade_has_no_head(tmp_path: Path) -> None:
 
 
 def test_a_model_without_distributions_has_no_head() -> None:
-    """There is nothing to learn from."""
+    """The result has no final figures."""
     client = FakeClient(LABELS, biased, space="none")
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is None
@@ -340,7 +340,7 @@ def test_a_model_without_distributions_has_no_head() -> None:
 def test_the_verdict_says_what_a_language_model_is_for(
     told: bool, answers: tuple[str, str] | None, said: str
 ) -> None:
-    """The paired interval against TF-IDF lies above 0, over it or below it, or is missing."""
+    """The interval against TF-IDF lies above 0, holds 0, lies below 0 or is missing."""
     kinds = ("meow", "woof")
 
     def split(name: str, count: int) -> tuple[Example, ...]:
@@ -376,7 +376,7 @@ def test_the_verdict_says_what_a_language_model_is_for(
 
 @pytest.mark.parametrize("before", [20, 75, 100, 115])
 def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
-    """Wherever it stopped: in the search, while the head learned, or among the test rows."""
+    """The run stops in the search, while the head learns or among the test rows."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
 
     class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)

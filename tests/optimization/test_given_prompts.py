@@ -55,6 +55,13 @@ def nothing(*_: Any) -> dict[str, str]:
     return {}
 
 
+def search(found: Task, client: FakeClient | None = None, **options: Any) -> OptimizationResult:
+    """Search with a scripted model, 400 calls at most."""
+    return optimize(
+        found, model=client or FakeClient(LABELS, listener), **{"max_metric_calls": 400, **options}
+    )
+
+
 def origins(result: OptimizationResult) -> list[str | None]:
     """Return the names of the prompts that were asked about validation rows."""
     return [one.origin for one in result.validated]
@@ -70,10 +77,8 @@ def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
     "changes", [{}, {"scoring": ScoringSettings(strategy="linear")}], ids=["race", "own-score"]
 )
 def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
-    """Measured against the task's prompt, without a proposal."""
-    result = optimize(
-        task(BAD, GOOD, **changes), model=FakeClient(LABELS, listener), proposer=nothing, max_metric_calls=400
-    )
+    """No proposal is made."""
+    result = search(task(BAD, GOOD, **changes), proposer=nothing)
     assert (result.improved, result.best_prompt.prompt, result.seed_prompt.prompt) == (
         True,
         GOOD,
@@ -86,16 +91,14 @@ def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
 
 def test_the_prompt_stays_where_no_other_is_better() -> None:
     """The other prompts are equal or worse."""
-    result = optimize(
-        task(BAD, "Which one?"), model=FakeClient(LABELS, listener), proposer=nothing, max_metric_calls=400
-    )
+    result = search(task(BAD, "Which one?"), proposer=nothing)
     assert (result.chosen, result.improved, result.best_prompt.prompt) == (0, False, "Which animal?")
 
 
 def test_other_prompts_are_screened_before_proposals() -> None:
-    """The screened ones."""
+    """The first 48 questions are about 16 validation rows under three prompts."""
     client = FakeClient(LABELS, listener)
-    optimize(task(BAD, GOOD), model=client, max_metric_calls=400)
+    search(task(BAD, GOOD), client)
     first = asked(client)[:48]
     texts = {
         prompt: [text for one, text in first if one == prompt] for prompt in ("Which animal?", BAD, GOOD)
@@ -106,19 +109,19 @@ def test_other_prompts_are_screened_before_proposals() -> None:
 
 
 def test_proposals_build_on_other_prompts() -> None:
-    """Mostly the best of all is the parent."""
+    """The best prompt so far is a parent."""
     parents: list[str] = []
 
     def propose(candidate: dict[str, str], *_: Any) -> dict[str, str]:
         parents.append(candidate["system_prompt"])
         return {"system_prompt": f"{candidate['system_prompt']} Look again."}
 
-    optimize(task(GOOD), model=FakeClient(LABELS, listener), proposer=propose, max_metric_calls=400)
+    search(task(GOOD), proposer=propose)
     assert GOOD in parents
 
 
 def test_a_reflecting_model_comes_after_other_prompts() -> None:
-    """It is asked for proposals alone."""
+    """The model writes proposals alone."""
     client = FakeClient(LABELS, listener)
     asked_before: list[int] = []
 
@@ -126,57 +129,46 @@ def test_a_reflecting_model_comes_after_other_prompts() -> None:
         asked_before.append(len(asked(client)))
         return "```\nGuess.\n```"
 
-    result = optimize(task(GOOD), model=client, reflection_model=reflect, max_metric_calls=400)
+    result = search(task(GOOD), client, reflection_model=reflect)
     assert result.best_prompt.prompt == GOOD
     assert asked_before[0] >= 32
 
 
-@pytest.mark.parametrize("budget", [72, 73, 90, 131, 200])
+@pytest.mark.parametrize("budget", [72, 90, 131, 200])
 def test_the_budget_holds_with_other_prompts(budget: int) -> None:
-    """All are screened at the least budget, which the message of a smaller one names; a head is taught within it."""
+    """The least budget screens all of them."""
     client = FakeClient(LABELS, listener)
-    result = optimize(task(BAD, GOOD, head=HeadSettings()), model=client, max_metric_calls=budget)
+    result = search(task(BAD, GOOD, head=HeadSettings()), client, max_metric_calls=budget)
     assert len(asked(client)) == result.metric_calls <= budget
     assert origins(result)[:3] == [None, "other prompt 1", "other prompt 2"]
-
-
-def test_too_small_a_budget_for_other_prompts_is_refused() -> None:
-    """Nothing is asked."""
-    client = FakeClient(LABELS, listener)
     with pytest.raises(
         ConfigurationError, match=r">= 72, got 71: .* each of 2 other prompt\(s\) one pass more"
     ):
-        optimize(task(BAD, GOOD), model=client, max_metric_calls=71)
-    assert client.requests == []
+        search(task(BAD, GOOD), max_metric_calls=71)
 
 
 def test_other_prompts_are_not_tried_without_errors() -> None:
-    """Nothing could be better."""
+    """A prompt without errors cannot be beaten."""
     client = FakeClient(LABELS, lambda text: (text.split()[1], 0.7))
-    result = optimize(task(GOOD), model=client, max_metric_calls=400)
+    result = search(task(GOOD), client)
     assert origins(result) == [None]
     assert {prompt for prompt, _ in asked(client)} == {"Which animal?"}
 
 
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
-    """Descriptions make another run, too; a run without either keeps its digest of earlier versions."""
+    """Descriptions make another run, too; plain tasks keep the digest of earlier versions."""
     options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
-    optimize(task(head=HeadSettings()), model=FakeClient(LABELS, listener), **options)
+    search(task(head=HeadSettings()), **options)
     stored = json.loads((tmp_path / "run.json").read_text())
     assert stored["task"] == "436478bc45b08d952f77f11983a9f6c9c2108b00c635b657cd3a0dd74e14cf2a"
     for changed in (task(GOOD, head=HeadSettings()), task(label_descriptions=DESCRIBED, head=HeadSettings())):
         with pytest.raises(StateError, match="differs in task"):
-            optimize(changed, model=FakeClient(LABELS, listener), **options)
+            search(changed, **options)
 
 
 def test_label_descriptions_are_tried_and_chosen() -> None:
-    """One line for each label, before the form of the answer, and no label in its place."""
-    result = optimize(
-        task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}),
-        model=FakeClient(LABELS, listener),
-        proposer=nothing,
-        max_metric_calls=400,
-    )
+    """Every label has one line, before the form of the answer."""
+    result = search(task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}), proposer=nothing)
     assert origins(result) == [None, "prompt with label descriptions"]
     assert (result.chosen, result.improved) == (1, True)
     assert result.best_prompt.prompt == (
@@ -186,7 +178,7 @@ def test_label_descriptions_are_tried_and_chosen() -> None:
 
 
 def test_descriptions_stand_before_demonstrations() -> None:
-    """A label may have none; a prompt that holds the descriptions already is not tried again."""
+    """A prompt that holds the descriptions already is not tried again."""
     shown = '\n\nExamples:\n\nText: train cat 0\nAnswer: {"category": "cat"}'
     described = (
         "Which animal?\n\nLabels:\n- cat: It meows.\n- dog\n"
@@ -194,10 +186,10 @@ def test_descriptions_stand_before_demonstrations() -> None:
     )
     options: dict[str, Any] = {"proposer": nothing, "max_metric_calls": 120}
     given = task(prompt="Which animal?" + shown, label_descriptions={"cat": "It meows."})
-    result = optimize(given, model=FakeClient(LABELS, listener), **options)
+    result = search(given, **options)
     assert result.validated[1].candidate["system_prompt"] == described + shown
     again = task(prompt=described, label_descriptions={"cat": "It meows."})
-    assert origins(optimize(again, model=FakeClient(LABELS, listener), **options)) == [None]
+    assert origins(search(again, **options)) == [None]
 
 
 @pytest.mark.parametrize(
@@ -208,20 +200,18 @@ def test_descriptions_stand_before_demonstrations() -> None:
     ],
 )
 def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, Any]) -> None:
-    """They would be compared on what they show."""
+    """Such prompts raise ConfigurationError."""
     with pytest.raises(
         ConfigurationError, match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'"
     ):
-        optimize(task(**given), model=FakeClient(LABELS, listener), max_metric_calls=400)
+        search(task(**given))
 
 
 def test_other_prompts_may_show_training_rows() -> None:
-    """Proposals made from them may, too."""
-    result = optimize(
+    """Proposals made from them may show these rows, too."""
+    result = search(
         task("Texts like 'train cat 12' are cats."),
-        model=FakeClient(LABELS, listener),
         proposer=lambda *_: {"system_prompt": "Texts like 'train cat 12' are cats. Listen carefully."},
-        max_metric_calls=400,
     )
     assert result.best_prompt.prompt.endswith("carefully.")
     assert result.improved
@@ -233,23 +223,17 @@ class Interruption(BaseException):
 
 @pytest.mark.parametrize("stop", [20, 60])
 def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
-    """Among the other prompts as well, and pays for nothing twice."""
-    whole = optimize(task(BAD, GOOD), model=FakeClient(LABELS, listener), max_metric_calls=200)
+    """The search asks nothing twice, also among the other prompts."""
+    whole = search(task(BAD, GOOD), max_metric_calls=200)
 
     def interrupt(progress: Progress) -> None:
         if progress.calls > stop:
             raise Interruption
 
     with pytest.raises(Interruption):
-        optimize(
-            task(BAD, GOOD),
-            model=FakeClient(LABELS, listener),
-            max_metric_calls=200,
-            out=tmp_path,
-            progress=interrupt,
-        )
+        search(task(BAD, GOOD), max_metric_calls=200, out=tmp_path, progress=interrupt)
     paid = len((tmp_path / "journal.jsonl").read_bytes().splitlines())
     client = FakeClient(LABELS, listener)
-    result = optimize(task(BAD, GOOD), model=client, max_metric_calls=200, out=tmp_path)
+    result = search(task(BAD, GOOD), client, max_metric_calls=200, out=tmp_path)
     assert (result.best_prompt, result.metric_calls) == (whole.best_prompt, whole.metric_calls)
     assert len(asked(client)) == whole.metric_calls - paid

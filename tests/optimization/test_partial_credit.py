@@ -52,7 +52,7 @@ def search(labels: LabelSet, out: Path | None = None) -> OptimizationResult:
 
 
 def test_a_search_climbs_by_credit(tmp_path: Path) -> None:
-    """No answer is right under either prompt: accuracy cannot tell them apart, credit can."""
+    """No answer is right under either prompt."""
     result = search(SCALE, tmp_path)
     assert result.improved
     assert result.comparison is not None
@@ -68,7 +68,7 @@ def test_a_search_climbs_by_credit(tmp_path: Path) -> None:
 
 
 def test_plain_labels_see_no_difference(tmp_path: Path) -> None:
-    """Their result is what it was: nothing is said of credit."""
+    """Neither result nor record holds a credit."""
     result = search(LabelSet(SCALE), tmp_path)
     assert result.best_prompt.credit is None
     assert result.credit_difference is None
@@ -78,7 +78,7 @@ def test_plain_labels_see_no_difference(tmp_path: Path) -> None:
 
 
 def test_another_structure_is_another_run(tmp_path: Path) -> None:
-    """Its scores are others."""
+    """Other labels in the same directory raise StateError."""
     search(SCALE, tmp_path)
     with pytest.raises(StateError, match="differs in task"):
         search(LabelSet(SCALE), tmp_path)

@@ -15,7 +15,7 @@ from calibrant.cli._app import app
 from calibrant.core import ConfigurationError, StateError
 from calibrant.core._settings import CalibrationSettings
 from calibrant.inference import Classifier
-from calibrant.optimization import optimize
+from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, make_task
 
@@ -28,67 +28,52 @@ def biased(text: str) -> dict[str, float]:
     return {"cat": cat, "dog": 1.0 - cat}
 
 
+def search(out: Path | None = None, **options: Any) -> OptimizationResult:
+    """Search with a biased model."""
+    settings: dict[str, Any] = {"task": make_task(), "max_metric_calls": 80, "minibatch_size": 3, **options}
+    return optimize(settings.pop("task"), model=FakeClient(LABELS, biased), out=out, **settings)
+
+
 def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> None:
-    """All right instead of half; the files hold the corrected answers and the correction."""
-    plain = optimize(make_task(), model=FakeClient(LABELS, biased), max_metric_calls=60, minibatch_size=3)
+    """All rows are right instead of half; the files hold answers and correction."""
+    plain, found = search(), search(tmp_path, prior_correction="batch")
     assert plain.seed_prompt.accuracy is not None
-    assert plain.seed_prompt.accuracy.estimate == 0.5
-    out = tmp_path / "run"
-    found = optimize(
-        make_task(),
-        model=FakeClient(LABELS, biased),
-        max_metric_calls=80,
-        minibatch_size=3,
-        prior_correction="batch",
-        out=out,
-    )
     assert found.seed_prompt.accuracy is not None
-    assert found.seed_prompt.accuracy.estimate == 1.0
-    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert (plain.seed_prompt.accuracy.estimate, found.seed_prompt.accuracy.estimate) == (0.5, 1.0)
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert all(line["correct"] for line in lines)
-    classifier = Classifier(
-        model=FakeClient(LABELS, biased),
-        labels=LABELS,
-        field="category",
-        prompt=(out / "best_prompt.txt").read_text(),
-    )
+    prompt, path = (tmp_path / "best_prompt.txt").read_text(), tmp_path / "label_prior.json"
+    classifier = Classifier(model=FakeClient(LABELS, biased), labels=LABELS, field="category", prompt=prompt)
     assert classifier.classify("woof").label == "cat"
-    classifier.prior_correction = LabelPriorCorrection.load(
-        out / "label_prior.json", fingerprint=classifier.fingerprint()
-    )
+    classifier.prior_correction = LabelPriorCorrection.load(path, fingerprint=classifier.fingerprint())
     assert classifier.classify("woof").label == "dog"
     heard: list[str | None] = []
     classifier.classify_many(["woof"], on_prediction=lambda _, prediction: heard.append(prediction.label))
     assert heard == ["dog"]
-    assert classifier.with_prompt("Another prompt").prior_correction is None
+    other = classifier.with_prompt("Another prompt")
+    assert other.prior_correction is None
+    with pytest.raises(StateError, match="prompt"):
+        LabelPriorCorrection.load(path, fingerprint=other.fingerprint())
 
 
 def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> None:
-    """`[calibration]` in the file, `prior_correction` in the call."""
+    """`prior_correction` of the call beats `[calibration]` of the task."""
     task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
     for wished, corrected in ((None, True), ("off", False)):
-        out = tmp_path / str(wished)
-        optimize(
-            task,
-            model=FakeClient(LABELS, biased),
-            max_metric_calls=80,
-            minibatch_size=3,
-            prior_correction=wished,  # type: ignore[arg-type]
-            out=out,
-        )
-        assert (out / "label_prior.json").exists() is corrected
+        search(tmp_path / str(wished), task=task, prior_correction=wished)
+        assert (tmp_path / str(wished) / "label_prior.json").exists() is corrected
 
 
 def test_an_unknown_correction_is_refused() -> None:
-    """Nothing is asked by then."""
+    """Another method raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="'batch' or 'off'"):
-        optimize(make_task(), model=FakeClient(LABELS, biased), prior_correction="contextual")  # type: ignore[arg-type]
+        search(prior_correction="contextual")
 
 
 def test_the_command_line_corrects_and_uses_the_correction(
     write_task: WriteTask, tmp_path: Path, use_model: Callable[..., Any]
 ) -> None:
-    """`optimize --prior-correction batch`, then `classify --label-prior`."""
+    """`classify --label-prior` reads what `optimize` wrote."""
     use_model(lambda *_, **__: FakeClient(LABELS, biased))
     task, out = write_task(), tmp_path / "run"
     run = CliRunner().invoke
@@ -104,19 +89,3 @@ def test_the_command_line_corrects_and_uses_the_correction(
     refused = run(app, [*asked, "--prompt", str(other)])
     assert refused.exit_code == 2
     assert "prompt" in refused.stderr
-
-
-def test_a_correction_of_another_prompt_is_refused(tmp_path: Path) -> None:
-    """A prior belongs to the prompt it was measured under."""
-    out = tmp_path / "run"
-    optimize(
-        make_task(),
-        model=FakeClient(LABELS, biased),
-        max_metric_calls=80,
-        minibatch_size=3,
-        prior_correction="batch",
-        out=out,
-    )
-    other = Classifier(model=FakeClient(LABELS, biased), labels=LABELS, field="category", prompt="Hm?")
-    with pytest.raises(StateError, match="prompt"):
-        LabelPriorCorrection.load(out / "label_prior.json", fingerprint=other.fingerprint())

@@ -33,13 +33,13 @@ def drawn(gains: Sequence[float], *, rows: int = 400, seed: int = 0) -> NDArray[
 
 
 def test_the_best_of_several_is_taken() -> None:
-    """It is better by half of the noise, which a few dozen rows show."""
+    """It is better by half of the noise."""
     stand = stand_of(drawn([-0.5, 0.1, 0.8, 0.0]), [0.5] * 5)
     assert race(4, stand, rows=400) == 3
 
 
 def test_a_clear_race_ends_early() -> None:
-    """The first stage alone."""
+    """Only the rows of the first stage are asked."""
     asked: list[tuple[int, int]] = []
     stand = stand_of(drawn([2.0]), [0.5, 0.9])
 
@@ -81,7 +81,7 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
 
 
 def test_half_of_the_challengers_goes_on() -> None:
-    """None of them is clearly better or hopeless."""
+    """No challenger is clearly better or hopeless."""
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
@@ -96,7 +96,7 @@ def test_half_of_the_challengers_goes_on() -> None:
 
 @pytest.mark.parametrize("accuracy", [[0.5, 0.4], [0.6, 0.5]])
 def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
-    """Its lower loss does not help."""
+    """Its loss is lower."""
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
@@ -107,7 +107,7 @@ def test_the_least_promising_entrants_stay_out() -> None:
 
 
 def test_nothing_is_asked_that_cannot_be_paid() -> None:
-    """The seed prompt stays where not even the first stage can."""
+    """The seed prompt stays where not even the first stage can be paid."""
 
     def never(place: int, n: int) -> PromptStanding:
         raise AssertionError(place, n)
@@ -118,7 +118,7 @@ def test_nothing_is_asked_that_cannot_be_paid() -> None:
 
 
 def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
-    """Luck would take half of them; a prompt that is worse by a tenth of the noise is taken more rarely."""
+    """A slightly worse prompt wins more rarely still."""
     equal, worse = (
         np.mean([race(1, stand_of(drawn([gain], seed=seed), [0.5, 0.5]), rows=400) for seed in range(400)])
         for gain in (0.0, -0.1)
@@ -127,14 +127,14 @@ def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
 
 
 def test_differences_of_rounding_are_none() -> None:
-    """Every row may have the same difference."""
+    """Every row has the same difference."""
     losses = np.full((2, 40), 0.3)
     losses[1] -= 1e-14
     assert race(1, stand_of(losses, [0.5, 0.5]), rows=40) == 0
 
 
 def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
-    """Only pairs are compared."""
+    """Only rows answered under both prompts are compared."""
     losses = drawn([0.0])
     losses[1] = losses[0] - 0.5
     losses[0, ::2] = np.nan
@@ -145,7 +145,7 @@ def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
 
 
 def test_losses_spread_a_tenth_evenly() -> None:
-    """Few rows stay as they were scored."""
+    """Fewer than ten rows stay as they were scored."""
     share = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
     found = standing(np.log(share), [0, 0, 1], answered=[True, True, False], labels=LabelSet(LABELS))
     np.testing.assert_allclose(found.losses[:2], -np.log([0.9 * 0.9 + 0.05, 0.9 * 0.2 + 0.05]))
@@ -156,7 +156,7 @@ def test_losses_spread_a_tenth_evenly() -> None:
 
 
 def test_a_preference_for_a_label_costs_nothing() -> None:
-    """It can be mended: the same evidence with and without it stands alike."""
+    """The same evidence gives the same standing with and without it."""
     rng = np.random.default_rng(0)
     answers = rng.integers(2, size=200)
     logit = 2.0 * (answers - 0.5) + rng.normal(size=200)
@@ -171,7 +171,7 @@ def test_a_preference_for_a_label_costs_nothing() -> None:
 
 
 def test_more_rows_show_smaller_gains() -> None:
-    """The rows of the last stage are the bound."""
+    """Rows beyond the last stage do not count."""
     gains = [detectable_gain(rows) for rows in (20, 60, 120, 240)]
     assert gains == sorted(set(gains), reverse=True)
     assert detectable_gain(1000) == detectable_gain(240)
@@ -179,7 +179,7 @@ def test_more_rows_show_smaller_gains() -> None:
 
 @pytest.mark.parametrize("rows", [20, 64, 240])
 def test_a_detectable_gain_is_found(rows: int) -> None:
-    """Four races of five find it if prompts differ on a quarter of the rows: a difference deviates by a half."""
+    """Four races of five find it where prompts differ on a quarter of the rows."""
     rng = np.random.default_rng(0)
     taken = 0
     for _ in range(1000):
@@ -221,7 +221,7 @@ def imitator(text: str, prompt: str) -> dict[str, float]:
 
 
 def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
-    """A clear race needs few of them, also where rows of one label stand together in the file."""
+    """A clear race needs few of them, also where labels stand together in the file."""
     client = FakeClient(LABELS, imitator)
     result = optimize(task(), model=client, max_metric_calls=400)
     assert result.improved
@@ -247,7 +247,7 @@ def test_a_fruitless_search_states_its_detectable_gain() -> None:
 
 @pytest.mark.parametrize("errs", [False, True])
 def test_a_model_without_errors_is_not_searched(*, errs: bool) -> None:
-    """Its confidence does not matter; a few rows of the race are asked to be sure."""
+    """A few rows of the race are asked to be sure."""
     order = np.random.default_rng(0).permutation(80)
     wrong = task().validation[order[20]].input  # none of the first sixteen
 
@@ -262,7 +262,7 @@ def test_a_model_without_errors_is_not_searched(*, errs: bool) -> None:
 
 
 def test_a_reflecting_model_reads_the_costliest_rows() -> None:
-    """Eight of twelve, and no text of a validation row."""
+    """It reads eight of twelve rows, and no validation text."""
     seen: list[str] = []
 
     def reflect(prompt: str) -> str:
@@ -282,7 +282,7 @@ def test_a_reflecting_model_reads_the_costliest_rows() -> None:
 
 @pytest.mark.parametrize(("validation", "budget"), [(30, 76), (80, 90)])
 def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: int) -> None:
-    """They are asked once more for the race, as far as it goes."""
+    """They are asked once more for the race."""
 
     def flaky(text: str, prompt: str) -> Any:
         if text.startswith("validation") and text.endswith("4"):
@@ -302,7 +302,7 @@ def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: 
 
 
 def test_instructions_with_training_texts_are_not_accepted() -> None:
-    """They may do well; the same text as a demonstration is accepted."""
+    """The same text as a demonstration is accepted."""
     copied = [one.input for one in task().train if one.input.endswith(" 12")]
 
     def right(text: str, prompt: str) -> dict[str, float]:

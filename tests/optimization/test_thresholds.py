@@ -26,9 +26,11 @@ def client() -> FakeClient:
 
 
 def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
-    """0.96 earns the full score from 0.95 on, and not with the default of 0.99."""
+    """A confidence of 0.96 earns the full score from 0.95 on."""
     found = optimize(make_task(train=60), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
+    asks = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
+    assert optimize(asks, model=client, max_metric_calls=130).seed_prompt.validation_score == 1.0
     assert found.thresholds is not None
     assert found.to_record()["thresholds"]["scoring"] == found.thresholds.scoring <= 0.96
     blended = make_task(train=60, scoring=ScoringSettings(strategy="linear"))
@@ -37,21 +39,15 @@ def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
     assert plain.thresholds is None
 
 
-def test_the_task_can_ask_for_it(client: FakeClient) -> None:
-    """``[scoring] thresholds = "auto"``."""
-    task = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
-    assert optimize(task, model=client, max_metric_calls=130).seed_prompt.validation_score == 1.0
-
-
 def test_parameters_of_the_score_are_kept(client: FakeClient) -> None:
-    """Only the thresholds of the feedback are found then."""
+    """Only the thresholds of the feedback are found."""
     task = make_task(train=60, scoring=ScoringSettings(parameters={"low_confidence_threshold": 0.98}))
     found = optimize(task, model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.98)
 
 
 def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
-    """60 rows more than without."""
+    """The sample takes 60 rows."""
     with pytest.raises(ConfigurationError, match="60 training rows for thresholds"):
         optimize(make_task(train=60), model=client, max_metric_calls=100, thresholds="auto")
     with pytest.raises(ConfigurationError, match="'auto', got 'guess'"):
@@ -59,7 +55,7 @@ def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
 
 
 def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_path: Path) -> None:
-    """Scores of one do not go on as scores of the other."""
+    """The second search raises StateError."""
     settings: dict[str, Any] = {"model": client, "max_metric_calls": 130, "out": tmp_path / "run"}
     optimize(make_task(train=60), thresholds="auto", **settings)
     with pytest.raises(StateError):
@@ -67,7 +63,7 @@ def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_p
 
 
 def test_the_command_takes_it(write_task: Callable[..., Path]) -> None:
-    """Another word is refused with what was expected."""
+    """Another word exits with 2."""
     result = CliRunner().invoke(app, ["optimize", str(write_task()), "--thresholds", "guess"])
     assert result.exit_code == 2
     assert "Expected thresholds 'auto'" in result.output

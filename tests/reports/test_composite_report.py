@@ -57,7 +57,7 @@ def words(page: Path) -> str:
 
 
 def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
-    """Precision, recall, what was missed and added; whole answers are taken for too many others."""
+    """Whole answers are too many for a confusion matrix."""
     page = write_report(of_topics)
     shown = words(page)
     assert "Each label of the set" in shown
@@ -71,7 +71,7 @@ def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
 
 
 def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
-    """Each row says which field is wrong."""
+    """Each mistake names the wrong field."""
     examples = [Example(input=f"{number}", answer=HIGH if number % 3 else LOW) for number in range(12)]
     page = write_report(evaluated(tmp_path / "run", FIELDS, lambda _: (HIGH, 0.8), examples))
     shown = words(page)
@@ -84,14 +84,14 @@ def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
 
 
 def test_planted_labels_are_escaped(of_topics: Path) -> None:
-    """A label's name is text, wherever it stands."""
+    """Markup in a label's name stays text."""
     page = write_report(of_topics).read_text()
     assert "<img" not in page
     assert "&lt;img src=x" in page
 
 
 def test_an_unfinished_run_shows_its_parts(of_topics: Path) -> None:
-    """What is needed stands in run.json; numbers are those of the finished run."""
+    """The labels come from run.json."""
     whole = words(write_report(of_topics))
     (of_topics / "metrics.json").unlink()
     begun = words(write_report(of_topics))
@@ -101,7 +101,7 @@ def test_an_unfinished_run_shows_its_parts(of_topics: Path) -> None:
 
 
 def test_a_damaged_label_set_is_named(of_topics: Path) -> None:
-    """The file, and what to do."""
+    """The message names the file and what to do."""
     record = json.loads((of_topics / "run.json").read_text())
     (of_topics / "run.json").write_text(json.dumps({**record, "label_set": {"multi_label": 1}}))
     with pytest.raises(StateError, match=r"run\.json"):

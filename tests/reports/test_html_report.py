@@ -186,7 +186,7 @@ def plain(html: str) -> str:
 
 
 def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> None:
-    """Accuracy over answered and over labelled rows; calibration on rows with a confidence."""
+    """Calibration counts rows with a confidence."""
     _, page = page_of(write_run())
     answered, labelled = wilson_interval(1, 4), wilson_interval(1, 5)
     ece = expected_calibration_error([0.9, 0.7, 0.95], [1, 0, 0])
@@ -215,7 +215,7 @@ def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
 
 
 def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    """The run was written by calibrant, with a label that no row has."""
+    """The label set has a label that no row has."""
     texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
     examples = [Example(input=text, answer="cat" if "meow" in text else "dog") for text in texts]
     fake = FakeClient(
@@ -241,7 +241,7 @@ def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
-    """Sixty samples of a confusion matrix whose macro F1 is known: at least 52 intervals hold it."""
+    """Of 60 samples at least 52 intervals hold the known macro F1."""
     rng = np.random.default_rng(5)
     held = 0
     for sample in range(60):
@@ -256,7 +256,7 @@ def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
 
 
 def test_the_confusion_table_counts_answered_rows(write_run: WriteRun) -> None:
-    """True label by row, given label by column, the last column for rows without a label."""
+    """The last column counts rows without a label."""
     _, page = page_of(write_run())
     assert page.table("", "cat") == [["cat", "1", "0", "0"], ["dog", "2", "0", "1"]]
 
@@ -275,7 +275,7 @@ def test_of_many_labels_those_with_most_mistakes_are_shown(write_run: WriteRun) 
 
 
 def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
-    """Rows the server failed on are nobody's mistake."""
+    """Rows that failed are no mistakes."""
     _, page = page_of(write_run())
     assert page.table("row", "text") == [
         ["3", "bark", "dog", "cat", "0.9500", ""],
@@ -303,7 +303,7 @@ def ranked_rows(n: int = 120, *, flipped: int = 7) -> list[dict[str, Any]]:
 
 
 def test_the_least_probable_true_label_comes_first(write_run: WriteRun) -> None:
-    """A confusion the model falls into all the time is less suspicious than one that it never shows."""
+    """A frequent confusion is less suspicious than a rare one."""
     html, page = page_of(write_run(ranked_rows()))
     shown = page.table("row", "text")
     assert "Look at these first" in plain(html)
@@ -327,7 +327,7 @@ def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
 
 
 def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
-    """Which answers fewer than half of the labels."""
+    """The model answers fewer than half of the labels."""
     rows = [
         row(str(i), "abcde"[i % 5], "ab"[i % 5 > 0], 0.95 if i % 5 < 2 else 0.6 + i / 1000)
         for i in range(100)
@@ -337,7 +337,7 @@ def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
 
 
 def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
-    """Rows count whose log-probabilities show it, failed ones aside."""
+    """Failed rows do not count."""
     mass = {"label_mass": 0.3, "space": "raw", "unresolved_mass": 0.1}
     rows = [
         row("a", "cat", "cat", 0.9, **mass),
@@ -353,7 +353,7 @@ def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
 
 
 def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> None:
-    """A page of ten thousand rows helps nobody; long texts are cut."""
+    """Long texts are cut."""
     rows = [row(f"text {number}" + "x" * 9000, "cat", "dog", number / 400) for number in range(300)]
     html, page = page_of(write_run(rows))
     shown = page.table("row", "text")
@@ -364,7 +364,7 @@ def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> No
 
 
 def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> None:
-    """Threshold, coverage, bound and promise stand in words; without a rule the page warns."""
+    """Without a rule the page warns."""
     calibration = {"certified": RULE, "rows": 2000, "source": "runs/other"}
     html, page = page_of(write_run(metrics=metrics_record(), calibration=calibration))
     assert "of the rows it was found on (2,000 rows of runs/other)" in plain(html)
@@ -396,7 +396,7 @@ def test_cost_and_latency_are_stated(write_run: WriteRun) -> None:
 
 
 def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -> None:
-    """Line by line, and on the test rows both have."""
+    """Prompts differ line by line, and on the test rows of both."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record()))
     assert re.findall(r'<span class="(same|added|removed)">(.*?)</span>', html) == [
         ("same", "  Which animal?"),
@@ -493,7 +493,7 @@ def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) ->
 
 
 def test_runs_are_compared_on_shared_rows(write_run: WriteRun, tmp_path: Path) -> None:
-    """Matched by text and true label, whatever their order; equal rows pair up one by one."""
+    """Rows match by text and true label in any order; equal rows pair up one by one."""
     texts = [*range(30), 0, 0]
     first = [row(f"t{i}", "a", "b" if i < 20 else "a", 0.8) for i in texts]
     second = [row(f"t{i}", "a", "b" if i < 5 else "a", 0.8) for i in reversed(texts)]
@@ -524,7 +524,7 @@ def test_several_comparisons_are_adjusted_for_their_number(write_run: WriteRun, 
 
 
 def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None:
-    """The page says so instead."""
+    """The page says so."""
     _, page = page_of(write_run(name="one"), write_run([row("else", "cat", "cat", 0.5)], name="two"))
     assert page.table("run", "minus") == [["two", "one", "no row in common"]]
 
@@ -560,7 +560,7 @@ def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
     ],
 )
 def test_one_sided_rows_make_no_nan(write_run: WriteRun, rows: list[Any]) -> None:
-    """What is not known is a dash or a sentence."""
+    """Unknown values are a dash or a sentence."""
     html, _ = page_of(write_run(rows))
     assert "nan" not in plain(html.split("<script>")[0].split("</style>")[1]).lower()
     assert not re.search(r'="-?(nan|inf)', html)
@@ -597,7 +597,7 @@ def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) ->
     ],
 )
 def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any], message: str) -> None:
-    """Cut off, of another version, or without what the page shows."""
+    """Incomplete records and other versions raise StateError."""
     directory = write_run(SEARCH_ROWS, **files)
     with pytest.raises(StateError, match=message):
         write_report(directory)
@@ -605,7 +605,7 @@ def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any],
 
 
 def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path) -> None:
-    """Missing, empty, without predictions; and twice the same is no comparison."""
+    """The same directory twice raises ConfigurationError."""
     with pytest.raises(StateError, match="expected the directory of a run"):
         write_report(tmp_path / "nowhere")
     with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
@@ -647,7 +647,7 @@ def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
 
 
 def test_the_page_loads_nothing(write_run: WriteRun) -> None:
-    """It opens from a disk without a network, tells nobody that it was opened, and forbids itself connections."""
+    """The page forbids itself every connection."""
     html, page = page_of(write_run(name="one"), write_run(name="two"))
     loading = {"src", "srcset", "data", "action", "poster", "background"}
     assert [attributes for _, attributes in page.tags if loading & attributes.keys()] == []
@@ -668,7 +668,7 @@ def test_half_a_surrogate_pair_does_not_stop_a_report(write_run: WriteRun) -> No
 
 
 def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Path) -> None:
-    """Output is text or JSON; the page lies in the first directory unless told otherwise."""
+    """Output is text or JSON."""
     directory = write_run()
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert (done.exit_code, done.stdout) == (0, f"{directory / 'report.html'}\n")
@@ -679,7 +679,7 @@ def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Pat
 
 
 def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It opens nothing otherwise."""
+    """Without the option no browser opens."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     directory = write_run()
@@ -690,7 +690,7 @@ def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch:
 
 
 def test_the_command_fails_with_the_file_and_line(write_run: WriteRun, tmp_path: Path) -> None:
-    """Exit code 2 for bad input, and for a page that cannot be written."""
+    """Bad input and an unwritable page exit with 2."""
     directory = write_run(b"{}\n")
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert done.exit_code == 2

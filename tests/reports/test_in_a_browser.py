@@ -114,7 +114,7 @@ def test_charts_are_drawn(browser: Browser, page: Path) -> None:
 
 
 def test_the_table_is_filtered_by_text(browser: Browser, page: Path) -> None:
-    """Every word must occur; the number of rows is announced."""
+    """Every word must occur; the page announces the number of rows."""
     browser.open(page)
     count = (
         "Array.from(document.querySelectorAll('.mistakes tbody tr')).filter((row) => row.offsetHeight > 0)"
@@ -173,7 +173,7 @@ def test_the_page_is_readable_everywhere(browser: Browser, page: Path, scheme: s
 
 
 def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -> None:
-    """Closed parts open for the printer and close again."""
+    """Closed parts open for printing and close again."""
     browser.emulate(media="print", width=794)
     browser.open(page)
     assert browser.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
@@ -188,7 +188,7 @@ def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -
 
 
 def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
-    """It is shown in inputs, labels, reasons, prompts and names: nothing runs, nothing is requested."""
+    """Markup in inputs, labels, reasons, prompts and names is shown and never run."""
     rows = [
         line(
             number,

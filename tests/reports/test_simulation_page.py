@@ -44,7 +44,7 @@ def shapes(svg: ET.Element, kind: str) -> list[list[tuple[float, float]]]:
 
 
 def test_regret_rises_over_requests() -> None:
-    """Lines begin at the first request and end at the last, inside their bands, in colours of their own."""
+    """Lines run from the first request to the last, inside their bands."""
     svg = parsed(regret_chart("r", [curve("low", 0.1), curve("high", 0.5)]))
     low, high = shapes(svg, "line")
     assert low[0][0] == high[0][0] < low[-1][0] == high[-1][0]

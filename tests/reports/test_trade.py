@@ -33,7 +33,7 @@ def circles(svg: ET.Element) -> list[tuple[str, float, float]]:
 
 
 def test_points_lie_by_cost_and_performance(tmp_path: Path) -> None:
-    """The frontier, both models, and the chosen policy with its whiskers."""
+    """The chosen policy has whiskers."""
     svg, page = write_trade(
         tmp_path,
         title="A plan",
@@ -71,7 +71,7 @@ def test_equal_points_are_drawn_too(tmp_path: Path, cost: float) -> None:
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """It names the file."""
+    """The message names the file."""
     with pytest.raises(StateError, match=r"plan\.svg.*cannot be written"):
         write_trade(
             tmp_path / "none", title="", statements=[], frontier=FRONTIER, models=[SMALL], chosen=CHOSEN

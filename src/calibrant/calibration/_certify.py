@@ -148,12 +148,16 @@ def certify_threshold(
     if last < 0:
         missing = _additional_rows(n, k, first, target=target, delta=level)
         return CertifiedThreshold(target_accuracy=target, delta=level, n=len(p), additional_rows=missing)
+    from scipy.stats import beta  # noqa: PLC0415  (heavy)
+
     accepted, right = int(n[last]), int(k[last])
+    # Clopper and Pearson's exact lower bound of a share; a certified threshold accepts a right row.
+    lower_bound = float(beta.ppf(level, right, accepted - right + 1))
     return CertifiedThreshold(
         threshold=float(candidate_thresholds()[max(cells[last], top)]),
         coverage=accepted / len(p),
         accuracy=right / accepted,
-        accuracy_lower_bound=max(target, _lower_bound(right, accepted, level)),
+        accuracy_lower_bound=max(target, lower_bound),
         target_accuracy=target,
         delta=level,
         n=len(p),
@@ -330,10 +334,3 @@ def _additional_rows(
         low, high = np.where(failed, middle, low), np.where(failed, high, middle)
     needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
     return None if needed.size == 0 else max(1, int(needed.min()) - total)
-
-
-def _lower_bound(right: int, accepted: int, delta: float) -> float:
-    """Return the exact lower bound of a share, at level 1 - delta."""
-    from scipy.stats import beta  # noqa: PLC0415  (heavy)
-
-    return float(beta.ppf(delta, right, accepted - right + 1)) if right else 0.0

@@ -224,7 +224,16 @@ def classification_summary(
         msg = f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
         raise ConfigurationError(msg)
     names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
-    table = _confusion(y_true, y_pred, names)
+    column = {normalise_label(name): i for i, name in enumerate(names)}
+    outside = len(names)
+    table = np.zeros((outside, outside + 1), dtype=np.int64)  # the last column: outside the label set
+    for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
+        if i is None:
+            msg = f"Expected every true label to be in the label set, got {truth!r} in row {row}."
+            raise ConfigurationError(msg)
+        j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
+        table[i, j] += 1
     return ClassificationSummary.from_counts(names, table[:, :-1], table[:, -1])
 
 
@@ -234,23 +243,6 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
         if isinstance(label, str) and label.strip():
             spelling.setdefault(normalise_label(label), label)
     return tuple(sorted(spelling.values()))
-
-
-def _confusion(
-    y_true: Sequence[str], y_pred: Sequence[str | None], names: tuple[str, ...]
-) -> NDArray[np.int64]:
-    """Return counts of shape (L, L + 1); the last column holds predictions outside the label set."""
-    column = {normalise_label(name): i for i, name in enumerate(names)}
-    outside = len(names)
-    table = np.zeros((outside, outside + 1), dtype=np.int64)
-    for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
-        i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
-        if i is None:
-            msg = f"Expected every true label to be in the label set, got {truth!r} in row {row}."
-            raise ConfigurationError(msg)
-        j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
-        table[i, j] += 1
-    return table
 
 
 def label_scores(

@@ -56,6 +56,7 @@ from calibrant.scoring._strategies import (
 )
 
 if TYPE_CHECKING:
+    from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
 _JOURNAL: Final = "journal.jsonl"
@@ -184,11 +185,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
-        predictor = _open(task, model, stack)
-        named = task.head.embeddings if task.head.fit == "auto" else None
-        embedding = None if named is None else open_embedding_model(named)
-        fingerprint = search_fingerprint(task, model, plan)
-        journal, reflections = stack.enter_context(_opened_files(directory, fingerprint, current=current))
+        predictor, embedding = _open(task, model, stack), _open_embedding(task)
+        files = _opened_files(directory, search_fingerprint(task, model, plan))
+        journal, reflections = stack.enter_context(files)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
@@ -201,13 +200,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         tracker.watch(adapter.predictor.gates)
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        log = None if directory is None else directory / "search.log"
-        search = Search(**vars(stage), log=log, max_metric_calls=max_metric_calls - for_head)
-        found = search.run(for_race=for_race)
+        search = Search(**vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head)
         budget = max_metric_calls if teaches else 0
-        found, head = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget).run(found)
-        test = TestStage(**vars(stage), found=found, head=head)
-        return test.run(started=started, directory=directory)
+        heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
+        found, head = heads.run(search.run(for_race=for_race))
+        return TestStage(**vars(stage), directory=directory, found=found, head=head).run(started=started)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
@@ -252,6 +249,12 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> 
     classifier = Classifier.from_task(own, model=model)
     stack.callback(classifier.close)
     return classifier
+
+
+def _open_embedding(task: Task) -> EmbeddingModel | None:
+    """Return the embedding model of the search's head; None for a head on words alone."""
+    named = task.head.embeddings if task.head.fit == "auto" else None
+    return None if named is None else open_embedding_model(named)
 
 
 def _adapter(
@@ -304,7 +307,7 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
 
 @contextmanager
 def _opened_files(
-    directory: Path | None, fingerprint: dict[str, Any], *, current: bool
+    directory: Path | None, fingerprint: dict[str, Any]
 ) -> Iterator[tuple[JsonlStore, JsonlStore]]:
     """Open the journals of predictions and reflections; copy them if their directory is lost before the block ends.
 
@@ -314,8 +317,6 @@ def _opened_files(
         The directory: new, or with an earlier part of this run; None keeps the journals in memory.
     fingerprint : dict
         All that the search depends on.
-    current : bool
-        `is_current` of it.
 
     Raises
     ------
@@ -336,14 +337,16 @@ def _opened_files(
         has_rows=_has_rows(directory),
         comparable=lambda record: {name: record.get(name) for name in fingerprint},
     )
-    if not is_part:  # else run.json keeps the version that began the search
-        write_json(directory / MANIFEST, {**fingerprint, _VERSION: _CURRENT})
+    # run.json keeps the version that began the search.
+    manifest = read_manifest(directory) if is_part else {**fingerprint, _VERSION: _CURRENT}
+    if not is_part:
+        write_json(directory / MANIFEST, manifest)
     with (
         JsonlStore(directory / _JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
         rescue_if_lost(
             lambda: journal.in_place and reflections.in_place,
-            lambda: _rescued(directory, fingerprint, (journal, reflections), current=current),
+            lambda: _rescued(directory, manifest, (journal, reflections)),
         ),
     ):
         yield journal, reflections
@@ -356,12 +359,11 @@ def is_current(path: Path) -> bool:
     )
 
 
-def _rescued(
-    directory: Path, fingerprint: Mapping[str, Any], stores: Sequence[JsonlStore], *, current: bool
-) -> CalibrantError:
-    rescue, mark = make_rescue_folder(directory), {_VERSION: _CURRENT} if current else {}
+def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
+    """Copy the files of a lost directory to another one; return the error to raise."""
+    rescue = make_rescue_folder(directory)
     try:
-        write_json(rescue / MANIFEST, {**fingerprint, **mark})
+        write_json(rescue / MANIFEST, manifest)
         for store in stores:
             store.copy_to(rescue)
     except (OSError, StateError) as error:

@@ -62,13 +62,13 @@ class Search(SearchStage):
 
     Parameters
     ----------
-    log : Path or None
-        File of GEPA's log.
+    directory : Path or None
+        The run directory, which takes GEPA's log.
     max_metric_calls : int
         Upper bound of the calls.
     """
 
-    log: Path | None
+    directory: Path | None
     max_metric_calls: int
     _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _is_perfect: bool = field(default=False, init=False)
@@ -148,7 +148,7 @@ class Search(SearchStage):
             ],
             acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
             callbacks=[self.tracker],
-            logger=_FileLogger(self.log),
+            logger=_FileLogger(self.directory),
             track_best_outputs=False,
             seed=self.plan.seed,
         )
@@ -270,13 +270,13 @@ class Search(SearchStage):
 class _FileLogger:
     """GEPA's log, kept in the run directory or dropped."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
 
     def log(self, message: object) -> None:
         """Append a message."""
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+        if self._directory is not None:
+            with (self._directory / "search.log").open("a", encoding="utf-8") as file:
                 file.write(f"{message}\n")
 
 

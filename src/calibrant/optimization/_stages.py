@@ -165,21 +165,24 @@ class TestStage(SearchStage):
 
     Parameters
     ----------
+    directory : Path or None
+        The run directory.
     found : Choice
         The choice of the best prompt.
     head : Head or None
         The head learned under it.
     """
 
+    directory: Path | None
     found: Choice
     head: Head | None
 
-    def run(self, *, started: float, directory: Path | None) -> OptimizationResult:
-        """Return the result of a search begun at `started`; write it into `directory`, if given."""
+    def run(self, *, started: float) -> OptimizationResult:
+        """Return the result of a search begun at `started`; write it into the run directory, if there is one."""
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
-        if directory is not None:
-            self._write(directory, result, predictions)
+        if self.directory is not None:
+            self._write(self.directory, result, predictions)
         return result
 
     def _best(self) -> Predictor:

@@ -107,26 +107,6 @@ class Mistakes:
     unranked: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A run against the first one.
-
-    Attributes
-    ----------
-    name, base : str
-        Names of the run, and of the run it is compared with.
-    found : PairedComparison or None
-        Run minus base; None where they share no row.
-    adjusted : float or None
-        Its p-value, adjusted for the number of comparisons on the page.
-    """
-
-    name: str
-    base: str
-    found: PairedComparison | None
-    adjusted: float | None = None
-
-
 def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
     """Return the numbers of a run; those without data have the value None."""
     right, judged = int((rows.correct == 1).sum()), int(rows.judged.sum())

@@ -246,8 +246,8 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
     }
 
 
-def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Comparison]:
-    """Compare each search's prompts, and each run with the first."""
+def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Compare each search's prompts, and each run with the first; p-values are adjusted for their number."""
     pairs = [
         (f"{name}, best prompt", f"{name}, first prompt", run.search.seed, run.rows)
         for name, run in zip(names, runs, strict=True)
@@ -258,8 +258,6 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[analysis.Com
     p_values = [found.p_value for _, _, found in compared if found is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else ())
     return [
-        analysis.Comparison(
-            name=name, base=base, found=found, adjusted=None if found is None else next(adjusted)
-        )
+        {"name": name, "base": base, "found": found, "adjusted": None if found is None else next(adjusted)}
         for name, base, found in compared
     ]

@@ -14,12 +14,6 @@ from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame,
 from calibrant.reports._html import render_page, static, write_page
 
 _LONGEST: Final = 28  # characters of a name in the drawing
-_STYLE: Final = """
-svg { background: #fff; --card: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --right: #0072b2;
-  --wrong: #c8500a; --mark: #7a3e8e; }
-@media (prefers-color-scheme: dark) { svg { background: #181e24; --card: #181e24; --ink: #e6e9ec; --soft: #a0aab4;
-  --line: #39424c; --right: #56b4e9; --wrong: #f0883e; --mark: #d9a0ea; } }
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +123,9 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     """
     chart = _chart(frontier, models, chosen)
     css = str(static("report.css"))
-    style = _STYLE + "\n".join(line for line in css.splitlines() if line.startswith(".chart"))
+    style = str(static("trade.css")) + "\n".join(
+        line for line in css.splitlines() if line.startswith(".chart")
+    )
     picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     begin = picture.index(">") + 1
     sure = chosen.performance_interval
