@@ -431,8 +431,7 @@ def test_triage_asks_its_model(open_task: OpenTask, providers: Providers) -> Non
     assert asked_for(providers["second"]) == 1
     client = classifier.client
     assert isinstance(client, RoutedClient)
-    assert client._triage is not None
-    assert client._triage._seconds == 2.5
+    assert client._helpers["triage"]._seconds == 2.5
 
 
 def test_a_gate_asks_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
