@@ -405,8 +405,7 @@ def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> No
     assert asked_for(providers["second"]) == 1
     client = classifier.client
     assert isinstance(client, RoutedClient)
-    assert client._triage is not None
-    assert client._triage._seconds == 2.5
+    assert client._helpers["triage"]._seconds == 2.5
 
 
 def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Providers) -> None:

@@ -139,12 +139,14 @@ def test_people_get_a_table(tmp_path: Path) -> None:
     learn(ThompsonRouter(["a", "b"]), place)
     learn(EMARouter(["a", "b"]), place)
     learn(FixedRouter(["a", "b"]), place, scope="other")
+    open_router_state(place, scope="empty").update("none", lambda _: {})
     text = run("stats", "--state", place).stdout
     assert (
         "thompson, scope default: 5 observations\nprovider  observations  alpha  beta  mean success" in text
     )
     assert "ema, scope default: 5 observations" in text
-    assert "none, scope other: 0 observations\n" in text
+    assert "none, scope other: 5 observations\n" in text
+    assert "none, scope empty: 0 observations\n" in text
     one = run("stats", "--state", place, "--strategy", "ema", "--scope", "default").stdout
     assert "thompson" not in one
     assert "95 % from" not in one

@@ -61,15 +61,15 @@ def on_fields(prediction: Prediction, category: str, urgency: str) -> list[str]:
     return build_composite_feedback(prediction, answer, labels=FIELDS).split("\n")
 
 
-def test_right_and_sure_in_every_part_takes_one_word() -> None:
+def test_sure_right_parts_take_one_word() -> None:
     """Parts of unknown confidence count as sure."""
     assert on_topics(topics({"Bills": SURE}, {"Bills"}), "Bills", context="note") == ["Correct."]
     assert on_fields(fields(("Food", 0.95), ("low", None)), "Food", "low") == ["Correct."]
     assert on_topics(topics({}, set()), context="note") == ["Correct."]
 
 
-def test_missed_and_added_labels_are_named_with_their_probability() -> None:
-    """Missed ones first; what is right comes last, in one line."""
+def test_missed_and_added_labels_show_probabilities() -> None:
+    """Missed labels come first, and right ones last in one line."""
     given = topics({"Bills": SURE, "Food": 0.12, "Travel": 0.81}, {"Bills", "Travel"})
     assert on_topics(given, "Bills", "Food", context="seen on a bill") == [
         "Wrong set of labels (31% probability). Expected 'Bills', 'Food', got 'Bills', 'Travel'.",
@@ -97,7 +97,7 @@ def test_an_empty_set_is_called_so() -> None:
 
 
 def test_a_right_set_may_be_uncertain() -> None:
-    """What was nearly added is shown, three labels at most, the nearest first."""
+    """At most three labels that were nearly added are shown, the nearest first."""
     inside = {"Bills": 0.6, "Food": 0.2, "Travel": 0.4, "Sport": 0.3, "News": 0.25}
     assert on_topics(topics(inside, {"Bills"}), "Bills", context="note") == [
         "Correct but uncertain (31% probability).",
@@ -110,7 +110,7 @@ def test_a_right_set_may_be_uncertain() -> None:
 
 
 def test_without_probabilities_labels_are_named_alone() -> None:
-    """Models without log-probabilities say nothing about how sure they are."""
+    """Models without log-probabilities have no confidence to show."""
     given = Prediction(
         label='["Travel"]', parts=tuple(Part(name=n, label="yes" if n == "Travel" else "no") for n in TOPICS)
     )
@@ -120,8 +120,8 @@ def test_without_probabilities_labels_are_named_alone() -> None:
     ]
 
 
-def test_a_field_that_is_wrong_or_unsure_has_a_line_of_its_own() -> None:
-    """Its text is that of a single label, structure included; the other fields are summed up."""
+def test_wrong_and_unsure_fields_have_own_lines() -> None:
+    """Its text is that of a single label; the other fields share one line."""
     lines = on_fields(fields(("Bills", SURE), ("high", 0.7)), "Food", "high")
     assert lines[0] == "Wrong: 1 of 2 fields right (50% probability)."
     assert lines[1].startswith("category: WRONG with 99.9% certainty. Expected 'Food', got 'Bills'.")
@@ -149,9 +149,7 @@ def test_alternatives_of_a_field_are_shown() -> None:
     ("labels", "wanted"),
     [(TOPICS, "a list of labels, which may be empty,"), (FIELDS, "one label for every field")],
 )
-def test_an_answer_that_cannot_be_read_says_what_there_should_be(
-    labels: MultiLabels | FieldLabels, wanted: str
-) -> None:
+def test_unreadable_answers_name_the_wanted_form(labels: MultiLabels | FieldLabels, wanted: str) -> None:
     """A failed call says nothing about the prompt."""
     answer = (
         TOPICS.answer_with(["Food"])

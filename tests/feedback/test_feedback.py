@@ -39,14 +39,14 @@ def feedback(confidence: float | None, *, correct: bool = False, **changes: Any)
 
 @pytest.mark.parametrize("confidence", [1.0, 0.999, 0.99, math.exp(math.log(0.99)), 0.99 - 1e-14, None])
 def test_a_sure_right_answer_is_only_correct(confidence: float | None) -> None:
-    """At or above high, or with unknown confidence: one word, whatever else is known."""
+    """A sure right answer, and one of unknown confidence, is one word."""
     known = distribution({GAS: 0.9, POWER: 0.1})
     text = feedback(confidence, correct=True, distribution=known, additional_context={"note": "x"})
     assert text == "Correct."
 
 
 @pytest.mark.parametrize("confidence", [0.90, 0.95, 0.9899, 0.90 - 1e-14])
-def test_a_right_answer_in_between_shows_its_probability_and_close_alternatives(confidence: float) -> None:
+def test_a_right_answer_in_between_shows_alternatives(confidence: float) -> None:
     """The confidence is in [low, high)."""
     text = feedback(
         confidence, correct=True, distribution=distribution({GAS: 0.95, POWER: 0.049, RENT: 0.001})
@@ -58,7 +58,7 @@ def test_a_right_answer_in_between_shows_its_probability_and_close_alternatives(
     assert feedback(0.95, correct=True) == "Correct (95% probability)."
 
 
-def test_an_unsure_right_answer_says_what_the_prompt_does_not_separate() -> None:
+def test_an_unsure_right_answer_names_its_rivals() -> None:
     """The confidence is below low."""
     text = feedback(0.73, correct=True, distribution=distribution({GAS: 0.73, POWER: 0.24, RENT: 0.03}))
     assert text.startswith("Correct but uncertain (73% probability).")
@@ -88,10 +88,10 @@ def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, f
     ],
 )
 @pytest.mark.parametrize("correct", [True, False])
-def test_a_confidence_never_rounds_up_to_a_threshold_it_misses(
+def test_confidence_never_rounds_up_to_a_threshold(
     confidence: float, limits: dict[str, float], shown: str, correct: bool
 ) -> None:
-    """90% beside "uncertain" would look like a mistake of ours."""
+    """A confidence below 90% is not shown as 90%."""
     text = feedback(confidence, correct=correct, **limits)
     assert text == "Correct." or f" {shown} " in text or f"({shown} " in text
 
@@ -104,9 +104,7 @@ def test_a_confidence_never_rounds_up_to_a_threshold_it_misses(
         (None, "Wrong (unknown confidence)."),
     ],
 )
-def test_an_unsure_wrong_answer_names_both_labels_and_asks_for_guidance(
-    confidence: float | None, start: str
-) -> None:
+def test_an_unsure_wrong_answer_demands_guidance(confidence: float | None, start: str) -> None:
     """The confidence is below low or unknown."""
     text = feedback(confidence)
     assert text.startswith(start)
@@ -144,7 +142,7 @@ def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
 
 @pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])
 def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
-    """At or above high the words are strongest, with the true label's own probability."""
+    """The text has the strongest words and the true label's own probability."""
     text = feedback(confidence, distribution=distribution({GAS: 0.03, POWER: 0.97}))
     assert text.startswith("WRONG")
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -177,12 +175,12 @@ def test_an_unmeasured_true_label_is_called_an_estimate() -> None:
     ],
 )
 def test_the_true_labels_probability_keeps_a_digit(probability: float, shown: str) -> None:
-    """Beside a sure answer it is always small, so one significant digit is kept."""
+    """Small probabilities keep one significant digit."""
     text = feedback(0.999, distribution=distribution({GAS: probability, POWER: 1 - probability}))
     assert f"own probability is {shown}." in text
 
 
-def test_alternatives_are_at_most_three_measured_labels_best_first() -> None:
+def test_three_measured_alternatives_best_first() -> None:
     """Unmeasured labels and labels below one percent are left out."""
     known = distribution(
         {GAMES: 0.1, GAS: 0.4, POWER: 0.2, WATER: 0.15, RENT: 0.15, "Tax": 0.001}, unmeasured=(POWER,)
@@ -219,7 +217,7 @@ def test_the_predicted_label_is_never_its_own_alternative() -> None:
     ],
 )
 def test_percentages_never_round_to_certainty(confidence: float, shown: str) -> None:
-    """99.6% is not 100%, 0.4% is not 0%; the rest are whole numbers."""
+    """99.6% is not shown as 100%, nor 0.4% as 0%."""
     text = feedback(confidence, high=1.0) if confidence < 1 else feedback(confidence)
     assert f" {shown} " in text or f"({shown} " in text
 
@@ -245,7 +243,7 @@ def test_wrong_rows_append_the_additional_context(context: Any, tail: str, confi
     ("outcome", "said"), [(Outcome.UNPARSED, "no answer that can be read"), (Outcome.REFUSAL, "declined")]
 )
 def test_an_answer_without_label_is_the_prompts_business(outcome: Outcome, said: str) -> None:
-    """It says what the model did and why, what was expected, and asks for one label."""
+    """The text holds the action, its reason and the expected label, and demands one label."""
     text = feedback(
         None, outcome=outcome, got=None, reason="cut off by length.", additional_context={"merchant": "LIGHT"}
     )

@@ -66,7 +66,7 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
         ("2 stars", "4 stars", None, f"{SCALE} 2 steps too low, of 4 possible."),
     ],
 )
-def test_on_a_scale_it_says_how_far_and_where_the_probability_lies(
+def test_scales_show_distance_and_probability(
     got: str, expected: str, shares: Sequence[float] | None, says: str
 ) -> None:
     """Sides below one percent are left out, like other alternatives."""
@@ -109,7 +109,7 @@ def test_on_a_scale_it_says_how_far_and_where_the_probability_lies(
         ("Bills", "Bills", [0.6, 0.1, 0.1, 0.1, 0.1], ""),
     ],
 )
-def test_in_a_tree_it_says_which_levels_are_right(
+def test_trees_show_the_right_levels(
     got: str, expected: str, shares: Sequence[float] | None, says: str
 ) -> None:
     """The text names the expected label at the first wrong level."""
@@ -118,7 +118,7 @@ def test_in_a_tree_it_says_which_levels_are_right(
 
 @pytest.mark.parametrize(("labels", "label"), [(STARS, "3 stars"), (MONEY, "Bills/Gas")])
 def test_a_sure_right_answer_is_still_one_word(labels: LabelSet, label: str) -> None:
-    """Nothing is to be learnt from it; nor from one whose confidence is unknown."""
+    """A right answer of unknown confidence is one word, too."""
     shares = np.full(len(labels), 0.001)
     shares[labels.index(label)] = 0.996
     assert feedback(labels, label, label, shares.tolist()) == "Correct."
@@ -128,7 +128,7 @@ def test_a_sure_right_answer_is_still_one_word(labels: LabelSet, label: str) -> 
 @pytest.mark.parametrize("labels", [STARS, MONEY])
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUSAL, Outcome.UNPARSED])
 def test_without_a_label_there_is_no_distance(labels: LabelSet, outcome: Outcome) -> None:
-    """What the model wrote has no place among the labels."""
+    """An answer without a label has no place among the labels."""
     for got in (None, "moo"):
         changes: dict[str, Any] = {"outcome": outcome, "confidence": None}
         text = feedback(labels, got, labels[0], None, **changes)

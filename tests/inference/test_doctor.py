@@ -1,4 +1,4 @@
-"""What an examination finds in models that are well, and in models that are not."""
+"""Findings of an examination in healthy and in ailing models."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Model:
 
 
 class Continuing(Model):
-    """A model that can be asked what it would write next; ``next_logprob`` shapes what it says."""
+    """A model with next-token probabilities; ``next_logprob`` shapes them."""
 
     def __init__(
         self, *, next_logprob: Callable[[float], float] = math.log, label_mass: float = 0.8, **ailments: Any
@@ -160,7 +160,7 @@ class Continuing(Model):
 def refusing(
     message: str, *, when: Callable[[CompletionRequest], bool], status: int | None = 400
 ) -> Callable[[CompletionRequest], Exception | None]:
-    """Return what raises an error for some requests."""
+    """Return a function that returns an error for some requests."""
 
     def refuse(request: CompletionRequest) -> Exception | None:
         return ProviderError(message, provider="patient", status=status) if when(request) else None
@@ -181,7 +181,7 @@ def values(change: Callable[[float], Any]) -> Callable[[Response, int], Response
 
 
 def saying(text: str) -> Callable[[Response, int], Response]:
-    """Return an ailment that answers something else."""
+    """Return an ailment that answers another text."""
 
     def ail(response: Response, _: int) -> Response:
         response["choices"][0]["message"]["content"] = text
@@ -191,7 +191,7 @@ def saying(text: str) -> Callable[[Response, int], Response]:
 
 
 def without_logprobs(response: Response, _: int) -> Response:
-    """Leave log-probabilities out."""
+    """Remove the log-probabilities."""
     response["choices"][0]["logprobs"] = None
     return response
 
@@ -267,10 +267,8 @@ def test_both_readers_agree_on_plain_answers() -> None:
         ),
     ],
 )
-def test_where_and_why_the_readers_differ_is_said(
-    ail: Callable[[Response, int], Response], found: list[str]
-) -> None:
-    """Known defects of the library, on the provider's own answer; nothing of it makes confidence misleading."""
+def test_readers_differ_for_known_reasons(ail: Callable[[Response, int], Response], found: list[str]) -> None:
+    """Known defects of the library are warnings."""
     finding = examine(Model(ail=ail)).finding("alignment")
     assert finding.verdict is FindingVerdict.WARNING
     for part in found:
@@ -335,7 +333,7 @@ def test_findings_name_the_ailment(model: Model, found: str, detail: str) -> Non
 
 
 def test_a_masked_model_that_is_well() -> None:
-    """Nothing to do; what cannot be known is said to be unknown."""
+    """Findings without evidence are unknown."""
     model = Model()
     found = examine(model)
     assert list(verdicts(found)) == FEATURES
@@ -351,7 +349,7 @@ def test_a_masked_model_that_is_well() -> None:
 
 
 def test_an_embedded_model_that_is_well() -> None:
-    """Raw space, as it says itself; the texts are scored exactly."""
+    """The texts are scored exactly."""
     model = Continuing(space="raw", illegal=0.3, limit=10_000)
     assert isinstance(model, ContinuingClient)
     found = examine(model)
@@ -363,8 +361,8 @@ def test_an_embedded_model_that_is_well() -> None:
     assert found.calls == len(model.requests) == 15
 
 
-def test_what_is_asked() -> None:
-    """What a classifier asks, greedily; other settings where a probe needs them, an engine's settings nowhere."""
+def test_requests_of_an_examination() -> None:
+    """Requests are greedy unless a probe needs other settings, and omit an engine's settings."""
     model = Model()
     examine(model, options={"top_p": 0.5, "temperature": 0.7, "n_ctx": 512})
     under_schema = [request for request in model.requests if request.response_format is not None]
@@ -382,14 +380,14 @@ def test_what_is_asked() -> None:
 
 
 def test_a_model_without_a_temperature_is_sent_none() -> None:
-    """Reasoning models refuse the parameter."""
+    """Some reasoning models reject the parameter."""
     model = Model()
     examine(model, options={"temperature": None})
     assert model.requests[0].options["temperature"] is None
 
 
 def test_the_twin_runs_on_the_callers_loop() -> None:
-    """And finds the same."""
+    """`aexamine` has the same findings as `examine`."""
     found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
     assert (found.examined, again.examined) == (NOON, None)
     assert found.findings[:-1] == again.findings[:-1]
@@ -397,7 +395,7 @@ def test_the_twin_runs_on_the_callers_loop() -> None:
 
 
 def test_a_callable_is_examined_too() -> None:
-    """Under its own name; options do not reach it."""
+    """A callable is known by its own name."""
 
     def my_model(messages: list[dict[str, str]]) -> object:
         request = CompletionRequest(messages=tuple(messages), response_format={}, top_logprobs=5)
@@ -410,8 +408,8 @@ def test_a_callable_is_examined_too() -> None:
     assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
 
 
-def test_progress_is_told_call_by_call() -> None:
-    """From 1, before each call is made."""
+def test_progress_is_reported_call_by_call() -> None:
+    """The callback gets the number of every call, from 1."""
     heard: list[int] = []
     found = examine(Model(), on_call=heard.append)
     assert heard == list(range(1, found.calls + 1))
@@ -421,7 +419,7 @@ def test_progress_is_told_call_by_call() -> None:
 
 
 def test_raw_claimed_as_masked_is_a_problem() -> None:
-    """Confidence would be far too low; the remedy is one line."""
+    """The remedy is one line of the setup."""
     set_right = examine(Model(illegal=0.4), space="raw")
     assert set_right.finding("space").verdict is FindingVerdict.OK
     assert set_right.problems == ()
@@ -436,7 +434,7 @@ def test_raw_claimed_as_masked_is_a_problem() -> None:
 
 
 def test_off_topic_question_shows_raw_space() -> None:
-    """On plain texts it puts nothing on other words, and looks masked."""
+    """A sure model looks masked on plain texts."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
     assert found.finding("space").verdict is FindingVerdict.PROBLEM
     assert found.space is LogprobSpace.RAW
@@ -445,7 +443,7 @@ def test_off_topic_question_shows_raw_space() -> None:
 
 @pytest.mark.parametrize("illegal", [0.0, 0.2])
 def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
-    """The emitted token alone is legal in either."""
+    """The emitted token alone is legal in either space."""
     found = examine(Model(limit=1, illegal=illegal))
     finding = found.finding("space")
     assert finding.verdict is FindingVerdict.UNKNOWN
@@ -458,7 +456,7 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 @pytest.mark.parametrize(("illegal", "space"), [(0.0, "masked"), (0.4, "raw")])
 def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float, space: str) -> None:
-    """One token a label, or one a byte."""
+    """Labels may be one token or one token a byte."""
     assert examine(Model(tokens=tokens, illegal=illegal)).space == space
 
 
@@ -466,7 +464,7 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 
 
 def test_no_logprobs_is_a_problem() -> None:
-    """Everything that rests on them is unknown, and sampling is recommended."""
+    """Dependent findings are unknown, and sampling is recommended."""
     found = examine(Model(ail=without_logprobs))
     assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
     assert 'scoring = "sampled"' in found.finding("logprobs").remedy
@@ -479,7 +477,7 @@ def test_no_logprobs_is_a_problem() -> None:
 
 
 def test_logprobs_that_are_refused_are_done_without() -> None:
-    """The rest is examined all the same; no more than one call is lost."""
+    """Other probes still run, and only one call is lost."""
     model = Model(refuse=refusing("logprobs are not supported", when=lambda r: r.top_logprobs > 0))
     found = examine(model)
     assert verdicts(found)["enum"] == "ok"
@@ -491,14 +489,14 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
-    """Then their absence is no problem."""
+    """With exact scores missing log-probabilities are a warning."""
     found = examine(Continuing(ail=without_logprobs))
     assert found.finding("logprobs").verdict is FindingVerdict.WARNING
     assert (found.problems, found.scoring) == ((), "exact")
 
 
 def test_tokens_must_spell_the_answer() -> None:
-    """Log-probabilities of something else."""
+    """Log-probabilities of other texts are a problem."""
 
     def ail(response: Response, _: int) -> Response:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -512,7 +510,7 @@ def test_tokens_must_spell_the_answer() -> None:
 
 
 def test_a_schema_that_is_refused_is_a_problem() -> None:
-    """What needs none is examined all the same."""
+    """Probes without a schema still run."""
     model = Continuing(refuse=refusing("no json_schema here", when=lambda r: r.response_format is not None))
     found = examine(model)
     finding = found.finding("enum")
@@ -555,7 +553,7 @@ class Listing(Model):
     ("limit", "asked"), [(5, [20]), (20, [20, 100]), (50, [20, 100]), (1000, [20, 100, 1000])]
 )
 def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int]) -> None:
-    """More are asked for as long as all come; the other questions ask for no more than a hundred."""
+    """The number grows while all alternatives come; other questions request a hundred at most."""
     model = Listing(limit=limit)
     found = examine(model)
     assert found.top_logprobs == limit
@@ -566,7 +564,7 @@ def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int
 
 @pytest.mark.parametrize(("most", "came"), [(5, 5), (20, 20)])
 def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
-    """The one below it is taken."""
+    """The next smaller number is used."""
     model = Listing(
         limit=1000, refuse=refusing(f"at most {most}", when=lambda request: request.top_logprobs > most)
     )
@@ -580,15 +578,15 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert found.calls == 12 if most == 20 else 11
 
 
-def test_more_alternatives_than_asked_skip_steps() -> None:
-    """The engine is not asked for a number that it has shown already."""
+def test_more_alternatives_than_requested_skip_steps() -> None:
+    """Numbers that came already are not requested."""
     model = Model(ail=listing(100))
     assert examine(model).top_logprobs == 100
     assert [request.top_logprobs for request in model.requests][3] == 1000
 
 
 def test_vanishing_alternatives_end_the_search() -> None:
-    """Some servers drop log-probabilities in silence rather than refuse."""
+    """Some servers drop log-probabilities silently instead of refusing."""
 
     class Dropping(Model):
         async def complete(self, request: CompletionRequest) -> object:
@@ -606,7 +604,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
 
 @pytest.mark.parametrize(("jitter", "verdict"), [(0.0, "ok"), (0.004, "ok"), (0.1, "warning")])
 def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None:
-    """Of the emitted tokens and of the alternatives that count."""
+    """Emitted tokens and probable alternatives are compared."""
 
     def ail(response: Response, number: int) -> object:
         return values(lambda value: value - jitter * number if value < -0.01 else value)(response, 0)
@@ -617,7 +615,7 @@ def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None
 
 
 def test_noise_far_below_is_not_compared() -> None:
-    """The alternatives' tail differs in any engine, and -9999 is no number."""
+    """Improbable alternatives and -9999 are ignored."""
 
     def ail(response: Response, number: int) -> object:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -635,7 +633,7 @@ def test_noise_far_below_is_not_compared() -> None:
 
 @pytest.mark.parametrize(("illegal", "verdict"), [(0.49, "ok"), (0.51, "warning")])
 def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
-    """The prompt does not make the model answer with labels."""
+    """A label mass below 0.5 comes with a remedy."""
     found = examine(Model(space="raw", illegal=illegal))
     finding = found.finding("label_mass")
     assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict == "warning")
@@ -659,7 +657,7 @@ def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
     ],
 )
 def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], Any], detail: str) -> None:
-    """Named, and never taken for evidence."""
+    """The finding names the unit, and the numbers are no evidence."""
     found = examine(Model(ail=values(change)))
     finding = found.finding("units")
     assert finding.verdict is FindingVerdict.PROBLEM
@@ -671,7 +669,7 @@ def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], An
 
 
 def test_values_for_impossible_are_fine() -> None:
-    """OpenAI's -9999 for what its mask rules out, and minus infinity."""
+    """Values of -9999 and minus infinity are read as impossible."""
     found = examine(Model(ail=listing(7)))
     finding = found.finding("units")
     assert finding.verdict is FindingVerdict.OK
@@ -680,7 +678,7 @@ def test_values_for_impossible_are_fine() -> None:
 
 
 def test_tokens_listed_twice_count_once() -> None:
-    """Some servers add it to the alternatives whatever its rank."""
+    """Some servers add the emitted token to the alternatives."""
 
     def ail(response: Response, _: int) -> object:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -703,7 +701,7 @@ def test_tokens_listed_twice_count_once() -> None:
     ],
 )
 def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any], detail: str | None) -> None:
-    """Exact scoring is the default where a client offers it, so what is wrong with it is a problem."""
+    """A fault of exact scoring is a problem where it is the default."""
     found = examine(Continuing(**ailment, illegal=0.4))
     finding = found.finding("exact")
     assert ('scoring = "exact"' in found.finding("space").remedy) is (detail is None)
@@ -718,7 +716,7 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
 
 
 def test_missing_label_tokens_cannot_be_scored() -> None:
-    """No label among the next tokens."""
+    """Next tokens without a label are a problem."""
 
     class Elsewhere(Continuing):
         @asynccontextmanager
@@ -740,7 +738,7 @@ def test_missing_label_tokens_cannot_be_scored() -> None:
     [ProviderError("no such route", provider="patient", status=501), ConfigurationError("special token")],
 )
 def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
-    """After one call: the other texts would fail too."""
+    """One failure skips the other texts."""
     model = Continuing()
     model.next_failure = error
     found = examine(model)
@@ -767,7 +765,7 @@ def test_a_begun_answer_is_continued_or_given_anew(continued: str, verdict: str)
 
 
 def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
-    """And costs one call."""
+    """A refused seed costs one call."""
     model = Model(refuse=refusing("no seed", when=lambda request: "seed" in request.options))
     found = examine(model)
     finding = found.finding("seed")
@@ -792,7 +790,7 @@ def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
     ],
 )
 def test_lasting_faults_end_the_examination(error: ProviderError) -> None:
-    """As it is: one clear message, one call."""
+    """Such a fault is raised after one call."""
     model = Continuing(refuse=lambda _: error)
     with pytest.raises(ProviderError) as caught:
         examine(model)
@@ -801,7 +799,7 @@ def test_lasting_faults_end_the_examination(error: ProviderError) -> None:
 
 
 def test_first_failure_is_raised_without_answers() -> None:
-    """Refused one by one: some servers call a bad key a bad request."""
+    """Some servers report a bad key as a bad request."""
     model = Model(refuse=refusing("API key not valid", when=lambda _: True))
     with pytest.raises(ProviderError, match="patient: API key not valid"):
         examine(model)
@@ -809,7 +807,7 @@ def test_first_failure_is_raised_without_answers() -> None:
 
 
 def test_later_failures_are_findings() -> None:
-    """The key works, so it is not the key."""
+    """After one answer even a 401 is a finding."""
     model = Continuing()
     model._refuse = lambda _: (
         ProviderError("quota", provider="patient", status=401) if len(model.requests) > 1 else None
@@ -835,7 +833,7 @@ def test_later_failures_are_findings() -> None:
 
 @pytest.mark.parametrize("body", [None, {"choices": []}])
 def test_a_broken_body_is_a_finding(body: object) -> None:
-    """Nothing in it is evidence."""
+    """A broken body is no evidence."""
     found = examine(Model(ail=lambda _, __: body))
     assert found.finding("enum").verdict is FindingVerdict.PROBLEM
     assert "broken response" in found.finding("enum").detail
@@ -844,14 +842,14 @@ def test_a_broken_body_is_a_finding(body: object) -> None:
 
 
 def test_system_exit_does_not_end_the_loop() -> None:
-    """Every later call would wait for ever."""
+    """SystemExit becomes a CalibrantError, and later examinations still run."""
     with pytest.raises(CalibrantError, match="patient: the model raised SystemExit"):
         examine(Model(refuse=lambda _: exit_error()))
     assert examine(Model()).calls == 11
 
 
 def exit_error() -> Exception:
-    """Raise what ends a program."""
+    """Raise SystemExit."""
     raise SystemExit(3)
 
 
@@ -869,7 +867,7 @@ def test_opened_clients_are_closed(use_model: Callable[..., Any], *, fails: bool
 
 @pytest.fixture
 def opened(use_model: Callable[..., Any]) -> list[tuple[object, Mapping[str, Any]]]:
-    """Record what is opened by name; a model that is well answers."""
+    """Record models opened by name, which are healthy."""
     calls: list[tuple[object, Mapping[str, Any]]] = []
 
     def open_well(model: str, **options: Any) -> Any:
@@ -881,7 +879,7 @@ def opened(use_model: Callable[..., Any]) -> list[tuple[object, Mapping[str, Any
 
 
 def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
-    """Space, address and options included."""
+    """Space, address and options reach the client."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
     ((name, settings),) = opened
     assert name == "openai/x"
@@ -900,7 +898,7 @@ def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, A
     ],
 )
 def test_wrong_arguments_are_refused_before_any_call(arguments: dict[str, Any], message: str) -> None:
-    """A configuration error says what to write instead."""
+    """A wrong argument raises ConfigurationError."""
     model = Model()
     with pytest.raises(ConfigurationError, match=message):
         examine(model, **arguments)
@@ -908,7 +906,7 @@ def test_wrong_arguments_are_refused_before_any_call(arguments: dict[str, Any], 
 
 
 class ContinuingListing(Continuing, Listing):
-    """Everything at once: most calls."""
+    """A model that causes the most calls."""
 
 
 PATHOLOGIES: dict[str, Callable[[], Model]] = {
@@ -921,7 +919,7 @@ PATHOLOGIES: dict[str, Callable[[], Model]] = {
 
 @pytest.mark.parametrize("name", PATHOLOGIES)
 def test_at_most_seventeen_calls_are_made(name: str) -> None:
-    """Whatever ails the model; and what is found survives JSON."""
+    """Every examination survives JSON."""
     model = PATHOLOGIES[name]()
     found = examine(model, now=NOON)
     assert found.calls == len(model.requests) <= 17
@@ -954,7 +952,7 @@ def test_at_most_seventeen_calls_are_made(name: str) -> None:
 def test_thresholds_follow_the_confidence_in_plain_texts(
     space: str, confidences: list[float], high: float, low: float
 ) -> None:
-    """The strictest family half of them reach; the first one only behind a mask."""
+    """The strictest family that half of the texts reach is chosen."""
     assert recommended_thresholds(confidences, LogprobSpace(space)) == Thresholds(high=high, low=low)
 
 
@@ -971,5 +969,5 @@ def test_thresholds_follow_the_confidence_in_plain_texts(
     ],
 )
 def test_an_examination_recommends_thresholds(model: Model, high: float) -> None:
-    """From the confidence the recommended settings would give."""
+    """The confidence is that of the recommended settings."""
     assert examine(model).thresholds.high == high

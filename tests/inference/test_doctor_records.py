@@ -1,4 +1,4 @@
-"""Examinations on disk, and the setups they forbid."""
+"""Stored examinations, and the setups that they forbid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(name: str = "patient", *, illegal: float = 0.0) -> FakeClient:
 
 
 class Continuing(FakeClient):
-    """A model that can be asked what it would write next."""
+    """A model with next-token probabilities."""
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Take any labels."""
@@ -96,7 +96,7 @@ def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> 
 
 
 def test_a_record_is_json_with_a_version() -> None:
-    """And says everything."""
+    """The record holds every field."""
     record = examined().to_record()
     assert json.loads(json.dumps(record)) == {
         "version": 1,
@@ -132,7 +132,7 @@ def test_a_record_is_json_with_a_version() -> None:
     ],
 )
 def test_a_damaged_record_is_refused_and_ignored(damage: dict[str, Any], opened: list[Any]) -> None:
-    """By `from_record` with an error, by everyone else in silence."""
+    """`from_record` raises StateError; classifiers ignore the file."""
     path = save_examination(examined())
     record = examined().to_record() | damage
     with pytest.raises(StateError, match="Examine again"):
@@ -146,7 +146,7 @@ def test_a_damaged_record_is_refused_and_ignored(damage: dict[str, Any], opened:
 
 @pytest.mark.parametrize("missing", sorted(set(examined().to_record())))
 def test_a_record_with_a_hole_is_refused(missing: str) -> None:
-    """Whatever is missing."""
+    """Every missing key raises StateError."""
     record = examined().to_record()
     del record[missing]
     with pytest.raises(StateError):
@@ -154,7 +154,7 @@ def test_a_record_with_a_hole_is_refused(missing: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder in its place, a file in the folder's place, no home at all."""
+    """The file may be a folder, its folder a file, and the home missing."""
     path = save_examination(examined())
     path.unlink()
     path.mkdir()
@@ -209,7 +209,7 @@ def test_records_differ_by_model_endpoint_options() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_credentials_and_timeouts_are_not_stored() -> None:
-    """Nor do they tell setups apart: with another key the same record is found."""
+    """A setup with another key has the same record."""
     options = {
         "api_key": SECRET,
         "aws_secret_access_key": SECRET,
@@ -269,7 +269,7 @@ def test_details_are_redacted_and_any_text() -> None:
 def test_where_records_lie(
     monkeypatch: pytest.MonkeyPatch, home: str | None, cache: str | None, expected: str
 ) -> None:
-    """CALIBRANT_HOME, or else the user's cache folder."""
+    """The folder is CALIBRANT_HOME, or else the user's cache folder."""
     monkeypatch.setenv("HOME", "/home/u")
     for name, value in (("CALIBRANT_HOME", home), ("XDG_CACHE_HOME", cache)):
         monkeypatch.delenv(name, raising=False)
@@ -287,7 +287,7 @@ def test_where_records_lie(
 @pytest.mark.parametrize("space", [None, "masked"])
 @pytest.mark.parametrize("scoring", [None, "decode"])
 def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> None:
-    """The message says what was found, when, what to do, and how to examine again."""
+    """The message holds the finding, its date, the remedy and the command."""
     save_examination(examined())
     with pytest.raises(ConfigurationError) as caught:
         Classifier(model="openai/x", labels=LABELS, space=space, scoring=scoring)
@@ -299,7 +299,7 @@ def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> N
 
 @pytest.mark.usefixtures("opened")
 def test_right_findings_refuse_the_wrong_space() -> None:
-    """The finding was fine then, and needs a remedy now."""
+    """A finding without a remedy forbids the other space, too."""
     fine = Finding(feature="space", verdict=FindingVerdict.OK, detail="Raw: fine.")
     save_examination(examined(findings=(fine,), examined=None))
     with pytest.raises(
@@ -310,7 +310,7 @@ def test_right_findings_refuse_the_wrong_space() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_the_command_names_endpoint_and_options() -> None:
-    """Ready to be copied."""
+    """The command can be copied."""
     options = {"api_base": "http://h/v1?a=1&b=2", "seed": 7, "user": "a b", "api_key": SECRET}
     save_examination(
         examined(api_base=options["api_base"], parameters={"seed": 7, "user": "a b"})  # type: ignore[arg-type]
@@ -333,14 +333,14 @@ def test_the_command_names_endpoint_and_options() -> None:
     ],
 )
 def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) -> None:
-    """The remedy, no log-probabilities, another model, another endpoint, other options."""
+    """Another space, model, endpoint or option is accepted."""
     save_examination(examined())
     Classifier(**{"model": "openai/x", "labels": LABELS, **setup})
     assert len(opened) == 1
 
 
 def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
-    """It reads no answer; decoding the same model in masked space is another matter."""
+    """Decoding the same model in masked space raises ConfigurationError."""
     save_examination(examined("local/x"))
     use_model(lambda *_, **__: Continuing(LABELS, {}), "local/x")
     Classifier(model="local/x", labels=LABELS)
@@ -351,7 +351,7 @@ def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
 @pytest.mark.usefixtures("opened")
 @pytest.mark.parametrize("space", ["raw", "masked"])
 def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
-    """Whatever the space."""
+    """No space makes such numbers usable."""
     bad = Finding(feature="units", verdict=FindingVerdict.PROBLEM, detail="Probabilities.", remedy="Sample.")
     save_examination(examined(findings=(bad,), space="none"))
     with pytest.raises(ConfigurationError, match=r"found: Probabilities\. Sample\."):
@@ -363,7 +363,7 @@ def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
     ("verdict", "space"), [("unknown", "raw"), ("ok", "masked"), ("warning", "masked"), ("problem", "masked")]
 )
 def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: list[Any]) -> None:
-    """A space that could not be told, and one that is masked after all."""
+    """An unknown or a masked space is accepted."""
     finding = Finding(feature="space", verdict=FindingVerdict(verdict), detail="d", remedy="r")
     doubtful = Finding(feature="units", verdict=FindingVerdict.WARNING, detail="d", remedy="r")
     save_examination(examined(findings=(finding, doubtful), space=space))
@@ -372,7 +372,7 @@ def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: 
 
 
 def test_clients_and_callables_have_no_record() -> None:
-    """Their names are not what they are."""
+    """Only models given by name have a record."""
 
     def patient(messages: list[dict[str, str]]) -> object:
         return messages
@@ -388,7 +388,7 @@ def test_clients_and_callables_have_no_record() -> None:
 
 
 def test_examined_models_are_refused(use_model: Callable[..., Any]) -> None:
-    """From the first call to the refusal; with the remedy set, it works."""
+    """An examination forbids the wrong space, and its remedy is accepted."""
     use_model(lambda *_, **__: model(illegal=0.4), "openai/x")
     save_examination(examine("openai/x", options={"api_key": SECRET}, now=NOON))
     with pytest.raises(ConfigurationError, match=r"no label.*Read as masked.*Set space = \"raw\""):

@@ -1,4 +1,4 @@
-"""The bandit strategy: what it learns from, what it orders by, and what it writes down."""
+"""The bandit strategy: what it learns from, how it orders, and its stored state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EAST, NORTH = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 
 
 def bandit(**settings: Any) -> BanditRouter:
-    """Return a router of two dimensions that costs nothing unless asked otherwise."""
+    """Return a router of two dimensions that ignores cost by default."""
     return BanditRouter(NAMES, **{"dim": 2, "cost_weight": 0.0, **settings})
 
 
@@ -52,12 +52,12 @@ def value(router: BanditRouter, provider: str, name: str) -> float:
 
 class TestOrder:
     def test_nothing_learnt_is_the_declared_order(self) -> None:
-        """With an embedding and without; all providers are there."""
+        """The declared order holds with an embedding and without one."""
         assert asked(bandit()) == list(NAMES)
         assert bandit().order() == bandit().order(RoutingRequest()) == list(NAMES)
 
     def test_ties_stay_as_they_were_declared(self) -> None:
-        """However many there are."""
+        """Forty providers with equal bounds keep their declared order."""
         names = [f"provider {number}" for number in range(40)]
         router = BanditRouter(names, dim=2)
         assert asked(router) == names
@@ -67,7 +67,7 @@ class TestOrder:
         assert router.order() == [names[7], *rest, names[3]]
 
     def test_tries_every_provider_without_a_warm_up(self) -> None:
-        """Whatever the first one is worth, the bound of one never asked is wider."""
+        """The bound of a provider without observations is wider than any other."""
         router = bandit()
         seen = []
         for _ in range(3):
@@ -75,8 +75,8 @@ class TestOrder:
             router.record(answered(seen[-1], 0.5))
         assert set(seen) == set(NAMES)
 
-    def test_learns_who_is_good_at_what(self) -> None:
-        """Two kinds of requests, two providers each good at one of them."""
+    def test_learns_which_provider_answers_what(self) -> None:
+        """Each of two providers comes first for the kind of request that it answers well."""
         router = bandit()
         worth = {("cheap", 0): 0.9, ("dear", 1): 0.9}
         for number in range(200):
@@ -102,7 +102,7 @@ class TestOrder:
         assert asked(plain) == asked(odd, [5e-300, 0.0])
 
     def test_orders_by_the_bound_of_embedding_and_constant(self) -> None:
-        """That of ridge regression on all records, solved at once; the constant is no part of `dim`."""
+        """The bound is that of ridge regression on all records; the constant is no part of `dim`."""
         router = bandit(alpha=0.3, decay_factor=1.0)
         rng = np.random.default_rng(3)
         matrices, vectors = {name: np.eye(3) for name in NAMES}, {name: np.zeros(3) for name in NAMES}
@@ -124,7 +124,7 @@ class TestOrder:
         assert len(orders) > 1
 
     def test_mean_reward_decides_without_embedding(self) -> None:
-        """Better than zero comes first, worse than zero last."""
+        """A provider with a mean above zero comes first, one below zero last."""
         router = bandit()
         router.record(answered("dear", 0.4))
         router.record(failed("cheap"))
@@ -139,7 +139,7 @@ class TestOrder:
         assert router.order() == ["middle", "cheap", "dear"]
 
     def test_a_provider_that_recovers_is_taken_back(self) -> None:
-        """It fails for 300 requests and is left out; what is not asked is forgotten, and tried again."""
+        """A provider that fails for 300 requests is dropped and comes first again after its recovery."""
         router = bandit()
         worth = {"cheap": 0.9, "middle": 0.6, "dear": 0.5}
         chosen = []
@@ -170,7 +170,7 @@ class TestReward:
         assert value(router, "cheap", "reward") == reward
 
     def test_cost_is_relative_to_the_dearest(self) -> None:
-        """In dollars that were paid; at most the whole weight."""
+        """Cost counts in the dollars that were paid."""
         router = bandit(cost_weight=0.5, decay_factor=1.0)
         router.record(answered("dear", 0.9, cost=0.03))
         router.record(answered("dear", 0.9, cost=0.01))
@@ -181,7 +181,7 @@ class TestReward:
         assert value(router, "dear", "cost") == pytest.approx(0.02)
 
     def test_failures_ignore_cost_and_quality(self) -> None:
-        """Nor are they those of an answer."""
+        """Cost and quality of a failed call enter no mean."""
         router = bandit(cost_weight=0.5)
         router.record(
             Observation(
@@ -192,13 +192,13 @@ class TestReward:
         assert value(router, "cheap", "reward") == -0.5
 
     def test_is_never_below_minus_one(self) -> None:
-        """However much cost weighs."""
+        """A large cost weight lowers the reward to -1 at most."""
         router = bandit(cost_weight=50.0)
         router.record(answered("cheap", 0.3, cost=1.0))
         assert value(router, "cheap", "reward") == -1.0
 
     def test_unpriced_calls_count_as_the_mean(self) -> None:
-        """And, while there is none, as its declared share, or as free."""
+        """Without a mean the declared share counts, and otherwise nothing."""
         router = bandit(cost_weight=0.5, costs={"dear": 8.0, "middle": 2.0})
         router.record(answered("dear", 1.0))
         router.record(answered("middle", 1.0))
@@ -211,14 +211,14 @@ class TestReward:
         assert value(router, "cheap", "reward") == 0.75
 
     def test_free_answers_cost_nothing(self) -> None:
-        """Nothing is divided by zero."""
+        """Costs of zero cause no division by zero."""
         router = bandit(cost_weight=0.5, costs=dict.fromkeys(NAMES, 0.0))
         router.record(answered("cheap", 0.5))
         router.record(answered("cheap", 0.5, cost=0.0))
         assert value(router, "cheap", "reward") == 0.5
 
     def test_the_cheaper_of_two_equals_is_preferred(self) -> None:
-        """Cost alone tells them apart."""
+        """Of two equally good providers the cheaper one comes first."""
         router = BanditRouter(["dear", "cheap"], dim=2, alpha=0.3)
         chosen = []
         for _ in range(300):
@@ -238,7 +238,7 @@ class TestReward:
 
     @pytest.mark.parametrize("context", [None, [], np.zeros(2), np.zeros(7)])
     def test_unembedded_requests_train_nothing(self, context: Any) -> None:
-        """It is only counted."""
+        """Such calls are only counted."""
         router = bandit()
         for observation in (answered("cheap", 0.9, context, cost=1.0), failed("cheap", context)):
             router.record(observation)
@@ -248,7 +248,7 @@ class TestReward:
 
 
 def test_standings_say_what_is_known() -> None:
-    """Means of reward, quality and cost; uncertainty falls with what is learnt."""
+    """Standings hold mean reward, quality and cost; uncertainty falls with every observation."""
     router = bandit(cost_weight=0.1)
     for context in 20 * [EAST, NORTH, -EAST, -NORTH]:
         router.record(answered("middle", 0.6, context, cost=0.02))
@@ -263,7 +263,7 @@ def test_standings_say_what_is_known() -> None:
 
 
 def test_uncertainty_averages_the_bound() -> None:
-    """The width of the textbook's bound, with the constant; the mean of its squares over many directions."""
+    """Uncertainty is the root mean square of the bound's width over many directions."""
     router = bandit(alpha=2.0, decay_factor=1.0)
     known = np.zeros((3, 3))
     for number in range(25):
@@ -282,7 +282,7 @@ def with_constant(direction: list[float]) -> NDArray[np.float64]:
 
 
 def test_later_calls_count_more_in_the_means() -> None:
-    """By the decay, per record of the provider."""
+    """Means weigh earlier records by the decay."""
     router = bandit(decay_factor=0.5)
     for quality in (0.0, 1.0, 1.0):
         router.record(answered("cheap", quality))
@@ -292,7 +292,7 @@ def test_later_calls_count_more_in_the_means() -> None:
 class TestBadInput:
     @pytest.mark.parametrize("context", [[1.0], [[1.0, 2.0]], [1.0, np.inf], ["a", "b"]], ids=str)
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
-        """Refused at both ends; nothing is learnt or counted."""
+        """A bad embedding raises ConfigurationError in `order` and `record`, and teaches nothing."""
         router = bandit()
         with pytest.raises(ConfigurationError, match="embedding"):
             asked(router, context)
@@ -327,7 +327,7 @@ def taught(records: int = 100, **settings: Any) -> BanditRouter:
 
 class TestSnapshot:
     def test_restored_bandits_order_alike(self) -> None:
-        """The bounds are those of before, too."""
+        """A restored router has the same bounds."""
         first, second = taught(), bandit()
         second.restore(first.snapshot())
         for angle in np.linspace(0.0, 6.0, 20):
@@ -336,12 +336,12 @@ class TestSnapshot:
         assert value(second, "dear", "uncertainty") == pytest.approx(value(first, "dear", "uncertainty"))
 
     def test_is_compact(self) -> None:
-        """Half of the symmetric matrix, eight bytes a number, a third more for base64."""
+        """A record holds half of the symmetric matrix in base64."""
         text = json.dumps(BanditRouter(["a"]).snapshot())
         assert len(text) < 8 * (65 * 66 / 2 + 65) * 4 / 3 + 500
 
     def test_another_dim_begins_afresh_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        """No error: the setting was changed on purpose."""
+        """A changed setting raises no error."""
         router = taught()
         with caplog.at_level(logging.WARNING, logger="calibrant"):
             router.restore(BanditRouter(NAMES, dim=3).snapshot())
@@ -381,7 +381,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damaged_state_is_refused_and_changes_nothing(damage: Callable[[dict[str, Any]], None]) -> None:
-    """One damaged provider is enough; the message is a StateError's, never another error."""
+    """One damaged provider raises StateError and leaves the router as it was."""
     snapshot = copy.deepcopy(taught().snapshot())
     damage(snapshot)
     router = taught(31)
@@ -392,7 +392,7 @@ def test_damaged_state_is_refused_and_changes_nothing(damage: Callable[[dict[str
 
 
 def test_contexts_that_matter_make_up_for_64_dimensions() -> None:
-    """At the defaults, in 2,000 requests, regret is under a quarter of the best fixed provider's."""
+    """At the defaults, regret after 2,000 requests is under a quarter of the best fixed provider's."""
     rng = np.random.default_rng(8)
     axes = np.linalg.qr(rng.normal(size=(64, 4)))[0]
     contexts = rng.normal(size=(2_000, 4))
@@ -410,7 +410,7 @@ def test_contexts_that_matter_make_up_for_64_dimensions() -> None:
 
 
 def test_best_provider_is_found_for_random_requests() -> None:
-    """At the defaults, where embeddings have nothing in common: under a third of the regret of asking at random."""
+    """At the defaults and with unrelated embeddings, regret is under a third of random choice."""
     rng = np.random.default_rng(9)
     worth = np.array([0.4, 0.9, 0.5])
     router = BanditRouter(NAMES)

@@ -1,4 +1,4 @@
-"""Cheap providers first, dear ones for answers that are no good."""
+"""The cascade: cheap providers first, dear ones after degenerate answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOP = "and so on " * 40
 
 
 def climb(router: CascadeRouter, answers: list[str | None]) -> tuple[str | None, int]:
-    """Return the answer a request ends with, and how many providers were asked; None is a failed call."""
+    """Return the final answer of a request and the number of calls; None is a failed call."""
     ladder, came, asked = router.ladder(), [], 0
     for answer in answers:
         asked += 1
@@ -57,7 +57,7 @@ class TestOrder:
 
 class TestOptions:
     def test_the_edges_are_fine(self) -> None:
-        """And are what is used: nothing is too bad for 0, next to nothing good enough for 1."""
+        """With threshold 0 every answer is accepted, with threshold 1 next to none."""
         least = CascadeRouter(
             ["a"], quality_threshold=0, max_escalations=0, max_cascade_tokens=1, window_size=4,
             classifier_mode="judge", rng=np.random.default_rng(0),
@@ -89,7 +89,7 @@ class TestClimbing:
             assert not router.ladder().settles(found.score)
 
     def test_earlier_better_answers_win(self) -> None:
-        """Also with escalations left: what counts is the quality, not who came last."""
+        """The best answer is returned, not the last one."""
         cut = '{"category": "Spo'
         assert climb(CascadeRouter(["a", "b", "c"], max_escalations=9), ["", cut, "..."]) == (cut, 3)
         assert climb(CascadeRouter(["a", "b", "c"], max_escalations=1), [cut, "", "Paris"]) == (cut, 2)
@@ -110,7 +110,7 @@ class TestClimbing:
     def test_ladder_returns_accepted_else_best(
         self, qualities: list[float], threshold: float, escalations: int
     ) -> None:
-        """Negative similarities included."""
+        """Negative similarities are compared, too."""
         ladder = Ladder(threshold=threshold, max_escalations=escalations)
         asked = list(itertools.takewhile(lambda quality: not ladder.settles(quality), qualities))
         allowed = qualities[: escalations + 1]

@@ -17,12 +17,12 @@ NAMES = ["a", "b", "c"]
 
 
 def seen(provider: str, *, success: bool = True, seconds: float = 0.5, **more: Any) -> Observation:
-    """Return what came of a call."""
+    """Return the observation of a call."""
     return Observation(provider=provider, success=success, latency_seconds=seconds, **more)
 
 
 def values(router: EMARouter, provider: str) -> dict[str, float]:
-    """Return what a router thinks of a provider."""
+    """Return a provider's numbers."""
     return dict(next(one.values for one in router.standings() if one.provider == provider))
 
 
@@ -47,8 +47,8 @@ observations = st.lists(
 )
 
 
-def test_unasked_providers_keep_their_start() -> None:
-    """Success 1, half a second, no penalty: 0.95, before and after others were asked and the state came back."""
+def test_unused_providers_keep_their_start() -> None:
+    """Success 1, half a second and no penalty give a score of 0.95, also after a restart."""
     start = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0, "score": 0.95}
     router = EMARouter(NAMES)
     for _ in range(25):
@@ -60,7 +60,7 @@ def test_unasked_providers_keep_their_start() -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
-    """The newest by alpha, every older one by (1 - alpha) times less, the start (of latency: the first) by the rest."""
+    """The newest value has weight alpha, every older one (1 - alpha) times less."""
     rng = np.random.default_rng(1)
     seconds, penalties = rng.uniform(0, 3, 40), rng.uniform(0, 1, 40)
     router = EMARouter(NAMES, alpha=alpha)
@@ -86,7 +86,7 @@ def test_rate_limits_count_as_failures(limited: bool) -> None:
 
 
 def test_the_first_latency_stands_for_itself() -> None:
-    """One call shows that a provider is fast, or slow; after a failure the guess of half a second stays in."""
+    """The first latency replaces the initial guess of half a second, except after a failure."""
     router = EMARouter(NAMES)
     router.record(seen("a", seconds=0.02))
     assert values(router, "a")["latency_seconds"] == 0.02
@@ -106,7 +106,7 @@ def test_slow_failures_raise_the_latency() -> None:
 
 @given(before=observations, penalty=st.floats(0.01, 1.0), success=st.booleans())
 def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: float, success: bool) -> None:
-    """Also one that is negative already."""
+    """A penalty lowers a negative score, too."""
     with_it, without = EMARouter(NAMES), EMARouter(NAMES)
     for one in before:
         with_it.record(one)
@@ -117,7 +117,7 @@ def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: f
 
 
 def test_providers_are_sorted_after_every_interval() -> None:
-    """The fourth observation sorts, then the eighth."""
+    """With an interval of 4 the fourth and the eighth observation sort the providers."""
     router = EMARouter(NAMES, reorder_interval=4)
     for number in range(8):
         assert router.order() == (NAMES if number < 4 else ["b", "c", "a"])
@@ -127,7 +127,7 @@ def test_providers_are_sorted_after_every_interval() -> None:
 
 
 def test_an_interval_of_nought_never_sorts() -> None:
-    """Neither by observations nor by what was stored."""
+    """Neither observations nor a restored state change the order."""
     router = EMARouter(NAMES, reorder_interval=0)
     for _ in range(100):
         router.record(seen("a", success=False))
@@ -137,7 +137,7 @@ def test_an_interval_of_nought_never_sorts() -> None:
 
 
 def test_restoring_begins_a_new_interval() -> None:
-    """What was recorded before it does not count towards the next sort."""
+    """Observations from before the restart do not count towards the next sort."""
     router = EMARouter(NAMES, reorder_interval=3)
     for _ in range(2):
         router.record(seen("a", success=False))
@@ -149,7 +149,7 @@ def test_restoring_begins_a_new_interval() -> None:
 
 
 def test_equal_scores_stand_as_declared() -> None:
-    """Whoever was asked."""
+    """Equal scores keep the declared order."""
     router = EMARouter(["z", "y", "x", "w"], reorder_interval=1)
     router.record(seen("x"))
     assert router.order() == ["z", "y", "x", "w"]
@@ -158,7 +158,7 @@ def test_equal_scores_stand_as_declared() -> None:
 
 
 def test_the_first_answer_after_an_outage_starts_afresh() -> None:
-    """A provider that failed slowly and came back is first again, though nobody would have tried it."""
+    """A provider that failed slowly and recovered comes first again."""
     router = EMARouter(NAMES, reorder_interval=1)
     for _ in range(40):
         router.record(seen("a", success=False, seconds=30.0))
@@ -173,7 +173,7 @@ def test_the_first_answer_after_an_outage_starts_afresh() -> None:
 
 
 def test_recovered_providers_keep_their_latency() -> None:
-    """Its latency is known: a reliable but slower one does not stay before it."""
+    """The known latency keeps a fast provider before a slower one."""
     router = EMARouter(["a", "b"], reorder_interval=1)
     for _ in range(50):
         router.record(seen("a", seconds=0.01))
@@ -186,7 +186,7 @@ def test_recovered_providers_keep_their_latency() -> None:
 
 
 def test_a_trial_that_failed_is_no_recovery() -> None:
-    """The provider stays where it is."""
+    """A failed probe changes nothing but the average."""
     router = EMARouter(NAMES)
     for _ in range(10):
         router.record(seen("a", success=False))
@@ -199,7 +199,7 @@ def test_a_trial_that_failed_is_no_recovery() -> None:
     [("success", 1.1), ("latency_seconds", -0.1), ("penalty", -0.1), ("observations", 1.5)],
 )
 def test_stored_averages_have_ranges(field: str, value: float) -> None:
-    """The error names the field, and the state stays as it was."""
+    """The StateError names the field, and the state stays as it was."""
     router = EMARouter(NAMES)
     router.record(seen("a", success=False))
     before = router.snapshot()

@@ -1,4 +1,4 @@
-"""What a judge is asked, and what of its replies counts."""
+"""Messages for a judge, and the grades in its replies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestMessages:
         assert answer in user["content"]
 
     def test_codes_in_the_text_are_skipped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No text is known that holds its own; whatever the digest, the rule holds."""
+        """A code that occurs in one of the texts is replaced by the next digest."""
         digests = iter([b"\1" * 32, b"\2" * 32, b"\3" * 32])
         monkeypatch.setattr(hashlib, "sha256", lambda _: SimpleNamespace(digest=lambda: next(digests)))
         system, _ = judge_messages("01" * 20, "02" * 20)

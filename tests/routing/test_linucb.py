@@ -85,7 +85,7 @@ class TestClosedForm:
     @pytest.mark.parametrize("decay", [0.99, 1.0, 0.9, 0.3])
     @pytest.mark.parametrize(("dim", "count"), [(16, 5), (3, 2), (1, 1)])
     def test_recursion_equals_the_closed_form(self, dim: int, count: int, decay: float) -> None:
-        """After 2,000 records, to 1e-8; numpy.linalg.solve is the judge."""
+        """After 2,000 records both agree to 1e-8 with numpy.linalg.solve."""
         model, x, matrices, vectors = played(2_000, dim=dim, count=count, decay=decay, seed=1)
         theta = solved(matrices, vectors)
         widths = np.sqrt([x @ np.linalg.solve(a, x) for a in matrices])
@@ -94,7 +94,7 @@ class TestClosedForm:
         np.testing.assert_allclose(model.scores(x), theta @ x + widths, rtol=0, atol=1e-8)
 
     def test_ten_thousand_records_with_decay(self) -> None:
-        """At the defaults: dim 64, five arms, decay 0.99; and the matrix stays well conditioned."""
+        """At the defaults (dim 64, five arms, decay 0.99) the matrix stays well conditioned."""
         model, _, matrices, vectors = played(10_000, dim=64, count=5, decay=0.99, seed=2)
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-8)
         most = 1.0 / (1.0 - 0.99**0.2)  # the sum of all weights
@@ -108,13 +108,13 @@ class TestClosedForm:
         records=st.integers(0, 60),
     )
     def test_any_history(self, seed: int, dim: int, count: int, decay: float, records: int) -> None:
-        """Whatever is played, decays, or is refactorised when."""
+        """Any history of rewards, decays and refactorisations equals the closed form."""
         model, _, matrices, vectors = played(records, dim=dim, count=count, decay=decay, seed=seed)
         np.testing.assert_allclose(matrices_of(model), matrices, rtol=0, atol=1e-9)
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-9)
 
     def test_whole_ridge_decays_towards_the_identity(self) -> None:
-        """A <- I + d (A - I) + x x', b <- d b + r x; the ridge is put back at every other record."""
+        """A <- I + d (A - I) + x x', b <- d b + r x holds after every second record, when the ridge is restored."""
         decay = 0.6  # below 1/2 after two
         model = LinUCB(arms=1, dim=4, alpha=1.0, decay=decay)
         a, b = np.eye(4), np.zeros(4)
@@ -129,7 +129,7 @@ class TestClosedForm:
 
 class TestForgetting:
     def test_never_takes_more_than_half_of_the_ridge(self) -> None:
-        """So that no direction's variance looks more than twice as large as it is."""
+        """No direction's variance is overestimated by more than a factor of two."""
         for decay, arm in itertools.product((0.99, 0.5, 1e-300), (0, 1)):
             model = LinUCB(arms=2, dim=3, alpha=1.0, decay=decay)
             for context in unit_rows(np.random.default_rng(3), 50, 3):
@@ -137,7 +137,7 @@ class TestForgetting:
                 assert np.linalg.eigvalsh(matrices_of(model)).min() >= LEAST_RIDGE - 1e-12
 
     def test_idle_arms_regain_their_first_bound(self) -> None:
-        """So it is tried again; its coefficients stay until the ridge is put back, and fade in the end."""
+        """An idle arm keeps its coefficients until the ridge is restored, and is tried again."""
         model = LinUCB(arms=2, dim=2, alpha=1.0, decay=0.99)
         x = np.array([1.0, 0.0])
         model.learn(0, x, 0.9)
@@ -159,7 +159,7 @@ class TestScores:
         np.testing.assert_allclose(model.widths(np.full(5, 0.2)), 0.7)
 
     def test_widths_are_the_root_mean_square_over_contexts(self) -> None:
-        """Checked with many random directions, one of which is longer than the others."""
+        """The widths match those of many random directions, one of them longer than the others."""
         model, _, matrices, _ = played(100, dim=4, count=2, decay=0.95, seed=4, alpha=2.0)
         directions = np.random.default_rng(5).normal(size=(100_000, 4))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)

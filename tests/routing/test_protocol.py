@@ -1,4 +1,4 @@
-"""The seam of the strategies: providers, observations, and the way of one request."""
+"""The protocol of strategies: providers, observations, state and the ladder of one request."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_bad_options_are_refused(kind: Any, options: dict[str, Any], message: st
     ids=str,
 )
 def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
-    """The option or the stranger is in the message."""
+    """The ConfigurationError names the option or the unknown provider."""
     option = list(options)[-1]
     with pytest.raises(
         ConfigurationError, match=f"^Expected ({option} to (be a table|.*a, b, got cc)|the cost of 'a')"
@@ -283,7 +283,7 @@ def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
 
 
 def test_the_doubled_providers_are_named() -> None:
-    """All of them, once."""
+    """The message names every repeated provider once."""
     with pytest.raises(ConfigurationError, match="got a, b more than once"):
         check_providers(["b", "a", "b", "a", "c", "a"])
 
@@ -306,7 +306,7 @@ GOOD: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.0
     ids=str,
 )
 def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
-    """Out of range, not finite or no number: a configuration error that shows the value."""
+    """A value that is out of range or no number raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         Observation(**GOOD | change)
 
@@ -322,13 +322,13 @@ def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> Non
     ],
 )
 def test_range_ends_are_accepted(change: dict[str, Any]) -> None:
-    """The ends belong to the ranges; numpy's numbers are numbers."""
+    """Both ends belong to the ranges, and numpy's numbers are accepted."""
     made = Observation(**GOOD | change)
     assert {name: getattr(made, name) for name in change} == change
 
 
 def test_an_observation_holds_plain_numbers() -> None:
-    """Whatever they came as: floats, truth values, and right or wrong as the best and the least quality."""
+    """Numbers become floats, truth values bools, and right or wrong becomes the quality 1 or 0."""
     made = Observation(
         provider="a",
         success=NO,  # type: ignore[arg-type]
@@ -358,10 +358,10 @@ answers = st.lists(
     escalations=st.none() | st.integers(0, 4),
     tokens=st.none() | st.integers(1, 120),
 )
-def test_a_ladder_ends_as_it_must(
+def test_ladders_end_with_the_best_answer(
     answers: list[tuple[float | None, int]], threshold: float, escalations: int | None, tokens: int | None
 ) -> None:
-    """At the first answer that is good enough, when its means are used up, and with the best answer in hand."""
+    """It ends at the first accepted answer, or when escalations or tokens are used up, with the best answer."""
     ladder = Ladder(threshold=threshold, max_escalations=escalations, max_tokens=tokens)
     judged: list[float | None] = []
     used, ended = 0, False
@@ -383,7 +383,7 @@ def test_a_ladder_ends_as_it_must(
 
 
 def test_unused_ladder_has_no_answer() -> None:
-    """Where every call failed there is nothing to take."""
+    """A ladder without an answer has no best one."""
     ladder = Ladder(threshold=0.5)
     assert ladder.best is None
     assert not ladder.accepted

@@ -1,4 +1,4 @@
-"""Degenerate answers are told from sound ones by their looks alone."""
+"""Heuristic quality of answers, from their text alone."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ class TestQuality:
         assert reason in found.reasons
 
     @pytest.mark.parametrize("text", ["Paris.", "Sports", '{"category": "Sports"}', "7", "体育", LETTER])
-    def test_what_nothing_speaks_against_scores_1_or_nearly(self, text: str) -> None:
-        """The shortest answers are worth as much as any."""
+    def test_sound_answers_score_nearly_one(self, text: str) -> None:
+        """The shortest answers are worth as much as any other."""
         assert answer_quality(text).score >= 0.97
 
     @pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens"])
@@ -180,7 +180,7 @@ class TestQuality:
         assert answer_quality("", finish_reason=reason).score == 1.0
 
     def test_whole_json_is_not_truncated(self) -> None:
-        """Some models go on with line feeds behind it until they are stopped."""
+        """Some models append line feeds until they are stopped."""
         assert answer_quality('{"category": "Sports"}\n\n\n', finish_reason="length").score == 1.0
 
     @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ class TestQuality:
         assert found.score < 0.5
 
     def test_long_regretful_answers_are_no_refusals(self) -> None:
-        """It says more than no."""
+        """A text of more than 150 words is no refusal."""
         long = "I can't help with that exactly, but here is what I know. " + " ".join(
             f"Fact {number} is about river {number * 7} and hill {number * 13}." for number in range(40)
         )
@@ -208,7 +208,7 @@ class TestQuality:
         )
 
     def test_less_degenerate_answers_are_worth_more(self) -> None:
-        """Where nobody answers well, the best of them is returned: something beats nothing."""
+        """The best of several bad answers can be told."""
         empty, refused, cut = (
             answer_quality("").score,
             answer_quality("I cannot assist with this.").score,
@@ -260,7 +260,7 @@ class TestRepetitionAndHostileTexts:
         assert answer_quality(sound, window_size=50).score > 0.9
 
     def test_long_texts_take_linear_time(self) -> None:
-        """Whatever looked at every window anew would not come back."""
+        """An algorithm with quadratic time would not end."""
         text = "the same five words again " * 40_000
         assert answer_quality(text, window_size=10_000).score < 0.01
 

@@ -1,4 +1,4 @@
-"""How strategies compare on invented providers, and the baselines they are measured by."""
+"""Regret of strategies on simulated providers, and their baselines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def final(found: dict[str, SimulatedRuns]) -> dict[str, float]:
 
 
 def test_thompson_makes_the_choices_of_the_textbook() -> None:
-    """Two arrays and an argmax, on the same outcomes with the same randomness: the same regret at every request."""
+    """Two arrays and an argmax with the same randomness have the same regret at every request."""
     rows = Scenario(providers=providers(0.5, 0.6, 0.7, 0.8, 0.9)).draw(1_500, np.random.default_rng(0))
     found = simulate(rows, {"thompson": lambda _: ThompsonRouter(FIVE, rng=np.random.default_rng(4))})[
         "thompson"
@@ -65,7 +65,7 @@ def test_thompson_makes_the_choices_of_the_textbook() -> None:
 
 @pytest.mark.slow
 def test_thompson_loses_least_where_nothing_changes() -> None:
-    """Below averages that never explore, random exploration, and turns."""
+    """Its regret is below that of moving averages, random exploration and turns."""
     scenario = Scenario(providers=providers(0.7, 0.5, 0.9, 0.6, 0.8))
     found = simulate(scenario, factories(), requests=1_500, runs=20, rng=0)
     regret = final(found)
@@ -84,7 +84,7 @@ def test_thompson_loses_least_where_nothing_changes() -> None:
     ],
 )
 def test_decay_pays_after_a_change(change: Change) -> None:
-    """A provider that nobody asks any more is noticed when it becomes good."""
+    """An idle provider is noticed when it becomes good."""
     scenario = Scenario(providers=providers(0.7, 0.4, 0.8, 0.6, 0.5), changes=[change])
     routers: dict[str, RouterFactory] = {
         "thompson": lambda rng: ThompsonRouter(FIVE, rng=rng),
@@ -96,7 +96,7 @@ def test_decay_pays_after_a_change(change: Change) -> None:
 
 @pytest.mark.slow
 def test_contexts_pay_where_they_matter() -> None:
-    """LinUCB, which sees the request, loses less than half of what the best of the others does."""
+    """LinUCB has less than half of the regret of the best strategy without contexts."""
     success = np.random.default_rng(5).random((5, 5)).tolist()
     scenario = Scenario(providers=providers(*success), dim=16)
     routers = {**factories(), "linucb": lambda rng: BanditRouter(FIVE, dim=16, rng=rng)}
@@ -106,13 +106,13 @@ def test_contexts_pay_where_they_matter() -> None:
 
 
 def test_turns_are_taken() -> None:
-    """From the first on, and round again and again; the others follow in order."""
+    """Providers take turns from the first one on, and the others follow in order."""
     router = RoundRobin(NAMES)
     assert [router.order() for _ in range(8)] == 2 * [[*"abc"], [*"bca"], [*"cab"]] + [[*"abc"], [*"bca"]]
 
 
-def test_greed_tries_everybody_once() -> None:
-    """Providers that were never asked come before one that failed; equal ones stand as declared."""
+def test_greed_tries_every_provider_once() -> None:
+    """Providers without observations come before one that failed; equal ones keep the declared order."""
     router = EpsilonGreedy(NAMES, epsilon=0.0)
     router.record(Observation(provider="a", success=False, latency_seconds=0.1))
     assert router.order() == ["b", "c", "a"]

@@ -16,7 +16,7 @@ NAMES = ["a", "b", "c"]
 
 
 def seen(provider: str, *, success: bool = True, **more: Any) -> Observation:
-    """Return what came of a call."""
+    """Return the observation of a call."""
     return Observation(provider=provider, success=success, latency_seconds=0.1, **more)
 
 
@@ -37,7 +37,7 @@ def stored(**pairs: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def test_outcomes_add_what_they_should() -> None:
-    """Success 1 to alpha; failure 1, rate limit 2 and penalties to beta."""
+    """A success adds 1 to alpha; a failure adds 1, a rate limit 2 and a penalty itself to beta."""
     router = ThompsonRouter(NAMES)
     for one in (
         seen("a"),
@@ -52,7 +52,7 @@ def test_outcomes_add_what_they_should() -> None:
 
 
 def test_samples_order_the_whole_chain() -> None:
-    """Every order comes as often as integrals over the three densities say."""
+    """The frequency of every order matches integrals over the three densities."""
     router = ThompsonRouter(NAMES, rng=5)
     pairs = {"a": (4.0, 2.0), "b": (3.0, 3.0), "c": (1.0, 2.0)}
     router.restore(stored(**pairs))
@@ -79,7 +79,7 @@ outcomes = st.lists(
 
 @given(outcomes=outcomes, decay=st.sampled_from([1.0, 0.99, 0.5]))
 def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: float) -> None:
-    """What came t observations ago, of whichever provider, counts decay to the power of t."""
+    """An outcome t observations ago, of any provider, counts decay to the power of t."""
     router = ThompsonRouter(NAMES, decay=decay)
     for arm, outcome in outcomes:
         router.record(seen(NAMES[arm], success=outcome == "answer", rate_limited=outcome == "limit"))
@@ -94,7 +94,7 @@ def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: 
 
 
 def test_decay_tries_idle_providers_again() -> None:
-    """Its bad record wears off while another answers."""
+    """A bad record fades while another provider answers."""
     found = {}
     for decay in (1.0, 0.98):
         router = ThompsonRouter(["good", "bad"], decay=decay, rng=3)
@@ -109,7 +109,7 @@ def test_decay_tries_idle_providers_again() -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (46.0, 4.0), (0.5, 0.5), (1e9, 0.5), (3.5, 200.0)])
 def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: float) -> None:
-    """Mean and 2.5 and 97.5 per cent points beside scipy's distribution."""
+    """Mean and both quantiles equal those of scipy's distribution."""
     router = ThompsonRouter(["a"])
     router.restore(stored(a=(alpha, beta)))
     found = router.standings()[0].values
@@ -121,7 +121,7 @@ def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: f
 
 
 def test_parameters_stay_where_they_can_be_sampled() -> None:
-    """Stored ones are brought into [0.5, 1e9], recorded ones never leave it, and samples are finite there."""
+    """Stored and recorded parameters are clipped to [0.5, 1e9], where samples are finite."""
     router = ThompsonRouter(NAMES, rng=0)
     router.restore(stored(a=(1e300, -7), b=(0.5, 10**12), c=(1e9, 1e9)))
     assert parameters(router) == [(1e9, 0.5), (0.5, 1e9), (1e9, 1e9)]

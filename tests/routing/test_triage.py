@@ -1,4 +1,4 @@
-"""Requests go to the provider of their tier, if it holds them."""
+"""Triage: requests go to the provider of their tier if its window holds them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("request_", [None, RoutingRequest(), RoutingRequest(tier=None, tokens=5)])
     def test_without_a_tier_the_lowest_present_one_serves(self, request_: RoutingRequest | None) -> None:
-        """The triage model failed, was too late, or answered something unreadable."""
+        """The triage model may fail, be late, or reply with an unreadable text."""
         router = TriageRouter(["e", "m", "x"], tiers={"expert": "e", "medium": "m"})
         assert router.order(request_)[0] == "m"
 
@@ -53,7 +53,7 @@ class TestOrder:
         assert asked(router) == ["s", "m", "c", "e", "y", "x"]
 
     def test_one_provider_may_serve_several_tiers(self) -> None:
-        """Its name is that of the tier's provider, whatever else is called so."""
+        """A provider may have the name of another tier."""
         router = TriageRouter(["simple", "b"], tiers={"simple": "b", "medium": "b", "expert": "simple"})
         assert asked(router, "medium") == ["b", "simple"]
         assert asked(router, "simple") == ["b", "simple"]

@@ -43,7 +43,7 @@ def test_threshold_matches_the_published_table(probability: float, expected: flo
     ("probability", "expected"), [(0.97, 0.73), (0.95, 0.50), (0.93, 0.27), (0.8, 0.00), (0.995, 0.90)]
 )
 def test_sigmoid_matches_the_logistic_curve(probability: float, expected: float) -> None:
-    """Midpoint 0.95 and steepness 50; 0.995 gives 1 / (1 + exp(-2.25)) = 0.905."""
+    """With midpoint 0.95 and steepness 50, 0.995 gives 1 / (1 + exp(-2.25)) = 0.905."""
     score = SigmoidScoring(midpoint=0.95, steepness=50.0).score(True, math.log(probability))
     assert score == pytest.approx(expected, abs=6e-3)
 
@@ -77,7 +77,7 @@ def test_vanishing_probabilities_earn_the_floor(
 
 @pytest.mark.parametrize("threshold", [0.99, 0.7, 0.1, 1.0, 1e-300])
 def test_a_probability_that_equals_the_threshold_reaches_it(threshold: float) -> None:
-    """Rounding in log and exp, and in summing tokens, does not push a boundary case below."""
+    """Rounding does not push a boundary case below, and 1e-9 less does not reach it."""
     parts = [math.log(threshold) / 30] * 30
     for logprob in (math.log(threshold), sum(parts), math.log(threshold) - 3e-13):
         assert ThresholdScoring(threshold).score(True, logprob) == 1.0
@@ -162,7 +162,7 @@ def test_defaults_are_the_pinned_ones() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_descriptions_name_every_parameter_on_one_line(strategy: ScoringStrategy) -> None:
-    """A log line is enough to know what was scored how."""
+    """Parameters are shown as floats."""
     text = strategy.describe()
     assert "\n" not in text
     for value in dataclasses.asdict(strategy).values():  # type: ignore[call-overload]

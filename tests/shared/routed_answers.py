@@ -39,7 +39,7 @@ def vectors(table: dict[str, list[float]], **options: Any) -> CachedEmbedder:
 
 
 class Watched:
-    """Keeps the observations that a router records."""
+    """Record of the observations that a router gets."""
 
     def __init__(self, router: Any) -> None:
         self.seen: list[Observation] = []
@@ -53,7 +53,7 @@ class Watched:
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -62,7 +62,7 @@ class Clock:
         return self.now
 
     def tick(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the clock."""
         self.now += seconds
 
 
@@ -88,11 +88,11 @@ class Scripted:
 
     @property
     def calls(self) -> int:
-        """How often it was asked."""
+        """Number of calls."""
         return len(self.requests)
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Do the next thing."""
+        """Return the next result of the script."""
         turn = min(len(self.requests), len(self.script) - 1)
         self.requests.append(request)
         self.in_flight += 1
@@ -111,7 +111,7 @@ class Scripted:
             self.in_flight -= 1
 
     def close(self) -> None:
-        """Count how often it is closed."""
+        """Count the calls of `close`."""
         self.closed += 1
 
 
@@ -133,7 +133,7 @@ def asking(text: str = "what purrs?", **options: Any) -> CompletionRequest:
 
 
 class Learner(FixedRouter):
-    """Keeps the declared order but counts as a strategy that learns, and remembers what it is told."""
+    """A router with the declared order that counts as learning, and records its calls."""
 
     strategy = "recording"
 
@@ -148,13 +148,13 @@ class Learner(FixedRouter):
         return super().order(request)
 
     def record(self, observation: Observation) -> None:
-        """Remember."""
+        """Record an observation."""
         self.seen.append(observation)
         super().record(observation)
 
 
 class Declared(Learner):
-    """The same, as an order that was declared."""
+    """A router with the declared order that counts as declared."""
 
     strategy = "none"
 
@@ -172,7 +172,7 @@ def down(name: str = "a", **options: Any) -> ProviderError:
 
 
 async def hang(_request: CompletionRequest) -> str:
-    """Answer too late for every deadline."""
+    """Sleep longer than every time limit."""
     await asyncio.sleep(60)
     return "too late"
 

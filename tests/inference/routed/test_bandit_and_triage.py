@@ -1,4 +1,4 @@
-"""What is found out about a request before it is sent, and what is learnt of it."""
+"""Routed clients with a bandit, which embeds requests, and with triage, which grades them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIERS = {"simple": "a", "complex": "b"}
 
 
 class TestBandit:
-    """The embedding that decided is what the outcome is learnt with."""
+    """The embedding that decided is part of the observation."""
 
     def client(self, *clients: Any, embedder: Any = None, **options: Any) -> Any:
         """Return a bandit of two dimensions and what it is told."""
@@ -44,7 +44,7 @@ class TestBandit:
         return whole, watched.seen
 
     def test_quality_cost_and_context_are_learnt(self) -> None:
-        """The heuristic says what an answer is worth, unless a function does."""
+        """The heuristic or the user's function gives the quality of an answer."""
         client, seen = self.client(answered(LOOP, cost=0.5))
         ask(client)
         assert seen[0].quality is not None
@@ -62,14 +62,14 @@ class TestBandit:
         ids=["fails", "too short"],
     )
     def test_a_request_that_cannot_be_embedded_trains_nothing(self, embedder: Any) -> None:
-        """It is answered all the same."""
+        """Such a request is answered all the same."""
         client, seen = self.client(GOOD, embedder=embedder)
         assert ask(client) == GOOD
         assert seen[0].context is None
         assert client.router.standings()[0].observations == 0
 
     def test_embedders_are_wrapped_and_checked(self) -> None:
-        """An embedder by itself is remembered and timed like any other."""
+        """A plain embedder gets a cache and a time limit; vectors that are too short raise ConfigurationError."""
         client, seen = self.client(GOOD, embedder=HashingEmbedder(dim=8))
         assert ask(client) == GOOD
         assert seen[0].context is not None
@@ -79,12 +79,12 @@ class TestBandit:
             ask(client)
 
     def test_it_needs_an_embedder(self) -> None:
-        """Without one every request would look alike."""
+        """A bandit without an embedder raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="embedder for the strategy 'bandit'"):
             RoutedClient(providers("an answer"), router=BanditRouter(["a"]))
 
     def test_a_quality_function_may_fail(self, caplog: pytest.LogCaptureFixture) -> None:
-        """One warning; such an answer teaches nothing."""
+        """A failing function is logged once, and its answers teach nothing."""
         found = iter([ZeroDivisionError("oops"), float("nan"), 7, True, None, 0.5])
 
         def quality(_completion: Completion) -> Any:
@@ -101,7 +101,7 @@ class TestBandit:
 
 
 class TestTriage:
-    """A small model says how hard a request is, and gets five seconds."""
+    """A small model grades the difficulty of a request within a time limit."""
 
     def client(self, triage: Any, *clients: Any, **options: Any) -> Any:
         """Return a client of two tiers."""
@@ -113,7 +113,7 @@ class TestTriage:
         [('{"tier": "simple"}', "a"), ('{"tier": "medium"}', "b"), ("**expert**", "b"), ("no idea", "a")],
     )
     def test_requests_go_to_the_provider_of_their_tier(self, reply: str, answer: str) -> None:
-        """A tier without one to the next harder, an unknown one to the easiest."""
+        """A tier without a provider is served by the next harder one, an unknown tier by the easiest."""
         triage = Scripted(reply)
         client = self.client(triage, "a", "b")
         assert ask(client) == answer
@@ -123,7 +123,7 @@ class TestTriage:
         "failure", [DOWN, ConfigurationError("no such schema"), {"choices": []}, "hang"], ids=str
     )
     def test_failing_triage_does_not_delay_requests(self, failure: Any) -> None:
-        """They go to the easiest tier; after three failures it is left alone for a while."""
+        """Requests go to the easiest tier, and after three failures triage is skipped for a while."""
         triage = Scripted(hang if failure == "hang" else failure)
         client = self.client(triage, "a", "b", helper_seconds=0.01)
         for _ in range(5):
@@ -134,7 +134,7 @@ class TestTriage:
         assert standing["a"]["untriaged"] == 5
 
     def test_what_it_takes_is_paid_for(self) -> None:
-        """In the answer's usage."""
+        """The answer's usage contains the cost of triage."""
         triage = Scripted(answered('{"tier": "simple"}', cost=0.25))
         client = self.client(triage, answered("a", cost=1.0), "an answer")
         found: Any = asyncio.run(client.complete(REQUEST))
@@ -142,33 +142,33 @@ class TestTriage:
         assert client.helper_stats()["triage"].usage.cost == 0.25
 
     def test_a_request_with_tools_keeps_its_response(self) -> None:
-        """A tool call would be lost otherwise."""
+        """A completion would lose the tool call."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
         client = self.client(Scripted(answered('{"tier": "simple"}', cost=0.25)), response, "an answer")
         request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
         assert asyncio.run(client.complete(request)) is response
 
     def test_an_empty_text_is_not_sorted(self) -> None:
-        """There is nothing to see."""
+        """An empty text causes no triage call."""
         triage = Scripted('{"tier": "complex"}')
         client = self.client(triage, "a", "b")
         assert ask(client, " ") == "a"
         assert triage.calls == 0
 
     def test_the_tiers_provider_has_fallbacks(self) -> None:
-        """Those of the other tiers."""
+        """Providers of other tiers are the fallbacks."""
         client = self.client(Scripted('{"tier": "complex"}'), "a", DOWN)
         assert ask(client) == "a"
 
-    def test_it_must_be_there_if_and_only_if_it_is_asked(self) -> None:
-        """As a judge."""
+    def test_helpers_exist_only_if_used(self) -> None:
+        """A missing or an unused triage client raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="a client as triage"):
             self.client(None, "an answer", "an answer")
         with pytest.raises(ConfigurationError, match="no triage"):
             RoutedClient(providers("an answer"), router=FixedRouter(["a"]), triage=Scripted())
 
     def test_cancelled_triage_leaves_no_trace(self) -> None:
-        """Nor does it count against the model."""
+        """A cancelled triage call counts neither as a call nor as a failure."""
         client = self.client(Scripted(hang), "a", "b")
 
         async def run() -> None:

@@ -1,4 +1,4 @@
-"""Answers that are judged by a heuristic, a function or a model."""
+"""Answers judged by a heuristic, a function or a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from routed_answers import (
 
 
 class TestCascade:
-    """The cheapest first; a degenerate answer goes on to the next."""
+    """The cheapest provider comes first; a degenerate answer escalates."""
 
     def client(self, *clients: Any, judge: Any = None, quality: Any = None, **options: Any) -> Any:
         """Return a cascade of clients and what its router is told."""
@@ -38,7 +38,7 @@ class TestCascade:
         return RoutedClient(providers(*clients), router=router, judge=judge, quality=quality), watched.seen
 
     def test_a_good_answer_costs_no_second_call(self) -> None:
-        """However short it is."""
+        """A short answer may be good."""
         big = Scripted("a lion")
         client, _ = self.client("cat", big)
         assert ask(client) == "cat"
@@ -46,7 +46,7 @@ class TestCascade:
 
     @pytest.mark.parametrize("bad", ["", LOOP, "I'm sorry, but I can't help with that.", "a"], ids=repr)
     def test_degenerate_answers_go_on_to_the_next(self, bad: str) -> None:
-        """Empty, repetitive, declined, cut off; the call itself counts as a success."""
+        """An empty, repetitive, declined or truncated answer escalates, but its call counts as a success."""
         first = Scripted(answered(bad, finish_reason="length" if bad == "a" else "stop"))
         client, seen = self.client(first, GOOD)
         assert ask(client) == GOOD
@@ -57,25 +57,25 @@ class TestCascade:
         assert (stats["a"].escalations, stats["a"].failures, stats["b"].escalations) == (1, 0, 0)
 
     def test_failures_use_up_no_escalation(self) -> None:
-        """With one escalation, two that are down in between do not end the climb."""
+        """Two failed calls leave the only escalation for a bad answer."""
         client, _ = self.client(LOOP, DOWN, DOWN, GOOD, max_escalations=1)
         assert ask(client) == GOOD
 
     def test_best_answer_after_the_last_escalation(self) -> None:
-        """Not the last one; nobody else is asked."""
+        """The best answer is returned, not the last one, and no further provider is called."""
         dear = Scripted(GOOD)
         client, _ = self.client(LOOP, "", dear, max_escalations=1)
         assert ask(client) == LOOP
         assert dear.calls == 0
 
     def test_best_answer_after_the_last_provider(self) -> None:
-        """Even if every later one fails or says nothing; and there is no escalation from the last one."""
+        """The first answer is returned if all later ones fail or are empty."""
         client, _ = self.client(LOOP, "", DOWN, max_escalations=5)
         assert ask(client) == LOOP
         assert [found.escalations for found in client.stats().values()] == [1, 1, 0]
 
     def test_tokens_end_the_climb(self) -> None:
-        """As the provider counts them, else as they are estimated."""
+        """Tokens are those that the provider reports, or else an estimate."""
         for first, calls in ((answered(LOOP, tokens=100), 0), (LOOP, 1)):
             dear = Scripted(GOOD)
             client, _ = self.client(first, dear, max_cascade_tokens=60)
@@ -87,8 +87,8 @@ class TestCascade:
         ask(client)
         assert dear.calls == 0
 
-    def test_what_was_turned_down_is_paid_for_too(self) -> None:
-        """The answer's usage holds all tokens and all money, so that budgets count them."""
+    def test_rejected_answers_are_paid_for(self) -> None:
+        """The usage of the answer contains the tokens and the cost of rejected answers."""
         client, _ = self.client(answered(LOOP, cost=0.5, tokens=7), answered(GOOD, cost=2.0, tokens=5))
         found: Any = asyncio.run(client.complete(REQUEST))
         assert isinstance(found, Completion)
@@ -99,7 +99,7 @@ class TestCascade:
         assert (stats["a"].completion_tokens, stats["b"].completion_tokens) == (7, 5)
 
     def test_requests_with_tools_are_not_judged(self) -> None:
-        """The response is the provider's own."""
+        """The provider's own response is returned."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
         dear, cheap = Scripted(response), Scripted(GOOD)
         router = CascadeRouter(["a", "b"], cost_tiers=["b"])
@@ -110,8 +110,8 @@ class TestCascade:
         assert cheap.calls == 0
         assert watched.seen[0].quality is None
 
-    def test_a_quality_function_decides_instead_of_the_heuristic(self) -> None:
-        """None leaves it to the heuristic."""
+    def test_a_quality_function_replaces_the_heuristic(self) -> None:
+        """The heuristic decides where the function returns None."""
         table = {GOOD: 0.1, BETTER: 0.9, "hm": None}
         client, seen = self.client(GOOD, BETTER, quality=lambda completion: table[completion.text])
         assert ask(client) == BETTER
@@ -121,7 +121,7 @@ class TestCascade:
 
 
 class TestJudge:
-    """A model grades answers; whatever is wrong with it, requests go on."""
+    """A model grades answers; its faults do not stop requests."""
 
     def client(self, judge: Any, *clients: Any, **options: Any) -> Any:
         """Return a cascade with a judge and what its router is told."""
@@ -131,7 +131,7 @@ class TestJudge:
         return RoutedClient(providers(*clients), router=router, judge=judge, **options), watched.seen
 
     def test_it_sees_question_and_answer_and_decides(self) -> None:
-        """A sound answer that it finds wrong goes on to the next."""
+        """An answer with a low grade escalates, whatever its form."""
         judge = Scripted('{"score": 2}', '{"score": 9}')
         client, seen = self.client(judge, GOOD, BETTER, "an answer")
         assert ask(client) == BETTER
@@ -156,7 +156,7 @@ class TestJudge:
     def test_a_useless_judge_gives_way_to_the_heuristic(
         self, caplog: pytest.LogCaptureFixture, reply: Any
     ) -> None:
-        """With one warning, however often it happens."""
+        """One warning is logged, even for several useless replies."""
         client, seen = self.client(Scripted(reply), LOOP, GOOD, "an answer")
         with caplog.at_level(logging.WARNING, "calibrant"):
             assert ask(client) == GOOD
@@ -166,7 +166,7 @@ class TestJudge:
         assert "judge model scripted" in caplog.text
 
     def test_slow_judges_are_left_alone(self) -> None:
-        """After three times it is left alone for a while."""
+        """After three timeouts the judge is skipped for a while."""
         judge = Scripted(hang)
         client, _ = self.client(judge, GOOD, BETTER, helper_seconds=0.01)
         for _ in range(6):
@@ -175,7 +175,7 @@ class TestJudge:
         assert client.helper_stats()["judge"].failures == 3
 
     def test_what_it_takes_is_paid_for(self) -> None:
-        """In the answer's usage and in its own statistics, useless replies included."""
+        """Usage and helper statistics contain the judge's cost, also for useless replies."""
         judge = Scripted(answered("nonsense", cost=0.25, tokens=4))
         client, _ = self.client(judge, answered(GOOD, cost=1.0), "an answer")
         found: Any = asyncio.run(client.complete(REQUEST))
@@ -185,7 +185,7 @@ class TestJudge:
         assert stats.usage.completion_tokens == 4
 
     def test_only_answers_are_not_judged(self) -> None:
-        """That one is returned in any case; nor about an answer without text."""
+        """Neither the last possible answer nor an empty one is graded."""
         judge = Scripted('{"score": 9}')
         client, _ = self.client(judge, GOOD)
         assert ask(client) == GOOD
@@ -195,8 +195,8 @@ class TestJudge:
         assert ask(client) == GOOD
         assert judge.calls == 1
 
-    def test_it_must_be_there_if_and_only_if_it_is_asked(self) -> None:
-        """A model that nobody asks was not meant."""
+    def test_helpers_exist_only_if_used(self) -> None:
+        """A missing, unused or wrong judge raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="a client as judge"):
             self.client(None, "an answer")
         with pytest.raises(ConfigurationError, match="no judge"):

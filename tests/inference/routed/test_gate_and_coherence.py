@@ -1,4 +1,4 @@
-"""Answers that are compared with their questions, and with earlier ones."""
+"""Answers compared with their questions, and with earlier answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def idle(watch: Any) -> None:
 
 
 class TestGate:
-    """An answer far from its question goes on to the next provider."""
+    """An answer unlike its question goes on to the next provider."""
 
     def client(self, *clients: Any, kind: Any = FixedRouter, embedder: Any = None, **options: Any) -> Any:
         """Return a client with a gate of 0.75 and what its router is told."""
@@ -47,7 +47,7 @@ class TestGate:
 
     @pytest.mark.parametrize("kind", [FixedRouter, EMARouter], ids=["none", "ema"])
     def test_the_next_provider_is_asked(self, kind: Any) -> None:
-        """Turning an answer down leaves no mark on the strategy: both calls succeeded."""
+        """A rejected answer counts as a successful call."""
         client, seen = self.client("far", "near", kind=kind)
         assert ask(client) == "near"
         assert [observation.success for observation in seen] == [True, True]
@@ -56,7 +56,7 @@ class TestGate:
         assert client.stats()["a"].escalations == 1
 
     def test_most_similar_answer_is_returned(self) -> None:
-        """Whatever came last."""
+        """The last answer is not always the most similar one."""
         client, _ = self.client("far", "farther")
         assert ask(client) == "far"
 
@@ -72,7 +72,7 @@ class TestGate:
         ids=["fails", "other size", "not a number", "zeros", "late"],
     )
     def test_it_fails_open(self, embedder: CachedEmbedder) -> None:
-        """What cannot be compared passes."""
+        """An answer that cannot be compared passes."""
         other = Scripted("near")
         client, seen = self.client("far", other, embedder=embedder)
         assert ask(client) == "far"
@@ -80,7 +80,7 @@ class TestGate:
         assert seen[0].quality is None
 
     def test_nothing_is_embedded_where_there_is_one_provider(self) -> None:
-        """Nor where nobody else is left: there is nobody to ask for a better answer."""
+        """The answer of the only provider left is not compared."""
         embedded: list[str] = []
 
         def embed(texts: list[str]) -> list[list[float]]:
@@ -94,7 +94,7 @@ class TestGate:
         assert embedded == []
 
     def test_it_is_refused_where_answers_are_judged_otherwise(self) -> None:
-        """And without an embedder."""
+        """A gate beside a cascade or bandit, or without an embedder, raises ConfigurationError."""
         for router in (CascadeRouter(["a"]), BanditRouter(["a"])):
             with pytest.raises(ConfigurationError, match="no gate with the strategy"):
                 RoutedClient(
@@ -105,7 +105,7 @@ class TestGate:
 
 
 class TestCoherence:
-    """Answers that drift away from earlier ones cost chances, later."""
+    """Answers that drift away from earlier ones earn a penalty with the next observation."""
 
     def build(self, embedder: CachedEmbedder, *script: Any) -> Any:
         """Return a client that watches answers, and what its router is told."""
@@ -117,7 +117,7 @@ class TestCoherence:
         return whole, watched.seen
 
     def test_the_penalty_comes_with_the_next_observation(self) -> None:
-        """Once, and not for the answer itself, which is not held up."""
+        """A penalty counts once, and never for the drifting answer itself."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0]}
         client, seen = self.build(vectors(table), "usual", "usual", "odd", "usual", DOWN)
 
@@ -132,7 +132,7 @@ class TestCoherence:
         assert [observation.penalty for observation in seen] == [0.0, 0.0, 0.0, 0.3, 0.0]
 
     def test_of_several_penalties_the_highest_counts_once(self) -> None:
-        """Answers may be compared while no observation is made."""
+        """Several answers may be compared between two observations."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0], "half": [1.0, 1.2]}
         watch = DriftWatch(CoherenceMonitor(coherence_threshold=1.0), vectors(table))
 
@@ -146,7 +146,7 @@ class TestCoherence:
         assert watch.penalty("a") == 0.0
 
     def test_requests_do_not_wait_for_embeddings(self) -> None:
-        """However long they take; so many are under way at most; closing gives them up."""
+        """At most 64 comparisons are pending, and closing cancels them."""
         begun = asyncio.Event()
 
         async def hang(texts: list[str]) -> list[list[float]]:
@@ -177,7 +177,7 @@ class TestCoherence:
         ids=["fails", "size"],
     )
     def test_useless_embedders_cost_no_penalty(self, embedder: Any) -> None:
-        """No penalty, and no error."""
+        """A failing embedder causes no penalty and no error."""
         client, seen = self.build(embedder, "usual", "odd", "usual")
 
         async def run() -> None:
@@ -189,7 +189,7 @@ class TestCoherence:
         assert [observation.penalty for observation in seen] == [0.0] * 3
 
     def test_loops_that_end_leave_nothing_behind(self) -> None:
-        """A loop that is closed takes its tasks along."""
+        """A closed event loop takes its tasks along."""
         client, seen = self.build(vectors({"usual": [1.0, 0.0]}), "usual")
         for _ in range(3):
             ask(client)

@@ -1,4 +1,4 @@
-"""When a provider is left out, for how long, and how it comes back."""
+"""The circuit breaker: when a provider is left out, for how long, and how it recovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_CREDIT = RateLimitError("no credit", provider="a", status=429, retryable=Fals
 
 
 def limited(seconds: float | None) -> RateLimitError:
-    """Return what a provider says that wants fewer calls."""
+    """Return a rate limit with its retry time."""
     return RateLimitError("slow down", provider="a", status=429, retryable=True, retry_after=seconds)
 
 
@@ -49,7 +49,7 @@ def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker
 
 
 def test_three_failures_in_a_row_open_the_breaker(clock: Any) -> None:
-    """Not after two; and an answer in between begins the count anew."""
+    """Two failures leave it closed, and a success resets the count."""
     breaker = Breaker(clock=clock)
     for _ in range(3):
         fail(breaker)
@@ -63,8 +63,8 @@ def test_three_failures_in_a_row_open_the_breaker(clock: Any) -> None:
     assert breaker.last_failure is DOWN
 
 
-def test_it_is_left_out_no_longer_than_said(clock: Any) -> None:
-    """A moment before the time is over it is still left out; then one call may begin."""
+def test_cooldowns_end_on_time(clock: Any) -> None:
+    """The breaker stays open until the last moment of the cooldown; then one call may begin."""
     breaker = left_out(clock)
     clock.tick(4.999)
     assert not breaker.admits
@@ -75,7 +75,7 @@ def test_it_is_left_out_no_longer_than_said(clock: Any) -> None:
 
 
 def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
-    """While that is under way no other begins; afterwards all do."""
+    """No other call begins during the probe; afterwards all do."""
     breaker = left_out(clock)
     clock.tick(5)
     probe = begun(breaker)
@@ -88,7 +88,7 @@ def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
 
 
 def test_failed_probes_double_the_cooldown(clock: Any) -> None:
-    """5, 10, 20, 40, 80, 160 and from then on 300 seconds; a recovery begins anew."""
+    """Cooldowns grow from 5 to 300 seconds, and a recovery resets them."""
     breaker = left_out(clock)
     found = []
     for _ in range(8):
@@ -104,7 +104,7 @@ def test_failed_probes_double_the_cooldown(clock: Any) -> None:
 
 
 def test_released_probes_make_room_for_another(clock: Any) -> None:
-    """A cancelled call, or a request that was too long, neither brings it back nor prolongs the time."""
+    """A cancelled or too long call neither closes the breaker nor prolongs the cooldown."""
     breaker = left_out(clock)
     clock.tick(5)
     probe = begun(breaker)
@@ -114,7 +114,7 @@ def test_released_probes_make_room_for_another(clock: Any) -> None:
 
 
 def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
-    """Neither does their failure double the time, nor does their answer bring the provider back."""
+    """Calls from before the cooldown neither double it nor end it."""
     breaker = Breaker(clock=clock)
     turns = [begun(breaker) for _ in range(10)]
     for turn in turns[:8]:
@@ -130,7 +130,7 @@ def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
 
 
 def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
-    """The next one without a time waits as long as a second failure."""
+    """A further rate limit without a time counts as a second failure."""
     breaker = left_out(clock, limited(17))
     assert breaker.remaining == 17
     assert breaker.named_seconds == 17
@@ -141,12 +141,12 @@ def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
 
 
 def test_absurd_retry_after_counts_as_an_hour(clock: Any) -> None:
-    """A server that wants to be left alone for years is asked again."""
+    """Longer times are cut to an hour."""
     assert left_out(clock, limited(1e9)).remaining == 3600
 
 
 def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
-    """Whoever was under way brings the better news of how long."""
+    """A later rate limit counts if it names a longer time."""
     breaker = Breaker(clock=clock)
     turns = [begun(breaker) for _ in range(3)]
     for turn, seconds, remaining in zip(turns, (10, 30, 20), (10, 30, 30), strict=True):
@@ -155,7 +155,7 @@ def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
 
 
 def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
-    """Also where failures had left the provider out."""
+    """A cooldown that began with failures may get a named time, too."""
     breaker = Breaker(clock=clock, allowed_failures=1)
     turns = [begun(breaker) for _ in range(2)]
     for turn, error in zip(turns, (DOWN, limited(30)), strict=True):
@@ -164,7 +164,7 @@ def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
 
 
 def test_released_forced_calls_leave_the_probe(clock: Any) -> None:
-    """There is still one call that finds out."""
+    """A released forced call does not end the probe."""
     breaker = left_out(clock)
     clock.tick(5)
     probe, forced = begun(breaker), begun(breaker, forced=True)
@@ -176,7 +176,7 @@ def test_released_forced_calls_leave_the_probe(clock: Any) -> None:
 
 @pytest.mark.parametrize("error", [WRONG_KEY, NO_CREDIT], ids=["wrong key", "no credit"])
 def test_lasting_faults_cool_down_five_minutes(clock: Any, error: ProviderError) -> None:
-    """Five minutes, after a single call."""
+    """One such fault opens the breaker for five minutes."""
     breaker = Breaker(clock=clock)
     fail(breaker, error)
     assert breaker.remaining == 300
@@ -184,7 +184,7 @@ def test_lasting_faults_cool_down_five_minutes(clock: Any, error: ProviderError)
 
 
 def test_used_up_allowances_need_no_probe(clock: Any) -> None:
-    """Nothing has failed: after the time all calls may begin, and none counts as a recovery."""
+    """After the pause all calls may begin, and no success counts as a recovery."""
     breaker = Breaker(clock=clock)
     breaker.pause(7)
     breaker.pause(2)
@@ -199,7 +199,7 @@ def test_used_up_allowances_need_no_probe(clock: Any) -> None:
 
 
 def test_a_forced_call_takes_part(clock: Any) -> None:
-    """Where nobody else is left its answer brings the provider back, and its failures prolong nothing."""
+    """A forced success closes the breaker; a forced failure prolongs nothing."""
     breaker = left_out(clock)
     forced = [begun(breaker, forced=True) for _ in range(3)]
     for turn in forced[:2]:
@@ -224,7 +224,7 @@ def test_a_forced_call_takes_part(clock: Any) -> None:
     ids=str,
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """Before any call."""
+    """A number out of its range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=list(options)[-1]):
         Breaker(**options)
 
@@ -236,7 +236,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_provider_never_stays_left_out_for_ever(steps: list[str]) -> None:
-    """Whatever came before: once every call has ended, waiting lets exactly one through, and its answer all."""
+    """After any history, waiting admits exactly one call, and its success admits all."""
     now = [0.0]
     breaker = Breaker(clock=lambda: now[0])
     under_way: list[Any] = []

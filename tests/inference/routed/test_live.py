@@ -1,4 +1,4 @@
-"""Three loopback servers with different latency, price, errors and quality: every strategy finds the right one."""
+"""Three loopback servers with different latency, price, errors and quality, and every strategy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Servers:
 
 @contextlib.contextmanager
 def serving(*profiles: dict[str, Any]) -> Iterator[Servers]:
-    """Run servers for a while."""
+    """Run servers until the block ends."""
     servers = Servers(*profiles)
     try:
         for server in servers.servers:
@@ -91,7 +91,7 @@ def text_of(response: Any) -> str:
 
 
 def answerers(client: RoutedClient, texts: Sequence[str], **options: Any) -> list[str]:
-    """Ask one after the other, again where nobody answered; returns who answered each, by calls that did not fail."""
+    """Return the provider that answered each text; failed requests are repeated."""
     found = []
     calls = ModelCalls(policy=RetryPolicy(initial_seconds=0.001))
     for text in texts:
@@ -125,17 +125,17 @@ UNEQUAL: tuple[dict[str, Any], ...] = (
 
 
 class TestEveryStrategyFindsTheRightOne:
-    """By its share of the last requests."""
+    """The share of the last requests shows the preferred provider."""
 
     def test_ema_finds_the_fast_and_reliable_one(self) -> None:
-        """It asks the others only while their failures and latencies speak for them."""
+        """Moving averages settle on the fast and reliable provider."""
         with serving(*UNEQUAL) as servers:
             router = EMARouter(NAMES, alpha=0.2, reorder_interval=5)
             client = servers.routed(router, cooldown_seconds=0.02)
             assert share(answerers(client, texts(70)), "c") >= 0.9
 
     def test_ema_gets_to_know_every_provider(self) -> None:
-        """One that always answers does not keep faster ones from being tried; each is tried once for that."""
+        """Every provider gets one call, even if the first one always answers."""
         with serving({"latency": 0.6}, {"latency": 0.4}, {}) as servers:
             router = EMARouter(NAMES, reorder_interval=4)
             client = servers.routed(router)
@@ -144,13 +144,13 @@ class TestEveryStrategyFindsTheRightOne:
             assert answerers(again, texts(5)) == ["c"] * 5
 
     def test_thompson_finds_the_reliable_one(self) -> None:
-        """Mostly, as it never stops to explore."""
+        """Thompson sampling prefers the reliable provider but goes on exploring."""
         with serving(*UNEQUAL) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=3), cooldown_seconds=0.02)
             assert share(answerers(client, texts(120)), "c", 40) >= 0.7
 
     def test_a_cascade_finds_the_cheapest_good_one(self) -> None:
-        """By price, and by what the heuristic thinks of its answers."""
+        """Price and heuristic quality decide."""
         profiles = (
             {"price": 1e-3, "answers": lambda _: saying(GOOD)},
             {"price": 1e-5, "answers": lambda _: saying(LOOP)},
@@ -168,8 +168,8 @@ class TestEveryStrategyFindsTheRightOne:
         paid: Any = found[0]
         assert paid.usage.cost == pytest.approx(40 * 1.1e-4)
 
-    def test_a_bandit_finds_who_is_good_at_what(self) -> None:
-        """One provider for each of two kinds of texts, and none for what fails."""
+    def test_a_bandit_finds_providers_by_kind(self) -> None:
+        """Each of two kinds of texts goes to the provider that answers it well."""
 
         def good_at(word: str) -> Any:
             return lambda text: saying(GOOD if word in text else LOOP)
@@ -199,7 +199,7 @@ class TestEveryStrategyFindsTheRightOne:
 
 
 class TestAnOutage:
-    """A server that is really gone is dropped, and taken back when it is there again."""
+    """A stopped server is dropped, and used again after its restart."""
 
     @pytest.mark.parametrize(
         ("kind", "options"),
@@ -207,7 +207,7 @@ class TestAnOutage:
         ids=["ema", "thompson"],
     )
     def test_it_is_dropped_and_taken_back(self, kind: Any, options: dict[str, Any]) -> None:
-        """While it is away it gets few calls, and afterwards many."""
+        """A stopped provider gets few calls, and many after its restart."""
         flaky: dict[str, Any] = {
             "latency": 0.005,
             "faults": lambda number, _: (None, None, "503")[number % 3],
@@ -228,7 +228,7 @@ class TestAnOutage:
             assert client.stats()["a"].cooling_seconds == 0.0
 
     def test_a_rate_limit_is_kept_to_the_second(self) -> None:
-        """Until it is over nobody asks; then it is the first choice again."""
+        """The provider gets no call before the time is over, and then comes first again."""
         with serving({"faults": ["rate_limit:0.3"]}, {}, {}) as servers:
             client = servers.routed(FixedRouter(NAMES))
             found = answerers(client, ["animals"])
@@ -240,8 +240,8 @@ class TestAnOutage:
                 time.sleep(0.01)
             assert answerers(client, ["animals"]) == ["a"]
 
-    def test_all_rate_limited_says_how_long(self) -> None:
-        """And a classifier waits so long, once, and loses no row."""
+    def test_all_rate_limits_name_the_wait(self) -> None:
+        """The error names the wait, after which a classifier loses no row."""
         limits: dict[str, Any] = {"faults": ["rate_limit:0.1"]}
         with serving(limits, limits, limits) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=0))
@@ -257,7 +257,7 @@ class TestAnOutage:
         ["reset_after_headers", "truncated", "html", "empty_choices", "hang"],
     )
     def test_broken_answers_of_every_kind_are_failures(self, fault: str) -> None:
-        """The request goes on, and success is only what arrived whole."""
+        """Only a whole answer counts as a success."""
         with serving({"faults": [fault] * 50}, {}, {}) as servers:
             router = ThompsonRouter(NAMES, rng=2)
             client = servers.routed(router, call_seconds=0.5, allowed_failures=50)
@@ -268,10 +268,10 @@ class TestAnOutage:
 
 
 class TestThroughAClassifier:
-    """Concurrently, with a cache, and with state that outlives the process."""
+    """Classifiers use routed clients concurrently, with a cache and with stored state."""
 
     def test_labels_survive_faults_and_concurrency(self) -> None:
-        """No provider sees more calls at a time than it takes."""
+        """No provider has more calls in flight than its limit."""
         unruly = ({"faults": {"503": 0.3, "truncated": 0.1}}, {"faults": {"rate_limit:0.01": 0.2}}, {})
         profiles: list[dict[str, Any]] = [
             {"latency": 0.003, "seed": number, **profile} for number, profile in enumerate(unruly)
@@ -288,7 +288,7 @@ class TestThroughAClassifier:
             assert all(found.in_flight == 0 for found in client.stats().values())
 
     def test_a_cache_answers_the_second_run(self, tmp_path: Path) -> None:
-        """Whoever answered the first one, and whatever was learnt since."""
+        """Cached answers do not depend on the provider or the learned state."""
         place = f"sqlite:///{tmp_path / 'cache.sqlite'}"
         with serving({"faults": {"503": 0.5}}, {}, {}) as servers:
             first = []
@@ -304,7 +304,7 @@ class TestThroughAClassifier:
             assert asked == 0
 
     def test_what_was_learnt_is_there_the_next_time(self, tmp_path: Path) -> None:
-        """A second client begins with the right provider."""
+        """A second client begins with the stored state."""
         place = tmp_path / "router.sqlite"
         with serving({"faults": ["500"] * 1000}, {"faults": ["500"] * 1000}, {}) as servers:
             for rounds in (40, 10):

@@ -1,4 +1,4 @@
-"""Providers that were left out come back, and none has more calls at a time than it takes."""
+"""Recovery of providers after an outage, and their concurrency limits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
 
 
 class TestComingBack:
-    """A provider that was left out is taken back."""
+    """A provider that was left out is used again."""
 
     def test_learning_strategies_probe_first_once(self, clock: Any) -> None:
-        """Whatever the order says, as the strategy may never ask it again by itself."""
+        """A provider whose cooldown is over is called first, once."""
         a, b = Scripted("a"), Scripted(down("b"), "b is back")
         a.script = [down("a"), "a"]
         client, router = routed(a, b, clock=clock, allowed_failures=1)
@@ -30,7 +30,7 @@ class TestComingBack:
         assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
 
     def test_failed_probes_do_not_fail_requests(self, clock: Any) -> None:
-        """Another provider answers, and the next probe is twice as far away."""
+        """Another provider answers, and the next cooldown is twice as long."""
         a, b = Scripted(down("a")), Scripted("b")
         client, _ = routed(a, b, clock=clock, allowed_failures=1, cooldown_seconds=1.0)
         asked = []
@@ -42,7 +42,7 @@ class TestComingBack:
         assert asked == [1, 1, 0, 1, 0, 0, 0, 1, 0]
 
     def test_declared_orders_probe_in_turn(self, clock: Any) -> None:
-        """The first one at once; a fallback only when it is needed."""
+        """The first provider is probed at once, a fallback only when it is needed."""
         a, b = Scripted("a"), Scripted(down("b"), "b is back")
         a.script = [down("a"), "a is back", "a", down("a")]
         client, _ = routed(a, b, clock=clock, kind="declared", allowed_failures=1)
@@ -55,7 +55,7 @@ class TestComingBack:
         assert ask(client) == "b is back"
 
     def test_exactly_one_of_many_requests_finds_out(self, clock: Any) -> None:
-        """The others go where they went before."""
+        """The other requests use another provider."""
         gate = asyncio.Event()
 
         async def slow(_request: CompletionRequest) -> str:
@@ -78,7 +78,7 @@ class TestComingBack:
         asyncio.run(many())
 
     def test_a_cancelled_probe_makes_room_for_another(self, clock: Any) -> None:
-        """Otherwise the provider would be lost."""
+        """After a cancelled probe another call may probe."""
         a, b = Scripted(down("a"), hang, "a is back"), Scripted("b")
         client, router = routed(a, b, clock=clock, allowed_failures=1)
 
@@ -102,7 +102,7 @@ class TestComingBack:
         assert client.stats()["a"].in_flight == 0
 
     def test_too_long_probes_make_room_for_another(self, clock: Any) -> None:
-        """It says nothing about whether the provider is back."""
+        """A request that is too long is no evidence of a recovery."""
         long = ContextLengthError("too long", provider="a")
         client, router = routed(Scripted(down("a"), long, "a is back"), "b", clock=clock, allowed_failures=1)
         assert ask(client) == "b"
@@ -112,7 +112,7 @@ class TestComingBack:
         assert router.seen[-1].recovered
 
     def test_probes_without_place_make_room(self, clock: Any) -> None:
-        """Calls from before may still hold all places when the time is over."""
+        """Earlier calls may still hold all places when the cooldown is over."""
         gate = asyncio.Event()
 
         async def slow(_request: CompletionRequest) -> str:
@@ -139,7 +139,7 @@ class TestComingBack:
         assert client.stats()["a"].cooling_seconds == 0.0
 
     def test_used_up_allowance_stays_inside(self, clock: Any) -> None:
-        """It is one provider's own: the caller would stop asking the others too."""
+        """The rate-limit state of one provider is not passed on to the caller."""
         headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
         spent = answered("a", cost=0.5) | {
             "_hidden_params": {"additional_headers": headers, "response_cost": 0.5}
@@ -156,14 +156,14 @@ class TestComingBack:
 
 
 class TestConcurrency:
-    """Providers take as many calls at a time as they are said to take."""
+    """No provider has more calls in flight than its limit."""
 
     async def together(self, client: RoutedClient, count: int) -> None:
-        """Ask so often at once."""
+        """Make so many concurrent requests."""
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(count)))
 
     def slow(self, text: str) -> Any:
-        """Return a client that takes a few turns of the loop."""
+        """Return a client that takes a few milliseconds."""
 
         async def answer(_request: CompletionRequest) -> str:
             await asyncio.sleep(0.005)
@@ -172,14 +172,14 @@ class TestConcurrency:
         return Scripted(answer)
 
     def test_a_declared_order_waits_for_a_full_provider(self) -> None:
-        """Overflow would cost money that the order is there to save."""
+        """No call overflows to a later, dearer provider."""
         a, b = self.slow("a"), self.slow("b")
         client, _ = routed(Provider("a", a, concurrency=2), b, kind="declared")
         asyncio.run(self.together(client, 8))
         assert (a.calls, a.most_in_flight, b.calls) == (8, 2, 0)
 
     def test_learning_strategies_skip_full_providers(self) -> None:
-        """Where all are full, the first one is waited for; only who is asked is learnt from."""
+        """Requests wait for the first provider if all are full."""
         a, b = self.slow("a"), self.slow("b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
         asyncio.run(self.together(client, 9))
@@ -205,7 +205,7 @@ class TestConcurrency:
         assert b.calls == 6
 
     def test_waiting_is_no_part_of_the_latency(self, clock: Any) -> None:
-        """A full provider is not a slow one."""
+        """The latency begins with the call."""
         a = Scripted("a", clock=clock, seconds=1.0)
         client, router = routed(Provider("a", a, concurrency=1), clock=clock, kind="declared")
         asyncio.run(self.together(client, 5))
@@ -213,7 +213,7 @@ class TestConcurrency:
 
     @pytest.mark.parametrize(("own", "most"), [({}, 2), ({"concurrency": 3}, 3)])
     def test_engines_get_no_more_calls_than_slots(self, clock: Any, own: dict[str, int], most: int) -> None:
-        """The rest would queue inside it, and their waiting would be its latency; the user's word comes first."""
+        """The limit is the engine's `n_parallel` unless the user sets another."""
         engine = Scripted("a", clock=clock, seconds=1.0)
         engine.n_parallel = 2
         client, router = routed(Provider("a", engine, **own), clock=clock, kind="declared")
@@ -222,7 +222,7 @@ class TestConcurrency:
         assert max(seen.latency_seconds for seen in router.seen) <= most
 
     def test_waiting_calls_leave_a_failed_provider(self, clock: Any) -> None:
-        """It is left out by then, and asking it would be in vain."""
+        """Waiting requests go on to the next provider when the breaker opens."""
 
         async def fails(_request: CompletionRequest) -> ProviderError:
             await asyncio.sleep(0.002)
@@ -236,7 +236,7 @@ class TestConcurrency:
         assert (a.calls, b.calls) == (2, 6)
 
     def test_cancelled_requests_free_their_places(self) -> None:
-        """Those under way and those that wait."""
+        """Both running and waiting requests release their places."""
         a = Scripted(hang, hang, "free")
         client, router = routed(Provider("a", a, concurrency=2), kind="declared")
 
@@ -254,7 +254,7 @@ class TestConcurrency:
         assert client.stats()["a"].in_flight == 0
 
     def test_giving_up_waiting_is_no_recovery(self, clock: Any) -> None:
-        """It is not asked, so its places stay as few as its overload left."""
+        """The limit stays as low as the overload left it."""
         release = asyncio.Event()
 
         async def overloaded(_request: CompletionRequest) -> ProviderError:
@@ -277,7 +277,7 @@ class TestConcurrency:
         assert client._members["a"]._gate.allowed == 2.0
 
     def test_threads_with_loops_of_their_own_share_it(self) -> None:
-        """No place and no observation is lost."""
+        """Four threads lose neither a place nor an observation."""
         a = self.slow("a")
         client, router = routed(Provider("a", a, concurrency=3), self.slow("b"), kind="declared")
         threads = [threading.Thread(target=lambda: asyncio.run(self.together(client, 20))) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Who is asked, who steps in, what is learnt of it, and what is raised when nobody answers."""
+"""Order of calls, fallbacks, observations, and the error if no provider answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def limited(seconds: float | None = None) -> RateLimitError:
 
 
 def too_long(name: str = "a") -> ContextLengthError:
-    """Return what a model says to a long text."""
+    """Return the error for a text that is too long."""
     return ContextLengthError("too long", provider=name, status=400)
 
 
 class TestOneRequest:
-    """What becomes of a single request."""
+    """A single request is answered by the first provider that can."""
 
     def test_first_provider_answers_unchanged(self) -> None:
-        """Untouched, whatever shape it has."""
+        """The response is returned as it came."""
         response = {"choices": [{"message": {"content": "a cat"}}], "something": "else"}
         first, second = Scripted(response), Scripted()
         client, router = routed(first, second)
@@ -57,7 +57,7 @@ class TestOneRequest:
         ids=lambda failure: str(failure)[:30],
     )
     def test_failures_go_on_to_the_next_provider(self, failure: Any) -> None:
-        """Both calls are learnt from, the first one as a failure."""
+        """Both calls are observed, the first one as a failure."""
         client, router = routed(failure, "b knows")
         assert ask(client) == "b knows"
         assert [(seen.provider, seen.success) for seen in router.seen] == [("a", False), ("b", True)]
@@ -74,7 +74,7 @@ class TestOneRequest:
         ids=["refusal", "cut off", "filtered"],
     )
     def test_refusals_and_cut_answers_are_answers(self, choice: Any) -> None:
-        """Refused or cut off, it came: another provider is not asked."""
+        """A refused or truncated answer causes no further call."""
         other = Scripted()
         client, router = routed({"choices": [choice]}, other)
         asyncio.run(client.complete(REQUEST))
@@ -82,7 +82,7 @@ class TestOneRequest:
         assert router.seen[0].success
 
     def test_too_long_requests_teach_nothing(self) -> None:
-        """The next one is asked, nothing is learnt, and nobody is left out, however often it happens."""
+        """The next provider is called; no failure is observed and no cooldown begins."""
         client, router = routed(too_long(), "b knows")
         for _ in range(5):
             assert ask(client) == "b knows"
@@ -91,7 +91,7 @@ class TestOneRequest:
         assert (stats.calls, stats.failures, stats.too_long, stats.cooling_seconds) == (5, 0, 5, 0.0)
 
     def test_other_exceptions_pass_and_teach_nothing(self) -> None:
-        """A mistake in a program is not the provider's."""
+        """Only a ProviderError counts against the provider."""
         client, router = routed(ZeroDivisionError("oops"), "an answer")
         with pytest.raises(ZeroDivisionError):
             asyncio.run(client.complete(REQUEST))
@@ -99,7 +99,7 @@ class TestOneRequest:
         assert client.stats()["a"].in_flight == 0
 
     def test_observations_hold_what_the_call_took(self, clock: Any) -> None:
-        """Latency by the clock, cost as reported, else as declared; the context only where it is used."""
+        """Latency comes from the clock, cost from the response or else from the declaration."""
         priced = Scripted(answered("yes", cost=0.25), clock=clock, seconds=2.0)
         unpriced = Scripted(answered("yes"), clock=clock, seconds=0.5)
         for client, cost, seconds in ((priced, 0.25, 2.0), (unpriced, 0.125, 0.5)):
@@ -115,8 +115,8 @@ class TestOneRequest:
             assert whole.stats()["a"].cost == cost
             assert whole.stats()["a"].mean_latency_seconds == seconds
 
-    def test_a_strategy_is_told_of_the_request(self) -> None:
-        """Its task, its length in tokens, whether it offers tools; the provider's options go with the call."""
+    def test_strategies_get_the_request(self) -> None:
+        """The strategy gets task, tokens and tools; the provider's options go with the call."""
         inner = Scripted()
         client, router = routed(Provider("a", inner, options={"seed": 1, "user": "me"}), task="animals")
         messages = (
@@ -130,31 +130,31 @@ class TestOneRequest:
         assert inner.requests[0].options == {"seed": 2, "user": "me", "tools": [{"type": "function"}]}
 
     def test_an_answer_with_tools_may_be_without_text(self) -> None:
-        """A tool call has none; it is returned as it came."""
+        """A tool call without text is returned as it came."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}, "finish_reason": "stop"}]}
         client, _ = routed(response, "an answer")
         request = CompletionRequest(messages=(), options={"tools": [{}]})
         assert asyncio.run(client.complete(request)) is response
 
-    def test_small_windows_are_asked_last(self) -> None:
-        """As far as the length can be estimated; one whose window is unknown keeps its turn."""
+    def test_small_windows_go_last(self) -> None:
+        """A provider with a small window goes last; one with an unknown window keeps its place."""
         client, _ = routed(Provider("a", Scripted("a"), context_window=10), "b", Provider("c", Scripted("c")))
         assert ask(client, "short") == "a"
         assert ask(client, "long " * 20) == "b"
 
     def test_slow_calls_go_on_to_the_next(self) -> None:
-        """With a deadline for each, which counts as a failure."""
+        """A call over its time limit counts as a failure."""
         client, router = routed(hang, "b knows", call_seconds=0.02)
         assert ask(client) == "b knows"
         assert [seen.success for seen in router.seen] == [False, True]
 
 
 class TestNobodyAnswers:
-    """What is raised says most."""
+    """The error sums up the failures of all providers."""
 
     @pytest.fixture
     def raised(self) -> Callable[..., ProviderError]:
-        """Return a function that returns what a client of these raises."""
+        """Return a function that returns the error of a routed client."""
 
         def caught(*clients: Any, times: int = 1, **options: Any) -> ProviderError:
             client, _ = routed(*clients, **options)
@@ -166,18 +166,18 @@ class TestNobodyAnswers:
         return caught
 
     def test_one_provider_raises_what_it_raised(self, raised: Any) -> None:
-        """Kind, status and all."""
+        """The error of a single provider passes unchanged."""
         error = limited(3.0)
         assert raised(error) is error
 
-    def test_the_message_names_every_provider_and_its_reason(self, raised: Any) -> None:
-        """In the order in which they were asked."""
+    def test_the_message_names_every_reason(self, raised: Any) -> None:
+        """The message lists every provider with its error."""
         error = raised(down("gpt"), ProviderTimeoutError("was late", provider="b"))
         assert "no provider answered: a: gpt: is down; b: was late" in str(error)
         assert error.provider == "routed:recording(a, b)"
 
     def test_it_may_be_retried_if_any_may(self, raised: Any) -> None:
-        """A wrong key at one provider does not end a run."""
+        """One provider with a wrong key does not make the error systemic."""
         wrong = ProviderError("wrong key", provider="a", status=401)
         error = raised(wrong, down("b"))
         assert error.retryable
@@ -195,7 +195,7 @@ class TestNobodyAnswers:
         assert message in str(error)
 
     def test_missing_logprobs_come_with_task_file_lines(self, raised: Any) -> None:
-        """Once, behind what every provider said; those that are left out since say it, too."""
+        """The remedy appears once, after all providers' messages, also during cooldowns."""
         lines = (
             '\n\n[cascade]\nconfidence_method = "label_probability"\n\n'
             '[[cascade.models]]\nname = "routed"\nscoring = "sampled"\n\n'
@@ -215,7 +215,7 @@ class TestNobodyAnswers:
             assert str(error).count(lines) == 1
 
     def test_task_file_lines_only_for_lasting_faults(self, raised: Any) -> None:
-        """The one ends a run, the other is a row's reason."""
+        """The remedy appears only if the error is systemic."""
         refused = LogprobsUnsupportedError("no logprobs.", provider="gpt")
         denied = ProviderError("wrong key", provider="b", status=401, hint="Check the API key.")
         client, _ = routed(refused, denied)
@@ -248,18 +248,18 @@ class TestNobodyAnswers:
         kind: type[ProviderError],
         raised: Any,
     ) -> None:
-        """Rate limits, timeouts, and requests that are too long for everybody."""
+        """Errors that are all rate limits, timeouts or too long texts keep their kind."""
         assert type(raised(first, second)) is kind
 
     def test_all_limits_say_when_the_first_one_ends(self, raised: Any) -> None:
-        """And a single one without a time says nothing."""
+        """The retry time is the shortest one; without a time for every retryable error there is none."""
         assert raised(limited(5.0), limited(2.0)).retry_after == 2.0
         assert raised(limited(5.0), down("b")).retry_after is None
         never = down("b", status=400, retryable=False)
         assert raised(limited(5.0), never).retry_after == 5.0
 
     def test_too_long_does_not_cover_cooling_providers(self, clock: Any) -> None:
-        """The row may be asked again: it is no mistake of the prompt yet."""
+        """A provider in its cooldown may still take the text, so the error is retryable."""
         a, b = (
             Scripted(down("a"), down("a"), down("a"), "never"),
             Scripted("one", "two", "three", too_long("b")),
@@ -275,8 +275,8 @@ class TestNobodyAnswers:
     @pytest.mark.parametrize(
         "error", [too_long("a"), ProviderError("wrong key", provider="a", status=401)], ids=["long", "key"]
     )
-    def test_who_waits_for_an_allowance_has_not_failed(self, clock: Any, error: ProviderError) -> None:
-        """What the other one says holds for itself alone: the row may be asked again."""
+    def test_paused_providers_have_not_failed(self, clock: Any, error: ProviderError) -> None:
+        """A paused provider makes the error retryable and not systemic."""
         headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
         spent = answered("b") | {"_hidden_params": {"additional_headers": headers}}
         client, _ = routed(Scripted(down("a"), error), spent, clock=clock)
@@ -288,13 +288,13 @@ class TestNobodyAnswers:
         assert not caught.value.systemic
 
     def test_last_resort_is_named_once(self, clock: Any, raised: Any) -> None:
-        """As one that failed, not as one that is left out."""
+        """A forced provider is listed as failed, not as left out."""
         error = raised(down("a"), down("b"), allowed_failures=1, clock=clock, times=2)
         assert str(error).count("is down") == 2
         assert str(error).count("left out") == 1
 
     def test_shortest_cooldown_is_the_last_resort(self, clock: Any) -> None:
-        """And nobody else; if it answers, it is back."""
+        """Only that provider is called, and its answer closes the breaker."""
         a = Scripted(ProviderError("wrong key", provider="a", status=401), "a is back")
         b = Scripted(down("b"), "b is back")
         client, router = routed(a, b, clock=clock, allowed_failures=1)
@@ -306,7 +306,7 @@ class TestNobodyAnswers:
         assert client.stats()["b"].cooling_seconds == 0.0
 
     def test_a_time_that_a_provider_named_is_kept(self, clock: Any) -> None:
-        """Nobody is asked before it; the error says how long to wait."""
+        """No call is made before it, and the error names the wait."""
         a, b = Scripted(limited(9.0), "a is back"), Scripted(limited(4.0), "b is back")
         client, _ = routed(a, b, clock=clock)
         with pytest.raises(RateLimitError):

@@ -1,4 +1,4 @@
-"""Providers whose log-probabilities are of different spaces: every answer is read as its provider's own."""
+"""Providers with log-probabilities in different spaces: every answer is read in its provider's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fakes(**options: Any) -> tuple[FakeClient, FakeClient]:
 
 @pytest.fixture
 def by_turns() -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
-    """Return what makes a client of both that asks them by turns, which they are told by the text's number."""
+    """Return a factory of clients that call both providers in turn."""
 
     def made(**options: Any) -> tuple[RoutedClient, FakeClient, FakeClient]:
         masked, raw = fakes(**options)
@@ -62,7 +62,7 @@ def by_turns() -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
 
 
 def classifier(model: Any, **options: Any) -> Classifier:
-    """Return a classifier that asks one row after the other."""
+    """Return a classifier without concurrency."""
     return Classifier(
         **{"model": model, "labels": LABELS, "field": "category", "prompt": "Which?", "concurrency": 1}
         | options
@@ -70,7 +70,7 @@ def classifier(model: Any, **options: Any) -> Classifier:
 
 
 def same(found: Prediction, alone: Prediction) -> bool:
-    """Whether two predictions say the same, but for the time they took."""
+    """Return True if two predictions differ at most in their latency."""
     return replace(found, latency_seconds=0.0) == replace(alone, latency_seconds=0.0)
 
 
@@ -79,8 +79,8 @@ def spaces(found: Sequence[Prediction]) -> list[LogprobSpace | None]:
     return [None if row.distribution is None else row.distribution.space for row in found]
 
 
-def test_every_prediction_is_that_of_the_provider_alone(by_turns: Any) -> None:
-    """Label, confidence, masses and space."""
+def test_predictions_equal_those_of_one_provider(by_turns: Any) -> None:
+    """Label, confidence, masses and space are equal."""
     client, *_ = by_turns()
     assert client.space is LogprobSpace.MIXED
     found = classifier(client).classify_many(TEXTS)
@@ -91,7 +91,7 @@ def test_every_prediction_is_that_of_the_provider_alone(by_turns: Any) -> None:
 
 
 def test_cached_rows_keep_their_space(by_turns: Any) -> None:
-    """Each with its own space, without a call."""
+    """Cached rows need no call."""
     client, masked, raw = by_turns()
     journal = MemoryJournal()
     first = classifier(client, journal=journal).classify_many(TEXTS)
@@ -105,7 +105,7 @@ def test_cached_rows_keep_their_space(by_turns: Any) -> None:
 
 
 def test_spaces_are_part_of_the_identity() -> None:
-    """Who reports what is part of the client's identity, where they differ."""
+    """Spaces that differ are part of the client's identity."""
 
     def identity(*found: LogprobSpace) -> str:
         client, _ = routed(
@@ -118,7 +118,7 @@ def test_spaces_are_part_of_the_identity() -> None:
 
 
 def test_samples_are_counted_as_ever(by_turns: Any) -> None:
-    """Log-probabilities are left aside, whoever answers."""
+    """Sampling ignores log-probabilities of every provider."""
     client, *_ = by_turns()
     found = classifier(client, scoring="sampled", samples=4).classify("a bark")
     assert found.distribution is not None
@@ -127,8 +127,8 @@ def test_samples_are_counted_as_ever(by_turns: Any) -> None:
     assert found.distribution.probabilities.tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_who_has_no_evidence_is_asked_once() -> None:
-    """Others' log-probabilities do not make its lack of them a fault that another call might mend."""
+def test_models_without_evidence_get_one_call() -> None:
+    """A provider without log-probabilities gets no second call for them."""
     masked, _ = fakes()
     plain = FakeClient(LABELS, lambda _text: fake_response("cat", top_logprobs=0), space="none", name="n")
     client, router = routed(masked, plain)
@@ -140,7 +140,7 @@ def test_who_has_no_evidence_is_asked_once() -> None:
 
 
 def test_silent_models_are_known_by_name() -> None:
-    """Of providers of one space, too: the first row is asked again, further ones are not."""
+    """The first row without log-probabilities is repeated, further ones are not."""
 
     def silent(_text: str) -> dict[str, Any]:
         return fake_response("cat", top_logprobs=0) | {"model": "silent"}
@@ -159,7 +159,7 @@ def test_silent_models_are_known_by_name() -> None:
 
 
 def test_silence_of_one_model_is_its_own() -> None:
-    """Each is given a second chance within a row, once."""
+    """Every model gets one second chance."""
 
     def silent(name: str) -> FakeClient:
         return FakeClient(
@@ -175,7 +175,7 @@ def test_silence_of_one_model_is_its_own() -> None:
 
 
 def test_answers_without_space_have_no_distribution(by_turns: Any) -> None:
-    """Such as one to a request with tools: a guess might mislead."""
+    """An answer to a request with tools carries no space."""
     client, *_ = by_turns()
     found = classifier(client, options={"tools": [{"type": "function"}]}).classify_many(TEXTS)
     assert [row.label for row in found][:2] == ["cat", "cat"]
@@ -190,7 +190,7 @@ def answers(client: RoutedClient, **options: Any) -> Any:
 
 
 def test_equal_spaces_keep_the_response() -> None:
-    """Or where it offers tools, whose calls a completion cannot hold."""
+    """Equal spaces, and requests with tools, keep the provider's response."""
     masked, raw = fakes()
     alike, _ = routed(Provider("a", masked, space="raw"), raw)
     assert (alike.space, type(answers(alike))) == (RAW, dict)
@@ -201,15 +201,15 @@ def test_equal_spaces_keep_the_response() -> None:
     assert isinstance(answers(differing, tools=[{"type": "function"}]), dict)
 
 
-def test_the_word_of_the_user_comes_first(by_turns: Any) -> None:
-    """A space that is set for all is that of all."""
+def test_the_users_space_comes_first(by_turns: Any) -> None:
+    """A space set by the user holds for every provider."""
     client, *_ = by_turns()
     found = classifier(client, space="raw").classify_many(TEXTS)
     assert spaces(found) == [RAW] * 20
 
 
-def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any) -> None:
-    """Also where the outer one has no other provider."""
+def test_nested_routing_keeps_every_space(by_turns: Any) -> None:
+    """The outer client keeps the space of every answer, even with a single provider."""
     inner, *_ = by_turns()
     outer, _ = routed(inner)
     assert outer.space is LogprobSpace.MIXED
@@ -219,7 +219,7 @@ def test_routing_within_routing_keeps_what_every_answer_says(by_turns: Any) -> N
 
 
 def test_best_answer_keeps_its_own_space() -> None:
-    """Not what those of the last one asked are."""
+    """The space is that of the returned answer, not of the last one."""
     first, second = Scripted("A whole and sensible answer."), Scripted("")
     second.space = RAW
     router = CascadeRouter(["a", "b"], cost_tiers=["a", "b"], quality_threshold=1.0)
@@ -232,7 +232,7 @@ def test_best_answer_keeps_its_own_space() -> None:
 
 
 def test_fingerprints_say_mixed(by_turns: Any) -> None:
-    """So that one that was fitted on one space is refused."""
+    """The fingerprint of mixed spaces differs from that of one space."""
     client, *_ = by_turns()
     assert classifier(client).fingerprint().space is LogprobSpace.MIXED
 
@@ -242,7 +242,7 @@ class TestWhatIsPaid:
 
     @pytest.mark.parametrize(("declared", "total"), [(0.25, 5.0), (0.0, 0.0)])
     def test_a_runs_own_total_holds_it(self, declared: float, total: float) -> None:
-        """Nothing, where nothing is paid, is a price too."""
+        """A declared price of zero counts as a price."""
         client, _ = routed(Provider("a", fakes()[0], cost=declared))
         asking = classifier(client)
         found = asking.classify_many(TEXTS)
@@ -252,7 +252,7 @@ class TestWhatIsPaid:
         assert client.stats()["a"].cost == pytest.approx(total)
 
     def test_unpriced_responses_count_as_unpriced(self) -> None:
-        """As it came."""
+        """A provider without a price adds nothing to the cost."""
         client, _ = routed(fakes()[0])
         asking = classifier(client)
         asking.classify_many(TEXTS)
@@ -260,19 +260,19 @@ class TestWhatIsPaid:
 
     @pytest.mark.parametrize("reported", [-1.0, float("nan"), float("inf")])
     def test_a_price_that_cannot_be_true_is_none(self, reported: float) -> None:
-        """The declared one counts, if there is one."""
+        """The declared price replaces an impossible one."""
         for declared in (None, 0.5):
             client, router = routed(Provider("a", Scripted(answered("yes", cost=reported)), cost=declared))
             assert read_completion(answers(client)).usage.cost == declared
             assert router.seen[0].cost == declared
 
     def test_a_reported_price_comes_first(self) -> None:
-        """Also where it is nothing."""
+        """A reported price of zero counts, too."""
         client, _ = routed(Provider("a", Scripted(answered("yes", cost=0.0)), cost=0.5))
         assert read_completion(answers(client)).usage.cost == 0.0
 
     def test_a_provider_that_helps_costs_what_it_costs(self) -> None:
-        """A stranger's replies have no price of which one knows."""
+        """A helper that is no provider has no declared price."""
         small, big, stranger = (
             Scripted(answered('{"tier": "complex"}')),
             Scripted("an answer"),
@@ -290,7 +290,7 @@ class TestWhatIsPaid:
 def test_a_stored_examination_speaks_of_each_providers_space(
     monkeypatch: pytest.MonkeyPatch, by_turns: Any
 ) -> None:
-    """A provider that is known to be raw must not be read as masked, though the whole is mixed."""
+    """A provider that is known to be raw is checked in its own space."""
     from calibrant.inference.doctor import _records  # noqa: PLC0415 (to stand in for what is stored)
 
     method = classifier(by_turns()[0]).method

@@ -1,4 +1,4 @@
-"""A routed client wherever a client is: classifiers, caches, samples, cascades; how it is put together and closed."""
+"""Routed clients in classifiers, caches and cascades; their construction and closing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from routed_answers import Scripted, ask, down, providers, routed
 
 
 class TestWhereverAClientIs:
-    """Classifiers, caches, samples and cascades take it as they take any other."""
+    """Classifiers, caches and cascades use it like any other client."""
 
     LABELS = ("cat", "dog")
 
     @pytest.fixture
     def pair(self) -> Callable[..., tuple[RoutedClient, FakeClient, FakeClient]]:
-        """Return what makes a routed client whose first provider is down for good."""
+        """Return a factory of routed clients whose first provider always fails."""
 
         def made(**options: Any) -> tuple[RoutedClient, FakeClient, FakeClient]:
             dead = FakeClient(self.LABELS, lambda _text: down("a"), name="a")
@@ -42,13 +42,13 @@ class TestWhereverAClientIs:
         return made
 
     def test_it_is_a_client_and_no_more(self, pair: Any) -> None:
-        """It cannot be asked for next tokens, so nobody takes it for exact scores."""
+        """It offers no next tokens, so it cannot be scored exactly."""
         client, *_ = pair()
         assert isinstance(client, Client)
         assert not isinstance(client, ContinuingClient)
 
     def test_rows_are_classified_with_their_confidence(self, pair: Any) -> None:
-        """Concurrently, and as if the provider that answered had been asked alone."""
+        """Labels and confidence equal those of the provider alone."""
         client, dead, alive = pair()
         texts = [f"{number} {sound}" for number in range(30) for sound in ("purr", "bark")]
         options: dict[str, Any] = {"labels": self.LABELS, "field": "category", "prompt": "Which?"}
@@ -58,8 +58,8 @@ class TestWhereverAClientIs:
         assert [row.confidence for row in found] == [row.confidence for row in alone]
         assert len(dead.requests) < 20
 
-    def test_stored_predictions_stay_valid_whatever_was_learnt(self, pair: Any) -> None:
-        """The key depends on who the providers are, and changes with their addresses and options alone."""
+    def test_stored_predictions_stay_valid(self, pair: Any) -> None:
+        """The cache key depends on the providers, not on the learned state."""
         client, _, alive = pair()
         journal = MemoryJournal()
         options: dict[str, Any] = {"labels": self.LABELS, "field": "category", "journal": journal}
@@ -72,7 +72,7 @@ class TestWhereverAClientIs:
         assert len(alive.requests) == calls
 
     def test_its_identity_holds_what_can_change_an_answer(self) -> None:
-        """Models, addresses and options, without credentials; not concurrency or price."""
+        """Models, addresses and options count; credentials, concurrency and price do not."""
 
         def identity(name: str = "gpt", address: str = "http://a/v1", **options: Any) -> tuple[str, str]:
             inner = Scripted(name=name)
@@ -94,7 +94,7 @@ class TestWhereverAClientIs:
         assert "secret" not in str(identity(address="http://me:secret@a/v1", options={"api_key": "secret"}))
 
     def test_it_is_a_member_of_a_cascade(self, pair: Any) -> None:
-        """Like any model that costs something."""
+        """A routed client may be the first model of a cascade."""
         client, _, alive = pair()
         big = FakeClient(self.LABELS, lambda _text: ("dog", 0.99), name="big")
         members = [Classifier(model=model, labels=self.LABELS, field="category") for model in (client, big)]
@@ -105,7 +105,7 @@ class TestWhereverAClientIs:
         assert len(alive.requests) == 2
 
     def test_rows_fail_when_all_providers_fail(self) -> None:
-        """Retried as its policy says, and systemic faults end the run as ever."""
+        """Rows are retried by the policy, and systemic faults end the run."""
         passing, _ = routed(*(FakeClient(self.LABELS, lambda _text: down("x")) for _ in range(2)))
         retry = RetryPolicy(attempts=3, initial_seconds=0.0)
         classifier = Classifier(model=passing, labels=self.LABELS, field="category", retry=retry)
@@ -118,7 +118,7 @@ class TestWhereverAClientIs:
         assert caught.value.systemic
 
     def test_a_deadline_around_it_cancels_and_frees(self) -> None:
-        """Nothing is learnt from who was given up on."""
+        """A cancelled call teaches nothing and leaves no call in flight."""
         slow = FakeClient(self.LABELS, lambda _text: "cat", latency=30.0)
         client, router = routed(Provider("a", slow, concurrency=1))
         classifier = Classifier(
@@ -133,7 +133,7 @@ class TestWhereverAClientIs:
         assert client.stats()["a"].in_flight == 0
 
     def test_it_works_through_the_background_loop_and_others(self, pair: Any) -> None:
-        """One after the other: every call is answered, and none is left in flight."""
+        """Every call on every event loop is answered."""
         client, *_ = pair()
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
@@ -147,7 +147,7 @@ class TestWhereverAClientIs:
 
 
 class TestPuttingItTogether:
-    """What does not fit is refused before any call."""
+    """Parts that do not fit raise ConfigurationError before any call."""
 
     @pytest.mark.parametrize(
         ("make", "message"),
@@ -183,8 +183,8 @@ class TestPuttingItTogether:
         with pytest.raises(ConfigurationError, match="a more than once"):
             RoutedClient(twice, router=FixedRouter(["a"]))
 
-    def test_a_router_must_name_somebody(self) -> None:
-        """And nobody else."""
+    def test_orders_must_name_known_providers(self) -> None:
+        """An order without providers or with an unknown one raises ConfigurationError."""
         client, router = routed("an answer")
         for order, told in (([], "to order a, got none"), (["b"], "to order a, got 'b'")):
             router.order = lambda _request=None, order=order: order
@@ -192,11 +192,11 @@ class TestPuttingItTogether:
                 ask(client)
 
     def test_keys_among_the_options_are_not_shown(self) -> None:
-        """In a traceback or a log."""
+        """The repr of a provider omits its options."""
         assert "sk-1" not in repr(Provider("a", Scripted(), options={"api_key": "sk-1"}))
 
     def test_its_space_is_that_of_all_providers(self) -> None:
-        """Or mixed; a client's own claim can be corrected."""
+        """Spaces that differ are mixed, and a client's own claim can be corrected."""
         raw = Scripted()
         raw.space = LogprobSpace.RAW
         client, _ = routed("an answer", raw)
@@ -208,18 +208,18 @@ class TestPuttingItTogether:
 
 
 class TestClosing:
-    """Who opened something closes it."""
+    """A client closes what it owns."""
 
     def test_only_owned_clients_are_closed(self) -> None:
-        """Each once, even if two providers share one."""
+        """A client shared by two providers is closed once."""
         shared = Scripted()
         for owned, times in ((False, 0), (True, 1)):
             client, _ = routed(shared, shared, owned=owned)
             client.close()
             assert shared.closed == times
 
-    def test_everything_is_closed_whatever_one_of_them_raises(self) -> None:
-        """The error is not lost."""
+    def test_one_error_keeps_no_client_open(self) -> None:
+        """The error of one client does not keep the others open."""
         bad, good = Scripted(), Scripted()
 
         def fail() -> None:
@@ -232,7 +232,7 @@ class TestClosing:
         assert good.closed == 1
 
     def test_a_shared_router_is_closed_with_it(self) -> None:
-        """So that what was learnt is written."""
+        """Closing writes the learned state."""
 
         class State:
             location = "memory"

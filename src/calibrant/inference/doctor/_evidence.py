@@ -116,8 +116,6 @@ class Evidence:
         Answers to one question under one seed.
     seconds : sequence of float
         Wall time of the calls that were answered.
-    calls : int
-        Calls made.
     """
 
     claimed: LogprobSpace
@@ -130,8 +128,7 @@ class Evidence:
     scored: Sequence[ScoredText] | FailedCall | None = None
     continued: str | FailedCall = ""
     drawn: Sequence[str | FailedCall] = ()
-    seconds: Sequence[float] = ()
-    calls: int = 0
+    seconds: Sequence[float]
 
     @cached_property
     def readings(self) -> tuple[TopicReading, ...]:
@@ -284,11 +281,15 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     ProviderError
         No call was answered.
     """
-    first, refused = await _begin(calls)
-    evidence = Evidence(claimed=claimed, repeats=[first])
-    evidence.refused_logprobs, evidence.refused_schema = (*refused, "", "")[:2]
-    top = 0 if refused else _FIRST_TOP
-    if isinstance(first, TopicReading):
+    evidence = Evidence(claimed=claimed, seconds=calls.seconds)
+    top = _FIRST_TOP
+    first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        top, evidence.refused_logprobs = 0, first.reason
+        first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        evidence.refused_schema = first.reason
+    else:
         evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
         if top:
             evidence.alternatives = await _alternatives(calls, first)
@@ -303,20 +304,7 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
         evidence.drawn = [*evidence.drawn, await calls.text(task.LOTTERY, sampling)]
     if not calls.seconds and calls.first_error is not None:
         raise calls.first_error
-    evidence.seconds, evidence.calls = calls.seconds, calls.made
     return evidence
-
-
-async def _begin(calls: ExaminationCalls) -> tuple[TopicReading | FailedCall, list[str]]:
-    """Return the first answer, and the reasons for reduced request options."""
-    refused: list[str] = []
-    answer: TopicReading | FailedCall = FailedCall("")
-    for top in (_FIRST_TOP, 0):
-        answer = await calls.classify(0, top=top)
-        if isinstance(answer, TopicReading):
-            break
-        refused.append(answer.reason)
-    return answer, refused
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:

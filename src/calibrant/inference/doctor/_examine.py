@@ -137,7 +137,7 @@ async def aexamine(
         thresholds=recommended_thresholds(
             confidences, space if scoring == "decode" else LogprobSpace(scoring)
         ),
-        calls=evidence.calls,
+        calls=calls.made,
         top_logprobs=evidence.alternatives.came,
         label_mass=evidence.label_mass,
     )

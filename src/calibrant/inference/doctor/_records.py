@@ -383,23 +383,17 @@ def refuse_misleading(
     if record is None:
         return
     for finding in record.findings:
-        remedy = _remedy(record, finding, space)
+        is_problem = finding.verdict is FindingVerdict.PROBLEM
+        known = finding.feature == "space" and finding.verdict is not FindingVerdict.UNKNOWN
+        remedy = finding.remedy if finding.feature == "units" and is_problem else ""
+        if known and record.space is LogprobSpace.RAW and space is LogprobSpace.MASKED:
+            remedy = finding.remedy or 'Set space = "raw" under [model] (space="raw" in Python).'
         if remedy:
             when = "" if record.examined is None else f" on {record.examined:%Y-%m-%d}"
             raise ConfigurationError(
                 f"{model}: confidence would mislead. An examination{when} found: {finding.detail} {remedy} "
                 f"To examine the model again: {examine_command(record)}"
             )
-
-
-def _remedy(record: Examination, finding: Finding, space: LogprobSpace) -> str:
-    """Return the remedy of a finding; empty if the setup is acceptable."""
-    if finding.feature == "units" and finding.verdict is FindingVerdict.PROBLEM:
-        return finding.remedy
-    known = finding.feature == "space" and finding.verdict is not FindingVerdict.UNKNOWN
-    if known and record.space is LogprobSpace.RAW and space is LogprobSpace.MASKED:
-        return finding.remedy or 'Set space = "raw" under [model] (space="raw" in Python).'
-    return ""
 
 
 def examine_command(record: Examination) -> str:

@@ -265,15 +265,14 @@ class RoutedClient:
             if isinstance(outcome, ProviderFailure):
                 failures.append(outcome)
                 if not isinstance(outcome.error, ContextLengthError):  # which says nothing about the provider
-                    limited = is_rate_limit(outcome.error)
-                    self._learn(outcome, routing, success=False, rate_limited=limited)
+                    self._learn(outcome, routing)
                 continue
             worth = None
             if not tools:
                 alone = course.is_over and not answers
                 worth = await self._worth(request, outcome.completion, alone=alone, paid=paid)
             answers.append(outcome)
-            self._learn_answer(outcome, routing, worth)
+            self._learn(outcome, routing, worth)
             if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
                 break
             if not course.is_over:
@@ -366,13 +365,16 @@ class RoutedClient:
         return window is None or routing.tokens is None or routing.tokens <= window
 
     def _learn(
-        self,
-        call: ProviderAnswer | ProviderFailure,
-        routing: RoutingRequest,
-        **outcome: Any,  # noqa: ANN401 (fields of Observation)
+        self, call: ProviderAnswer | ProviderFailure, routing: RoutingRequest, worth: float | None = None
     ) -> None:
-        """Have the router learn the outcome of a call."""
+        """Have the router learn the outcome of a call; `worth` is the quality of an answer."""
         name = call.member.name
+        outcome: dict[str, Any] = {"success": isinstance(call, ProviderAnswer)}
+        if isinstance(call, ProviderFailure):
+            outcome["rate_limited"] = is_rate_limit(call.error)
+        else:
+            quality = None if worth is None else min(1.0, max(0.0, worth))
+            outcome |= {"quality": quality, "cost": call.completion.usage.cost, "recovered": call.recovered}
         observation = Observation(
             provider=name,
             latency_seconds=call.latency_seconds,
@@ -383,18 +385,8 @@ class RoutedClient:
         )
         with self._lock:
             self.router.record(observation)
-
-    def _learn_answer(self, answer: ProviderAnswer, routing: RoutingRequest, worth: float | None) -> None:
-        self._learn(
-            answer,
-            routing,
-            success=True,
-            quality=None if worth is None else min(1.0, max(0.0, worth)),
-            cost=answer.completion.usage.cost,
-            recovered=answer.recovered,
-        )
-        if self._drift is not None:
-            self._drift.look_at(answer.member.name, answer.completion.text)
+        if self._drift is not None and isinstance(call, ProviderAnswer):
+            self._drift.look_at(name, call.completion.text)
 
 
 def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
