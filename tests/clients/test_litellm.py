@@ -22,6 +22,12 @@ from calibrant.core import (
 )
 
 KEY = "sk-verysecretverysecret"
+# Of litellm's exceptions.
+REFUSALS = "BlockedPiiEntityError ContentPolicyViolationError GuardrailRaisedException RejectedRequestError"
+RETRYABLE = """
+    APIConnectionError APIError APIResponseValidationError BadGatewayError InternalServerError MockException
+    JSONSchemaValidationError MidStreamFallbackError RateLimitError ServiceUnavailableError Timeout
+"""
 
 
 def make_client(server: Any, **options: Any) -> LiteLLMClient:
@@ -126,18 +132,9 @@ def litellm_exceptions() -> list[type[Exception]]:
 def build(cls: type[Exception]) -> Exception:
     """Make an exception of any of litellm's signatures."""
     response = httpx.Response(418, request=httpx.Request("POST", "http://127.0.0.1/"))
-    known = {
-        "message": f"broken {KEY}",
-        "status_code": 500,
-        "response": response,
-        "request_data": {},
-        "failures": [],
-        "current_cost": 2.0,
-        "max_budget": 1.0,
-        "raw_response": "{}",
-        "schema": "{}",
-        "status": 500,
-    }
+    texts = {"message": f"broken {KEY}", "raw_response": "{}", "schema": "{}"}
+    numbers = {"status_code": 500, "current_cost": 2.0, "max_budget": 1.0, "status": 500}
+    known: dict[str, Any] = {**texts, **numbers, "response": response, "request_data": {}, "failures": []}
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return cls(known["message"])
@@ -169,26 +166,9 @@ class TestEveryLitellmException:
                 outcomes[cls.__name__] = None
         assert not any(KEY in str(found) for found in outcomes.values())
         refusals = {name for name, found in outcomes.items() if found is None}
-        assert refusals == {
-            "BlockedPiiEntityError",
-            "ContentPolicyViolationError",
-            "GuardrailRaisedException",
-            "RejectedRequestError",
-        }
+        assert refusals == set(REFUSALS.split())
         retryable = {name for name, found in outcomes.items() if found is not None and found.retryable}
-        assert retryable == {
-            "APIConnectionError",
-            "APIError",
-            "APIResponseValidationError",
-            "BadGatewayError",
-            "InternalServerError",
-            "JSONSchemaValidationError",
-            "MidStreamFallbackError",
-            "MockException",
-            "RateLimitError",
-            "ServiceUnavailableError",
-            "Timeout",
-        }
+        assert retryable == set(RETRYABLE.split())
         assert type(outcomes["Timeout"]) is ProviderTimeoutError
         assert type(outcomes["RateLimitError"]) is RateLimitError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -10,7 +9,6 @@ import math
 import time
 from typing import Any
 
-import aiohttp
 import pytest
 
 from fault_server import Fault
@@ -83,29 +81,6 @@ class TestConnections:
         head, body = head_and_body(data)
         assert head.startswith(b"HTTP/1.1 200")
         assert len(body) == length_of(head) // 2
-
-    def test_aiohttp_sees_the_two_resets_apart(self, serve: Any) -> None:
-        """Aiohttp has no status after an early reset, and fails while reading after a late one."""
-        server = serve(faults=["reset_before_headers", "reset_after_headers"])
-        seen = []
-
-        async def call() -> None:
-            body = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
-            async with aiohttp.ClientSession() as session:
-                for _ in range(3):
-                    status = None
-                    try:
-                        async with session.post(f"{server.api_base}/chat/completions", json=body) as found:
-                            status = found.status
-                            await found.read()
-                    except aiohttp.ClientError as error:
-                        seen.append((status, type(error).__name__))
-                    else:
-                        seen.append((status, "read"))
-
-        asyncio.run(call())
-        assert [status for status, _ in seen] == [None, 200, 200]
-        assert [outcome == "read" for _, outcome in seen] == [False, False, True]
 
     def test_hanging_ends_with_the_connection(self, serve: Any, raw_call: Any) -> None:
         """The server sends nothing for the given time and then closes the connection."""

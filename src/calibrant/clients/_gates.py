@@ -84,8 +84,6 @@ class CallGate:
     ----------
     calls : int, optional
         Concurrent calls at most, per event loop; by default 256.
-    timeout : object
-        Time limit of a call, in seconds; checked only.
 
     Attributes
     ----------
@@ -95,11 +93,10 @@ class CallGate:
     Raises
     ------
     ConfigurationError
-        `calls` is below 1, or `timeout` no number above 0.
+        `calls` is below 1.
     """
 
-    def __init__(self, calls: int | None, *, timeout: object) -> None:
-        check_seconds(timeout)
+    def __init__(self, calls: int | None) -> None:
         if calls is not None and calls < 1:
             raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
         self.calls = calls or _CALLS

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
-from calibrant.clients._gates import CallGate
+from calibrant.clients._gates import CallGate, check_seconds
 from calibrant.clients._redact import hide, redact, spellings
 from calibrant.clients._translate import translate
 from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError
@@ -143,12 +143,13 @@ class JsonHttp:
         calls: int | None = None,
         most_bytes: int = _MOST_BYTES,
     ) -> None:
+        check_seconds(timeout)
         self.endpoint = endpoint
         self.provider = provider
         self._secrets: frozenset[str] = frozenset()
         self.hide(endpoint.secrets)
         self._timeout = timeout
-        self._gate = CallGate(calls, timeout=timeout)
+        self._gate = CallGate(calls)
         self._most_bytes = most_bytes
         self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._lock = threading.Lock()

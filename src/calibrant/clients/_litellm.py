@@ -64,7 +64,8 @@ class LiteLLMClient:
         space: LogprobSpace | str = LogprobSpace.MASKED,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        self._gate = CallGate(max_concurrency, timeout=timeout)
+        check_seconds(timeout)
+        self._gate = CallGate(max_concurrency)
         self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = LogprobSpace(space)

@@ -57,13 +57,13 @@ class Price:
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from the ``usage`` of an OpenAI answer; None without a count of prompt tokens."""
         counts = reported_mapping(usage)
-        asked, answered = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
-        if asked is None:
+        prompt, answer = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+        if prompt is None:
             return None
-        cost = asked * self.prompt + (answered or 0) * self.answer
+        cost = prompt * self.prompt + (answer or 0) * self.answer
         if self.cached is not None:
             details = reported_mapping(counts.get("prompt_tokens_details"))
-            cached_tokens = min(asked, _count(details.get("cached_tokens")) or 0)
+            cached_tokens = min(prompt, _count(details.get("cached_tokens")) or 0)
             cost -= cached_tokens * (self.prompt - self.cached)
         return cost
 
@@ -145,7 +145,7 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
     """Return True if calls of `model` must go through litellm, which takes milliseconds of CPU for each.
 
     Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
-    ``api_base`` every name that litellm would not take for another provider's, are asked directly.
+    ``api_base`` every name that litellm would not take for another provider's, are called directly.
 
     Parameters
     ----------

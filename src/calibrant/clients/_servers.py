@@ -105,14 +105,14 @@ class LlamaCppServer:
             The call failed, or brought no log-probabilities.
         """
         most = min(count, self.most or count)
-        asked = min(most, _FEW_TOKENS) if few else most
+        wanted = min(most, _FEW_TOKENS) if few else most
         for _ in range(REPEATS):
-            answer = self.http.checked(await self.ask(prompt, count=asked, slot=slot))
+            answer = self.http.checked(await self.ask(prompt, count=wanted, slot=slot))
             listing = self.listing(answer)
             if listing:
                 usage = _usage(answer, prompt="tokens_evaluated", completion="tokens_predicted")
                 model = _text(answer, "model")
-                return NextTokens(top=listing, usage=usage, model=model, short=asked < most)
+                return NextTokens(top=listing, usage=usage, model=model, short=wanted < most)
         raise ProviderError(
             f"the server answered {REPEATS} times without log-probabilities.",
             provider=self.http.provider,
@@ -259,7 +259,7 @@ class CompletionsServer:
     async def spells(self, text: str) -> bool:
         """Return whether the tokens of `text` spell it; True if the server has no tokeniser route.
 
-        Special tokens cannot be told from others here, and white space is ignored, as servers may clean it up.
+        Special tokens cannot be distinguished here, and white space is ignored, as servers may clean it up.
         """
         answer = await self._tokenized(text)
         spelled = None if answer is None else await self._spelled(answer.get("tokens") or [])

@@ -53,7 +53,7 @@ class _Node:
         Positions of the child nodes.
     ends : tuple of int
         Labels that end with the next token.
-    asked : ndarray of int, shape (n,)
+    next_tokens : ndarray of int, shape (n,)
         Tokens that lead to a child or end a label.
     leads_to : ndarray of int, shape (n,)
         Target of each: a position in `behind` followed by `ends`.
@@ -63,7 +63,7 @@ class _Node:
     labels: tuple[int, ...]
     behind: tuple[int, ...]
     ends: tuple[int, ...]
-    asked: NDArray[np.int64]
+    next_tokens: NDArray[np.int64]
     leads_to: NDArray[np.int64]
 
 
@@ -99,20 +99,20 @@ class TokenTrie:
             depth = len(tokens)
             ends = [label for label in labels[tokens] if len(paths[label]) == depth + 1]
             steps = dict.fromkeys(paths[label][depth] for label in labels[tokens] if label not in ends)
-            asked = [np.array([step]) for step in steps]
+            groups = [np.array([step]) for step in steps]
             for label in ends:
                 last = paths[label][depth]
                 if last not in closing:
                     closing[last] = vocabulary.closing(last)
-                asked.append(closing[last])
+                groups.append(closing[last])
             nodes.append(
                 _Node(
                     tokens=tokens,
                     labels=tuple(labels[tokens]),
                     behind=tuple(number[*tokens, step] for step in steps),
                     ends=tuple(ends),
-                    asked=np.concatenate(asked),
-                    leads_to=np.repeat(np.arange(len(asked)), [len(some) for some in asked]),
+                    next_tokens=np.concatenate(groups),
+                    leads_to=np.repeat(np.arange(len(groups)), [len(group) for group in groups]),
                 )
             )
         self.nodes = tuple(nodes)
@@ -196,7 +196,7 @@ class TokenWalk:
             The log-probabilities are not numbers.
         """
         here = self._trie.nodes[node]
-        probabilities = np.exp(found.at(here.asked))
+        probabilities = np.exp(found.at(here.next_tokens))
         if not np.isfinite(probabilities).all():
             raise LogprobsUnavailableError("The log-probabilities are not numbers.")
         self._propagate(node, np.bincount(here.leads_to, weights=probabilities).astype(np.float64))

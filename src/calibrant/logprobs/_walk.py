@@ -157,7 +157,7 @@ class LabelWalk:
         Parameters
         ----------
         after : str, default ""
-            The text asked about last. Texts that share the longest beginning with it come first, then
+            The text queried last. Texts that share the longest beginning with it come first, then
             shorter ones: an engine that caches its last text then computes the fewest tokens.
         """
         if not self._visited:
