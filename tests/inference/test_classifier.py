@@ -415,6 +415,7 @@ def test_with_closes_an_opened_model(animals: FakeClient) -> None:
     """The context manager, synchronous or asynchronous, closes a model that was opened by name."""
     with Classifier(model="openai/x", labels=LABELS, field="category") as classifier:
         assert classifier.classify("meow").label == "cat"
+        classifier.with_features().close()
         assert not animals.closed
     assert animals.closed
 

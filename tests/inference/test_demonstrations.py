@@ -12,10 +12,20 @@ import pytest
 
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.cascade import AvgLogprob, Cascade
-from calibrant.core import ConfigurationError, Example, Field, FieldLabels, LabelSet, Limits, Task
+from calibrant.core import (
+    ConfigurationError,
+    Example,
+    Field,
+    FieldLabels,
+    LabelSet,
+    Limits,
+    MultiLabels,
+    Task,
+)
 from calibrant.core._predictor import Query
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
+from calibrant.inference._demonstrations import DemonstrationFormat
 from calibrant.testing import FakeClient, MemoryJournal
 from synonyms import install_model2vec, without_model2vec
 
@@ -131,6 +141,21 @@ def test_several_fields_show_whole_answers() -> None:
     index = DemonstrationIndex(["one"], ['{"b": "2", "a": "x"}'], labels=fields)
     Classifier(model=client, labels=fields).with_demonstrations(index, k=1).classify("two")
     assert systems(client)[0].endswith('Text: one\nAnswer: {"a": "x", "b": "2"}')
+
+
+@pytest.mark.parametrize(
+    ("labels", "field", "label", "answer"),
+    [
+        (None, "a.b[].c", "cat", '{"a": {"b": [{"c": "cat"}]}}'),
+        (MultiLabels(LABELS), "topics", '["cow", "cat"]', '{"topics": ["cat", "cow"]}'),
+        (MultiLabels(LABELS), "a[].b", '["dog"]', '{"a": [{"b": "dog"}]}'),
+        (MultiLabels(LABELS), "[].b", "[]", "[]"),
+    ],
+)
+def test_format_writes_answers_at_any_path(labels: Any, field: str, label: str, answer: str) -> None:
+    """A demonstration's answer is the JSON that the field's path describes."""
+    label = label if labels is None else labels.canonical(label)
+    assert DemonstrationFormat(field=field, labels=labels).answer(label) == answer
 
 
 def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ def test_the_distribution_is_the_models_own() -> None:
 def test_exact_is_the_default_where_possible() -> None:
     """Exact scoring is the default unless client, schema, `scoring` or `space` say otherwise."""
     assert isinstance(classifier(fake()).method, ExactScoring)
+    assert classifier(fake()).space is LogprobSpace.EXACT
     assert isinstance(classifier(FakeClient(LABELS, {})).method, Decoding)
     assert isinstance(classifier(fake(), scoring="decode").method, Decoding)
     assert isinstance(classifier(fake(), space="raw").method, Decoding)

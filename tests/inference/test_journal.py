@@ -72,11 +72,11 @@ def test_key_covers_labels_without_enum() -> None:
     assert distribution_of(again).labels == ("dog", "cat")
 
 
-def test_key_ignores_concurrency_and_order() -> None:
-    """Concurrency and the order of options do not change the key."""
+def test_key_ignores_how_calls_are_made() -> None:
+    """Concurrency, the key, the timeout and the order of options do not change the key."""
     memory = MemoryJournal()
     ask(memory, options={"a": 1, "b": 2})
-    _, calls = ask(memory, options={"b": 2, "a": 1}, concurrency=3)
+    _, calls = ask(memory, options={"b": 2, "a": 1, "api_key": "k", "timeout": 9}, concurrency=3)
     assert calls == 0
 
 

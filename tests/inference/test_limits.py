@@ -335,7 +335,7 @@ def test_cost_budget_waits_for_a_price() -> None:
     made = classifier(client, limits=Limits(concurrency=50, max_cost=0.5))
     with pytest.raises(LimitReachedError, match="max_cost"):
         made.classify_many([str(number) for number in range(100)])
-    assert len(client.requests) == 5
+    assert (len(client.requests), client.max_in_flight) == (5, 4)
 
 
 def test_sufficient_budget_ends_nothing() -> None:
