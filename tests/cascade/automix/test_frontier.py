@@ -77,7 +77,7 @@ def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_policy_beats_the_frontier(seed: int) -> None:
-    """1,000 instances against all sets of bins and all mixtures of two policies."""
+    """The frontier equals the best of all sets of bins and their mixtures in 1,000 random instances."""
     rng = np.random.default_rng(seed)
     for _ in range(50):
         rows = random_rows(rng)
@@ -97,8 +97,8 @@ def test_no_policy_beats_the_frontier(seed: int) -> None:
             assert reached == pytest.approx((frontier.cost[point], frontier.performance[point]), abs=1e-12)
 
 
-def test_free_escalations_come_first_where_they_gain() -> None:
-    """It never comes where it loses: at 0.1 the large model is free and better, at 0.5 free and worse."""
+def test_free_escalations_come_first() -> None:
+    """A free and better large model is called first, and a free but worse one never."""
     rows: Rows = {
         "signal": [0.1, 0.1, 0.5, 0.5, 0.9, 0.9],
         "small_score": [0, 0, 1, 1, 0, 0],
@@ -137,7 +137,7 @@ def instances(draw: st.DrawFn) -> Rows:
 @settings(deadline=None)
 @given(rows=instances(), share=st.floats(0.0, 1.0))
 def test_mixtures_meet_budget_and_frontier(rows: Rows, share: float) -> None:
-    """Its expectation on the planned rows is the point on the segment."""
+    """The expected cost and performance of a mixture are a point on the frontier."""
     frontier = routing_frontier(**rows)
     budget = frontier.cost[0] + share * (frontier.cost[-1] - frontier.cost[0])
     policy = frontier.mixture(cost=budget)
@@ -151,7 +151,7 @@ def test_mixtures_meet_budget_and_frontier(rows: Rows, share: float) -> None:
 @settings(deadline=None)
 @given(rows=instances())
 def test_thresholds_are_policies_among_others(rows: Rows) -> None:
-    """Allowing any set of bins is never worse, and each threshold's own point is reached."""
+    """Sets of bins are never worse than thresholds, and every threshold reaches its own point."""
     free, bound = routing_frontier(**rows), routing_frontier(**rows, thresholds_only=True)
     for cost, performance in zip(bound.cost, bound.performance, strict=True):
         assert free.at(max(cost, free.cost[0])) >= performance - 1e-9
@@ -162,7 +162,7 @@ def test_thresholds_are_policies_among_others(rows: Rows) -> None:
 
 
 def test_a_frontier_by_hand() -> None:
-    """Four rows, two bins, free verifier: the unsure bin gains 1 for 10, the sure one 0."""
+    """Four rows in two bins give the corners and the slope that are worked out by hand."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
     frontier = routing_frontier(*rows, small_cost=1, large_cost=10, verifier_cost=0)
     assert frontier.cost.tolist() == [1.0, 6.0]
@@ -174,7 +174,7 @@ def test_a_frontier_by_hand() -> None:
 
 
 def test_verifier_cost_defaults_to_small_cost() -> None:
-    """The small model verifies its own answer, as in AutoMix; costs may differ from row to row."""
+    """Without a verifier's cost, a look costs as much as the small model's call, row by row."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
     unset, free = (
         routing_frontier(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)
@@ -186,8 +186,8 @@ def test_verifier_cost_defaults_to_small_cost() -> None:
         assert spent.mean() == frontier.cost[1]
 
 
-def test_rounding_to_k_steps_joins_what_lies_near() -> None:
-    """K + 1 bins; shares of k samples keep their own in spite of floating point."""
+def test_signals_are_rounded_to_k_steps() -> None:
+    """Signals fall into k + 1 bins, and shares of k samples keep a bin of their own despite floating point."""
     frontier = routing_frontier(
         [0.04, 0.06, 0.3, 1.0], [0, 1, 0, 1], [1, 1, 1, 1], small_cost=1, large_cost=5, k=10
     )
@@ -197,8 +197,8 @@ def test_rounding_to_k_steps_joins_what_lies_near() -> None:
     assert same.bins.values.tolist() == shares.tolist()
 
 
-def test_unseen_signals_count_as_the_next_lower_one_seen() -> None:
-    """A threshold's own meaning: trust from the least trusted signal on."""
+def test_unseen_signals_take_the_lower_bin() -> None:
+    """A signal between two seen ones falls into the bin of the lower one."""
     costs = {"small_cost": 1, "large_cost": 5, "verifier_cost": 0}
     frontier = routing_frontier([0.2, 0.6], [0, 1], [1, 1], **costs, thresholds_only=True)
     policy = frontier.policy(-1)
@@ -229,13 +229,13 @@ GOOD: Rows = {
     ],
 )
 def test_bad_input_is_refused_by_name(changed: Rows, message: str) -> None:
-    """Nothing is guessed, dropped or clipped in silence."""
+    """Every bad column raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=message):
         routing_frontier(**{**GOOD, **changed})
 
 
-def test_what_cannot_be_had_is_said() -> None:
-    """Budgets below the cheapest policy, and points beyond the last one."""
+def test_unreachable_points_are_refused() -> None:
+    """A budget below the cheapest policy, or a point beyond the last, raises ConfigurationError."""
     frontier = routing_frontier(**GOOD)
     with pytest.raises(ConfigurationError, match="cheapest policy"):
         frontier.mixture(cost=0.5)
@@ -244,20 +244,20 @@ def test_what_cannot_be_had_is_said() -> None:
         frontier.policy(9)
 
 
-def test_equal_costs_are_a_trade_like_any_other() -> None:
-    """The better model is asked at once then, and one may still look first."""
+def test_equal_costs_are_allowed() -> None:
+    """With equal costs the better model is called at once, and a look first still buys performance."""
     frontier = routing_frontier([0, 1], [0, 1], [1, 0], small_cost=2, large_cost=2, verifier_cost=0)
     assert (frontier.cost.tolist(), frontier.performance.tolist()) == ([2.0, 3.0], [0.5, 1.0])
 
 
 def test_rounding_of_costs_makes_no_corner() -> None:
-    """The better of two points that cost the same but for rounding is the corner."""
+    """Of two points whose costs differ only by rounding, the better one is the corner."""
     cost, performance = np.array([1.0, np.nextafter(1.0, 2.0)]), np.array([0.5, 0.6])
     assert rising_hull(cost, performance).tolist() == [1]
 
 
 def test_frontiers_and_policies_show_their_figures() -> None:
-    """Arrays are left out."""
+    """The representation of a frontier and of a policy shows figures and no arrays."""
     frontier = routing_frontier([0, 1], [0, 1], [1, 1], small_cost=1, large_cost=10, k=1)
     assert repr(frontier) == "RoutingFrontier(2 points, cost 1 to 7, performance 0.5 to 1)"
     assert repr(frontier.policy(0)).startswith("RoutingPolicy(small=1.0, large=0.0, verify=0.0, cost=1.0,")

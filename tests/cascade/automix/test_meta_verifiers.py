@@ -65,7 +65,7 @@ def all_sets(scores: Array) -> list[NDArray[np.bool_]]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_unsmoothed_discrete_beliefs_reach_the_best_lift(seed: int) -> None:
-    """Every set of scores is tried; thresholds reach the best of the thresholds."""
+    """Unsmoothed beliefs reach the best lift of all sets of scores, and thresholds that of all thresholds."""
     rows = small_rows(seed)
     sets = all_sets(rows[0])
     fitted = POMDPMetaVerifier(form="discrete", k=4, smoothing=0.0).fit(*rows, **COSTS)
@@ -78,7 +78,7 @@ def test_unsmoothed_discrete_beliefs_reach_the_best_lift(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("price", [0.0, 0.003, 0.01, 0.5])
 def test_a_price_leads_to_the_policy_worth_most(seed: int, price: float) -> None:
-    """No set of scores and no threshold is worth more."""
+    """Under a price, no other set of scores and no other threshold is worth more."""
     rows = small_rows(seed)
 
     def worth(routed: NDArray[np.bool_]) -> float:
@@ -96,7 +96,7 @@ def test_a_price_leads_to_the_policy_worth_most(seed: int, price: float) -> None
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("budget", [2.0, 9.0, 20.0, 60.0])
 def test_budgets_are_met_by_the_best_prefix(seed: int, budget: float) -> None:
-    """It is never overspent, and no affordable threshold does better."""
+    """A budget is never overspent, and no affordable threshold does better."""
     rows = small_rows(seed)
     for fitted in (
         ThresholdMetaVerifier(budget=budget),
@@ -111,7 +111,7 @@ def test_budgets_are_met_by_the_best_prefix(seed: int, budget: float) -> None:
 
 
 def test_gains_are_posterior_means_by_bayes() -> None:
-    """Written out for every observation, with the prior and the table that are reported."""
+    """The gain of every observation is the posterior mean under the reported prior and table."""
     rows = three_states(600)
     fitted = POMDPMetaVerifier(form="functional").fit(*rows, **COSTS)
     for seen in range(9):
@@ -125,7 +125,7 @@ def test_gains_are_posterior_means_by_bayes() -> None:
 
 
 def test_the_functional_form_is_a_floored_power() -> None:
-    """O(s, v) = v^gamma / K: ratios of neighbours say so, and v = 0 stays possible."""
+    """The table of the functional form is v^gamma / K, with half a step in place of v = 0."""
     fitted = POMDPMetaVerifier(form="functional").fit(*three_states(600), **COSTS)
     value = np.maximum(np.arange(9) / 8, 1 / 16)
     for state in range(3):
@@ -137,7 +137,7 @@ def test_the_functional_form_is_a_floored_power() -> None:
 
 
 def test_the_discrete_form_shrinks_bins_towards_all_rows() -> None:
-    """A bin's gain is the mean of its rows and of `smoothing` average ones; an unseen bin's is the average."""
+    """A bin's gain is the mean of its rows and of `smoothing` average rows."""
     scores, small, large = [0.0, 0.0, 0.5], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]
     fitted = POMDPMetaVerifier(form="discrete", k=2, smoothing=2.0, price=0.0).fit(
         scores, small, large, **COSTS
@@ -147,8 +147,8 @@ def test_the_discrete_form_shrinks_bins_towards_all_rows() -> None:
     assert fitted.prior_ == pytest.approx([1 / 3, 2 / 3, 0])
 
 
-def test_the_continuous_form_interpolates_and_keeps_the_mean_gain() -> None:
-    """Between two steps the gain is on the line; over all observations it averages to the rows' own."""
+def test_the_continuous_form_interpolates() -> None:
+    """The gain is linear between two steps, and its average is the mean gain of the rows."""
     rng = np.random.default_rng(4)
     rows = (rng.integers(0, 9, 500) / 8, rng.random(500), rng.random(500))
     fitted = POMDPMetaVerifier(form="continuous", price=0.0).fit(*rows, **COSTS)
@@ -160,7 +160,7 @@ def test_the_continuous_form_interpolates_and_keeps_the_mean_gain() -> None:
 
 
 def test_the_continuous_form_row_by_row() -> None:
-    """Each row spreads a weight of 1 over states and observations, the nearer the more; written as loops."""
+    """Prior and table of the continuous form equal sums over rows that loops compute."""
     rng = np.random.default_rng(8)
     rows = (rng.integers(0, 3, 12) / 2, rng.integers(0, 3, 12) / 2, rng.integers(0, 3, 12) / 2)
     fitted = POMDPMetaVerifier(form="continuous", k=2, price=0.0).fit(*rows, **COSTS)
@@ -181,7 +181,7 @@ def test_the_continuous_form_row_by_row() -> None:
 
 
 def test_value_of_an_order_is_its_area() -> None:
-    """Half the rows gain 1 each and come first, a quarter gains 0.4, and losing rows are left alone."""
+    """The value of an order is the area that is worked out by hand."""
     value = held_out_value(np.array([0.9, 0.3, -0.2]), np.array([2.0, 0.4, -1.0]), np.array([2.0, 1.0, 1.0]))
     assert value == pytest.approx(0.5 * 0.25 + 0.25 * 0.55 + 0.25 * 0.6)
     assert held_out_value(np.zeros(2), np.array([1.0, -1.0]), np.ones(2)) == 0.0
@@ -190,8 +190,8 @@ def test_value_of_an_order_is_its_area() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_beliefs_beat_thresholds_where_low_scores_mean_hopeless(form: Any) -> None:
-    """A threshold cannot spare the unsolvable rows among fresh ones."""
+def test_beliefs_beat_thresholds_on_hopeless_rows(form: Any) -> None:
+    """Where low scores mean unsolvable questions, beliefs have a higher lift than thresholds."""
     train, test = three_states(2000, seed=1), three_states(20_000, seed=2)
     fitted = POMDPMetaVerifier(form=form).fit(*train, **COSTS)
     bound = ThresholdMetaVerifier().fit(*train, **COSTS)
@@ -200,7 +200,7 @@ def test_beliefs_beat_thresholds_where_low_scores_mean_hopeless(form: Any) -> No
 
 
 def test_the_form_is_chosen_on_held_out_rows() -> None:
-    """Values of all forms are reported and the largest is taken; the same seed takes it again."""
+    """The form with the largest held-out value is taken, and every fit on the same rows takes it."""
     rows = three_states(400, seed=5)
     fitted = POMDPMetaVerifier().fit(*rows, **COSTS)
     assert set(fitted.form_values_) == set(FORMS[:3])
@@ -218,8 +218,8 @@ def test_the_form_is_chosen_on_held_out_rows() -> None:
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0 / 3.0, 0.49, 0.5, 0.501, 1.0])
-def test_self_consistency_is_a_majority_and_a_tie_escalates(score: float) -> None:
-    """More than half trusts; nothing has to be learned."""
+def test_self_consistency_is_a_majority(score: float) -> None:
+    """A score above 0.5 is trusted, 0.5 escalates, and nothing has to be learned."""
     plain = SelfConsistencyMetaVerifier()
     assert plain.route([score]).tolist() == [score <= 0.5]
     assert plain.fit([0.5], [0], [1], **COSTS) is plain
@@ -234,10 +234,8 @@ def test_self_consistency_is_a_majority_and_a_tie_escalates(score: float) -> Non
     price=st.floats(0.0, 0.1),
 )
 @settings(max_examples=40, deadline=None)
-def test_unseen_scores_are_routed_like_the_step_nearest_them(
-    scores: list[float], seed: int, form: Any, price: float
-) -> None:
-    """No score falls out of the bins, and a higher price never routes more."""
+def test_unseen_scores_take_the_nearest_step(scores: list[float], seed: int, form: Any, price: float) -> None:
+    """Any score is routed like the nearest step, and a higher price never routes more."""
     rows = three_states(60, seed=seed)
     fitted, dearer = (
         POMDPMetaVerifier(form=form, price=one).fit(*rows, **COSTS) for one in (price, price + 0.01)
@@ -250,8 +248,8 @@ def test_unseen_scores_are_routed_like_the_step_nearest_them(
     assert (routed >= dearer.route(scores)).all()
 
 
-def test_fixed_answers_are_routed_whole_and_teach_nothing() -> None:
-    """The same answer in another spelling counts, a longer one that holds it does not."""
+def test_fixed_answers_are_always_routed() -> None:
+    """A fixed answer is routed in any spelling, a longer answer is not, and neither is learned from."""
     fixed = ["Unanswerable."]
     for fitted in (
         ThresholdMetaVerifier(price=0.0, fixed_answers=fixed),
@@ -281,8 +279,8 @@ def makers() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", makers())
-def test_undefined_lifts_are_refused_but_prices_work(make: Any) -> None:
-    """The large model is no better there, or no dearer."""
+def test_undefined_lifts_are_refused(make: Any) -> None:
+    """A large model that is no better or no dearer raises ConfigurationError unless there is a price."""
     rows = ([0.2, 0.9, 0.3], [1, 1, 0], [0, 1, 1])
     with pytest.raises(ConfigurationError, match="routing_frontier"):
         make().fit(*rows, **COSTS)
@@ -293,7 +291,7 @@ def test_undefined_lifts_are_refused_but_prices_work(make: Any) -> None:
 
 @pytest.mark.parametrize("make", [*makers(), SelfConsistencyMetaVerifier])
 def test_scores_out_of_range_are_refused(make: Any) -> None:
-    """A lying verifier is not clipped: neither in training nor afterwards."""
+    """A score outside [0, 1] raises ConfigurationError in training and in routing."""
     with pytest.raises(ConfigurationError, match="verifier_score"):
         make().fit([0.1, 7.0], [0, 1], [1, 1], **COSTS)
     fitted: MetaVerifier = make().fit([0.1, 0.9], [0, 1], [1, 1], **COSTS)
@@ -303,7 +301,7 @@ def test_scores_out_of_range_are_refused(make: Any) -> None:
 
 @pytest.mark.parametrize("make", makers())
 def test_nothing_is_routed_before_fit(make: Any) -> None:
-    """The message says what to call."""
+    """Routing before `fit` raises NotFittedError."""
     with pytest.raises(NotFittedError, match="call fit first"):
         make().route([0.5])
 
@@ -319,26 +317,26 @@ def test_nothing_is_routed_before_fit(make: Any) -> None:
     ],
 )
 def test_bad_options_are_refused_at_once(options: Any, message: str) -> None:
-    """No data is needed to refuse them."""
+    """The constructor raises ConfigurationError for an option out of range."""
     with pytest.raises(ConfigurationError, match=message):
         POMDPMetaVerifier(**options)
 
 
 def test_a_budget_below_the_verifier_is_refused() -> None:
-    """What is spent before anything is decided cannot be saved."""
+    """A budget below the cost of the small model and its verifier raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="budget of at least 2"):
         ThresholdMetaVerifier(budget=1.5).fit([0.5], [0], [1], **COSTS)
 
 
-def test_one_row_is_enough_to_learn_something() -> None:
-    """Forms cannot be compared on it, and are not."""
+def test_one_row_is_enough_to_fit() -> None:
+    """A single row can be learned from, without a comparison of forms."""
     fitted = POMDPMetaVerifier().fit([0.5], [0], [1], **COSTS)
     assert fitted.route([0.5, 1.0]).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("make", [ThresholdMetaVerifier, lambda: POMDPMetaVerifier(form="functional")])
 def test_undefined_lifts_show_the_frontier(make: Any) -> None:
-    """The message has the measured frontier; long ones lose their middle."""
+    """The message lists the corners of the frontier, with dots for the middle of a long one."""
     scores, large = np.array([0.0, 0.5, 1.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0])
     with pytest.raises(ConfigurationError, match=r"reach 0\.5 for 1, 0\.75 for 4 \(see `routing_frontier`\)"):
         make().fit(scores, [0, 0, 1, 1], large, small_cost=1, large_cost=10, verifier_cost=0.5)

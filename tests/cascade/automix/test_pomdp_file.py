@@ -76,7 +76,7 @@ def as_text(spec: PomdpSpecification) -> str:
 
 
 def test_a_textbook_file_is_read(tmp_path: Path) -> None:
-    """Single numbers, rows, matrices, wildcards, positions, comments, and later entries over earlier ones."""
+    """Numbers, rows, matrices, wildcards, positions, comments and overriding entries are read."""
     spec = parsed(TIGER, tmp_path)
     assert spec.states == ("left", "right")
     assert spec.actions == ("listen", "open-left", "open-right")
@@ -93,12 +93,12 @@ def test_a_textbook_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_start_may_be_one_state(tmp_path: Path) -> None:
-    """The others have no probability."""
+    """A start that names one state gives it probability 1."""
     assert parsed(HEAD + "start: b\n" + BODY, tmp_path).start.tolist() == [0.0, 1.0]
 
 
-def test_costs_become_negative_rewards_and_counts_become_names(tmp_path: Path) -> None:
-    """All states are equally likely without a start."""
+def test_costs_and_counts_are_converted(tmp_path: Path) -> None:
+    """Costs become negative rewards, counts become names, and all states are equally likely without a start."""
     spec = parsed(
         "discount: 1 values: cost states: 2 actions: 1 observations: 2\nT: 0 identity O: 0 uniform R: 0 : 1 : * : * 3",
         tmp_path,
@@ -111,7 +111,7 @@ def test_costs_become_negative_rewards_and_counts_become_names(tmp_path: Path) -
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_any_pomdp_is_read(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tables agree to the last bit, whatever their size."""
+    """The tables of a random POMDP of any size are read to the last bit."""
     rng = np.random.default_rng(seed)
     s, a, o = (int(n) for n in rng.integers(1, 4, 3))
     reward = np.where(rng.random((a, s, s, o)) < 0.5, 0.0, rng.normal(0, 100, (a, s, s, o)))
@@ -130,7 +130,7 @@ def test_any_pomdp_is_read(seed: int, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("form", ["functional", "discrete"])
 def test_a_meta_verifier_is_made_of_a_file(form: str, tmp_path: Path) -> None:
-    """Six states as in the paper; the policy read back routes the same scores."""
+    """A fitted meta-verifier that is written and read routes the same scores."""
     rng = np.random.default_rng(1)
     state = rng.choice(3, 500, p=[0.5, 0.3, 0.2])
     scores = rng.binomial(8, np.array([0.9, 0.5, 0.2])[state]) / 8
@@ -148,8 +148,8 @@ def test_a_meta_verifier_is_made_of_a_file(form: str, tmp_path: Path) -> None:
     assert again.gain(grid) == pytest.approx(fitted.gain(grid) - fitted.price_ * 50)
 
 
-def test_a_file_of_ones_own_rewards_is_followed(tmp_path: Path) -> None:
-    """The belief after looking decides: here one observation means complex for certain."""
+def test_rewards_of_a_file_are_followed(tmp_path: Path) -> None:
+    """Gains are those of the file's own rewards under the belief after the look."""
     spec = parsed(
         """discount: 0.99
         values: reward
@@ -175,7 +175,7 @@ def test_a_file_of_ones_own_rewards_is_followed(tmp_path: Path) -> None:
 
 
 def test_other_pomdps_are_not_followed(tmp_path: Path) -> None:
-    """Two actions are no meta-verifier; and pairs of scores are no three states."""
+    """Two actions, or the continuous form, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="three actions"):
         POMDPMetaVerifier.from_specification(
             parsed(
@@ -223,7 +223,7 @@ BODY = "T: x\nidentity\nO: x\nuniform\n"
     ],
 )
 def test_bad_files_are_refused_by_line(text: str, line: int, message: str, tmp_path: Path) -> None:
-    """File, line and what was expected."""
+    """A mistake in a file raises DataError with its line."""
     place = tmp_path / "bad.POMDP"
     place.write_text(text)
     with pytest.raises(DataError, match=message) as refused:
@@ -232,8 +232,8 @@ def test_bad_files_are_refused_by_line(text: str, line: int, message: str, tmp_p
     assert f"bad.POMDP:{line}: " in str(refused.value)
 
 
-def test_files_that_cannot_be_read_are_data_errors(tmp_path: Path) -> None:
-    """A missing file is one, and so are bytes that are no text."""
+def test_unreadable_files_are_data_errors(tmp_path: Path) -> None:
+    """A missing file, or one that is no text, raises DataError."""
     with pytest.raises(DataError, match="can be read"):
         read_pomdp(tmp_path / "none.POMDP")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -252,10 +252,8 @@ def test_files_that_cannot_be_read_are_data_errors(tmp_path: Path) -> None:
         {"discount": 2.0},
     ],
 )
-def test_a_specification_that_no_file_could_hold_is_refused(
-    changed: dict[str, object], tmp_path: Path
-) -> None:
-    """Names, shapes and sums are checked."""
+def test_wrong_specifications_are_refused(changed: dict[str, object], tmp_path: Path) -> None:
+    """Wrong names, shapes or sums raise ConfigurationError."""
     good = parsed(HEAD + BODY, tmp_path)
     options = {name: getattr(good, name) for name in good.__dataclass_fields__}
     with pytest.raises(ConfigurationError, match="Expected"):

@@ -115,7 +115,7 @@ def random_rows(rng: np.random.Generator, n: int, models: int, k: int) -> tuple[
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), models=st.integers(2, 4))
 def test_policies_reach_their_point_of_the_frontier(seed: int, models: int) -> None:
-    """Carried out row by row, without shrinkage, at every break point; rising and concave."""
+    """Every break point's policy, carried out row by row, has the point's cost and performance."""
     rng = np.random.default_rng(seed)
     verifiers, scores = random_rows(rng, 60, models, 2)
     cost, looks = rng.random(models) * 10, rng.random(models - 1)
@@ -131,8 +131,8 @@ def test_policies_reach_their_point_of_the_frontier(seed: int, models: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_models_are_the_frontier_between_two_models(seed: int) -> None:
-    """The same break points as `routing_frontier`."""
+def test_two_models_agree_with_routing_frontier(seed: int) -> None:
+    """With two models the break points are those of `routing_frontier`."""
     rng = np.random.default_rng(seed)
     verifiers, scores = random_rows(rng, 200, 2, 8)
     several = plan_models(verifiers, scores, cost=[1, 50], verifier_cost=[1], shrinkage=0.0)
@@ -142,7 +142,7 @@ def test_two_models_are_the_frontier_between_two_models(seed: int) -> None:
 
 
 def test_verifying_costs_one_call_by_default() -> None:
-    """The default holds for two models, for several, and for the best neighbours."""
+    """Without a verifier's cost, a look costs one call of its model in all three planners."""
     verifiers, scores = random_rows(np.random.default_rng(0), 200, 3, 4)
     cost, looks = [1, 5, 50], [1, 5]
     several = plan_models(verifiers, scores, cost=cost)
@@ -163,7 +163,7 @@ def test_verifying_costs_one_call_by_default() -> None:
 
 
 def test_plans_may_jump_over_a_model() -> None:
-    """A sure verifier of hopeless rows sends them past the medium model, which is never asked for them."""
+    """A plan sends hopeless rows past the medium model to the large one."""
     mass = np.array([[0.5], [0.3], [0.2]])  # bins of the small verifier; the medium one says nothing
     value = np.array([[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
     costs, looks = np.array([1.0, 5.0, 50.0]), np.array([0.5, 0.5])
@@ -182,7 +182,7 @@ def test_plans_may_jump_over_a_model() -> None:
 
 
 def test_the_second_observation_is_used() -> None:
-    """Neither verifier alone tells where the medium model fails; both together do, and the plan looks twice."""
+    """A plan looks twice where only both verifiers together show the medium model's faults."""
     mass = np.full((2, 2), 0.25)
     wrong_apart = np.array([[1.0, 0.0], [0.0, 1.0]])
     value = np.stack([np.array([[0.0, 0.0], [0.0, 0.0]]), wrong_apart, np.ones((2, 2))])
@@ -196,7 +196,7 @@ def test_the_second_observation_is_used() -> None:
 
 
 def test_a_budget_is_a_mixture_of_two_policies() -> None:
-    """Its expected cost is the budget; beyond the dearest point nothing more is spent."""
+    """The expected cost of a mixture is the budget, up to the dearest point."""
     rng = np.random.default_rng(3)
     verifiers, scores = random_rows(rng, 300, 3, 4)
     frontier = plan_models(verifiers, scores, cost=[1, 5, 50], verifier_cost=[1, 1], k=4)
@@ -215,8 +215,8 @@ def test_a_budget_is_a_mixture_of_two_policies() -> None:
         lower.evaluate(verifiers, scores[:2], cost=[1, 5, 50], verifier_cost=[1, 1])
 
 
-def test_shrinkage_pulls_cells_and_keeps_the_total() -> None:
-    """Worked out for one cell; probabilities still sum to 1, and much shrinkage leaves the rows' means alone."""
+def test_shrinkage_keeps_the_total() -> None:
+    """One cell is worked out by hand, and probabilities sum to 1 under any shrinkage."""
     counts = np.array([[3.0, 1.0], [0.0, 4.0]])
     sums = np.array([[[3.0, 0.0], [0.0, 2.0]]])
     mass, means = _shrunk_tables(counts, sums, 2.0)
@@ -248,7 +248,7 @@ def test_shrinkage_pulls_cells_and_keeps_the_total() -> None:
     ],
 )
 def test_bad_rows_are_refused(options: dict[str, Any], message: str) -> None:
-    """The message names the column and its model."""
+    """A bad column raises ConfigurationError with its name and model."""
     good: dict[str, Any] = {
         "verifier_scores": [[0.5, 0.5], [0.5, 0.5]],
         "scores": [[0, 1], [1, 1], [1, 1]],

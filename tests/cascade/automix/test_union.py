@@ -22,7 +22,7 @@ def rows(n: int, seed: int) -> tuple[list[Any], list[Any]]:
 
 
 def test_the_budget_decides_between_the_mixes() -> None:
-    """Below the middle model's cost that of the small and the middle one, above it the other."""
+    """A budget below the middle model's cost takes the lower mix, and a larger one the upper mix."""
     verifiers, scores = rows(400, 0)
     union = union_baseline(verifiers, scores, cost=COST)
     for first, budget in ((0, 6.0), (1, 12.0), (1, 30.0)):
@@ -39,7 +39,7 @@ def test_the_budget_decides_between_the_mixes() -> None:
 
 
 def test_three_models_together_are_never_worse() -> None:
-    """Every budget on the training rows shows it."""
+    """`plan_models` is at least as good as the union at every budget."""
     verifiers, scores = rows(600, 1)
     union = union_baseline(verifiers, scores, cost=COST)
     together = plan_models(verifiers, scores, cost=COST, verifier_cost=COST[:2], shrinkage=0.0)
@@ -59,7 +59,7 @@ def test_three_models_together_are_never_worse() -> None:
     ],
 )
 def test_columns_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
-    """The message says what was expected."""
+    """Columns or costs that do not fit raise ConfigurationError."""
     given = {
         "verifier_scores": [[0.5], [0.5]],
         "scores": [[0.0], [1.0], [1.0]],
@@ -70,8 +70,8 @@ def test_columns_that_do_not_fit_are_refused(changed: dict[str, Any], message: s
         union_baseline(**given)
 
 
-def test_a_budget_below_the_smallest_model_is_refused() -> None:
-    """Nothing can be had for it."""
+def test_too_small_a_budget_is_refused() -> None:
+    """A budget below the smallest model's cost raises ConfigurationError."""
     verifiers, scores = rows(50, 2)
     with pytest.raises(ConfigurationError, match="at least 1"):
         union_baseline(verifiers, scores, cost=COST).mixture(cost=0.5)

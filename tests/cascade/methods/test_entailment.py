@@ -1,4 +1,4 @@
-"""AutoMixEntailment against verifiers that are down, slow, broken and lying."""
+"""AutoMixEntailment with verifiers that are down, slow, broken or inconsistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HONEST = {
 
 
 class VerifierServer(LoopbackServer):
-    """Answers with `reply`: a JSON value, a text, or what a handler makes of the request."""
+    """Server that answers with `reply`: a JSON value, a text, or the response of a handler."""
 
     def __init__(self) -> None:
         self.reply: Any = HONEST
@@ -68,7 +68,7 @@ def server() -> Iterator[VerifierServer]:
 
 
 async def no_sleep(_: float) -> None:
-    """Wait not at all."""
+    """Replace sleeping."""
 
 
 QUICK = RetryPolicy(attempts=3, sleep=no_sleep)
@@ -112,7 +112,7 @@ def refused(server: VerifierServer | str, **options: Any) -> NoEvidence:
 
 
 def test_it_is_a_confidence_method() -> None:
-    """It has the reference's name and default threshold."""
+    """The method has the reference's name and default threshold."""
     method: ConfidenceMethod = AutoMixEntailment("http://127.0.0.1:8889")
     assert isinstance(method, ConfidenceMethod)
     assert (method.name, method.default_threshold) == ("automix_entailment", 0.7)
@@ -123,7 +123,7 @@ def test_it_is_a_confidence_method() -> None:
 
 
 def test_the_verifiers_share_is_the_confidence(server: VerifierServer) -> None:
-    """One call, to /verify."""
+    """The share of confirming samples is the confidence after one call to /verify."""
     found = assess(server)
     assert isinstance(found, Assessment)
     assert (found.confidence, found.native, found.attempts) == (0.75, 0.75, 1)
@@ -132,8 +132,8 @@ def test_the_verifiers_share_is_the_confidence(server: VerifierServer) -> None:
     assert server.asked == [{"question": "It purrs.", "answer": "cat", "threshold": 0.7}]
 
 
-def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) -> None:
-    """A label can hardly be verified without the task."""
+def test_context_and_task_are_sent(server: VerifierServer) -> None:
+    """The request holds the task, the template and the context, where there are any."""
     what = answered(prompt="Which animal?", context="Cats purr.", template="Text: {input}")
     assess(server, what)
     assess(server, answered(context="Cats purr."), threshold=0.25)
@@ -145,15 +145,15 @@ def test_context_and_task_are_sent_where_there_are_some(server: VerifierServer) 
 
 
 def test_addresses_may_end_with_the_route(server: VerifierServer) -> None:
-    """A path before the route stays."""
+    """A path before the route is kept, and /verify is added once."""
     assess(f"{server.root}/verify")
     assess(f"{server.root}/")
     assess(f"{server.root}/behind/proxy")
     assert server.paths == ["POST /verify", "POST /verify", "POST /behind/proxy/verify"]
 
 
-def test_usage_the_verifier_reports_is_counted(server: VerifierServer) -> None:
-    """That of refused calls included."""
+def test_reported_usage_is_counted(server: VerifierServer) -> None:
+    """The usage of refused calls is added to that of the answer."""
     used = {"prompt_tokens": 100, "completion_tokens": 8, "cost": 0.25}
     server.first = [(503, {"error": "no verdict", "usage": used})]
     server.reply = {**HONEST, "usage": used}
@@ -166,8 +166,8 @@ def test_usage_the_verifier_reports_is_counted(server: VerifierServer) -> None:
 @pytest.mark.parametrize(
     "used", [None, 7, {"prompt_tokens": -1, "completion_tokens": "8", "cost": float("nan")}, {"cost": -1}]
 )
-def test_usage_that_makes_no_sense_is_left_aside(server: VerifierServer, used: object) -> None:
-    """The confidence stands."""
+def test_senseless_usage_is_ignored(server: VerifierServer, used: object) -> None:
+    """Usage that is no count counts as none, and the confidence stands."""
     server.reply = {**HONEST, "usage": used}
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -188,8 +188,10 @@ def test_usage_that_makes_no_sense_is_left_aside(server: VerifierServer, used: o
         ({"total_samples": 0}, "whole numbers"),
     ],
 )
-def test_a_lying_verifier_is_no_evidence(server: VerifierServer, change: dict[str, Any], reason: str) -> None:
-    """The reason says what was expected and what came; a lie is not asked for twice."""
+def test_inconsistent_replies_are_no_evidence(
+    server: VerifierServer, change: dict[str, Any], reason: str
+) -> None:
+    """A reply that contradicts itself gives a short reason after a single call."""
     server.reply = {**HONEST, **change}
     found = refused(server)
     assert reason in found.reason
@@ -207,7 +209,7 @@ def test_a_lying_verifier_is_no_evidence(server: VerifierServer, change: dict[st
     ],
 )
 def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
-    """A confidence without counts is believed, too."""
+    """A confidence that is rounded, or has no counts, is accepted."""
     server.reply = reply
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -215,10 +217,10 @@ def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confid
 
 
 @pytest.mark.parametrize(("advice", "threshold", "told"), [(True, 0.7, "escalate"), (False, 0.8, "accept")])
-def test_advice_that_contradicts_the_confidence_is_ignored_and_reported(
+def test_contradicting_advice_is_reported(
     server: VerifierServer, advice: bool, threshold: float, told: str
 ) -> None:
-    """The cascade has the threshold."""
+    """Advice against the service's own confidence is ignored, and the reason says so."""
     server.reply = {**HONEST, "should_escalate": advice, "threshold": threshold}
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -226,8 +228,8 @@ def test_advice_that_contradicts_the_confidence_is_ignored_and_reported(
     assert f"it says {told}, which contradicts" in found.reason
 
 
-def test_advice_at_the_threshold_itself_is_to_accept(server: VerifierServer) -> None:
-    """The threshold itself accepts everywhere."""
+def test_advice_at_the_threshold_accepts(server: VerifierServer) -> None:
+    """A confidence at the threshold agrees with the advice to accept."""
     server.reply = {**HONEST, "threshold": 0.75}
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -236,7 +238,7 @@ def test_advice_at_the_threshold_itself_is_to_accept(server: VerifierServer) -> 
 
 @pytest.mark.parametrize("reply", ["<html>secret-page</html>", "[1, 2]", "", '{"confidence": 0.7', "7"])
 def test_replies_without_object_are_no_evidence(server: VerifierServer, reply: str) -> None:
-    """The reply is not shown."""
+    """A reply that is no JSON object is counted in bytes and not shown."""
     server.reply = reply
     found = refused(server)
     assert "expected a JSON object" in found.reason
@@ -249,7 +251,7 @@ def test_replies_without_object_are_no_evidence(server: VerifierServer, reply: s
     ("status", "attempts"), [(500, 3), (503, 3), (429, 3), (400, 1), (404, 1), (413, 1), (302, 1)]
 )
 def test_statuses_are_reported_with_body_size(server: VerifierServer, status: int, attempts: int) -> None:
-    """An error page may hold anything."""
+    """The reason has the status and the size of the page, and not its text."""
     server.status, server.reply = status, "sk-secret-key " * 10
     found = refused(server)
     assert f"status {status} and 140 bytes" in found.reason
@@ -257,8 +259,8 @@ def test_statuses_are_reported_with_body_size(server: VerifierServer, status: in
     assert found.attempts == attempts == len(server.asked)
 
 
-def test_a_passing_fault_passes(server: VerifierServer) -> None:
-    """The third call is answered."""
+def test_passing_faults_are_retried(server: VerifierServer) -> None:
+    """The answer after two passing faults counts three calls."""
     server.first = [(500, "oops"), (200, "<html>")]
     found = assess(server)
     assert isinstance(found, Assessment)
@@ -266,7 +268,7 @@ def test_a_passing_fault_passes(server: VerifierServer) -> None:
 
 
 def test_a_server_that_is_down_is_no_evidence() -> None:
-    """The reason has its address, after retries."""
+    """The reason has the address of a server that is down, after retries."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = line.getsockname()[1]
     found = refused(f"http://127.0.0.1:{port}")
@@ -274,8 +276,8 @@ def test_a_server_that_is_down_is_no_evidence() -> None:
     assert found.attempts == 3
 
 
-def test_a_slow_server_is_given_up() -> None:
-    """Time runs for every call."""
+def test_slow_servers_time_out() -> None:
+    """Every call has its own time limit."""
     running = VerifierServer()
 
     async def hang(_: web.Request) -> web.StreamResponse:
@@ -292,7 +294,7 @@ def test_a_slow_server_is_given_up() -> None:
 
 
 def test_three_calls_by_default_keep_retry_after(server: VerifierServer) -> None:
-    """A row must not wait for minutes for a verifier that is down."""
+    """A row makes at most three calls by default, and waits as Retry-After says."""
     waited: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -308,7 +310,7 @@ def test_three_calls_by_default_keep_retry_after(server: VerifierServer) -> None
 
 
 def test_zero_seconds_stand_for_sixty() -> None:
-    """The looper documents it so; nothing else takes zero for unset."""
+    """A timeout of 0 seconds means 60, as in the looper."""
     for given in (0, 60):
         method = AutoMixEntailment("http://h", timeout_seconds=given)
         assert method._service._http._timeout == 60.0
@@ -331,8 +333,8 @@ def test_fifty_megabytes_are_not_read(server: VerifierServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["", None])
-def test_an_empty_address_is_refused_with_a_remedy(url: Any) -> None:
-    """No row is classified before."""
+def test_an_empty_address_is_refused(url: Any) -> None:
+    """An empty address raises ConfigurationError that names the command to start a verifier."""
     with pytest.raises(ConfigurationError, match="calibrant verifier serve"):
         AutoMixEntailment(url)
 
@@ -350,16 +352,16 @@ def test_an_empty_address_is_refused_with_a_remedy(url: Any) -> None:
         "http://host/#hunter2",
     ],
 )
-def test_addresses_of_another_form_are_refused(url: str) -> None:
-    """No credentials are shown."""
+def test_other_addresses_are_refused(url: str) -> None:
+    """Any other address raises ConfigurationError without showing credentials."""
     with pytest.raises(ConfigurationError, match="Expected the address of the verifier") as caught:
         AutoMixEntailment(url)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://h", "https://verify.example:443/x", "http://[::1]:8889"])
-def test_addresses_of_the_right_form_are_taken(url: str) -> None:
-    """IPv6 as well."""
+def test_service_addresses_are_accepted(url: str) -> None:
+    """Addresses with a port, a path or an IPv6 host are accepted."""
     assert AutoMixEntailment(url).url == f"{url}/verify"
 
 
@@ -371,13 +373,13 @@ def test_addresses_of_the_right_form_are_taken(url: str) -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """Each by name."""
+    """A setting out of range raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         AutoMixEntailment("http://h", **options)
 
 
-def test_the_native_unit_is_the_share_itself() -> None:
-    """A native threshold is one on [0, 1]."""
+def test_the_native_unit_is_the_share() -> None:
+    """A native value is a share, and one outside [0, 1] raises ConfigurationError."""
     method = AutoMixEntailment("http://h")
     assert [method.to_confidence(value) for value in (0, 0.3, 1)] == [0.0, 0.3, 1.0]
     for wrong in (-1, 1.01, float("nan")):
@@ -386,7 +388,7 @@ def test_the_native_unit_is_the_share_itself() -> None:
 
 
 def test_each_event_loop_has_one_session(server: VerifierServer) -> None:
-    """Connections are kept open, and closed with the method."""
+    """Calls of one event loop share a connection."""
     method = AutoMixEntailment(server.root, retry=QUICK)
 
     async def twice() -> None:
@@ -415,8 +417,8 @@ def in_process(
     return AutoMixEntailment(verifier=verifier), model
 
 
-def test_a_verifier_in_this_process_needs_no_service() -> None:
-    """It is told what a service is told, and its samples are counted and paid for alike."""
+def test_a_local_verifier_needs_no_service() -> None:
+    """A verifier in this process gets the same texts, and its samples are counted and paid alike."""
     method, model = in_process("correct", "correct", "incorrect", "correct")
     found = asyncio.run(method.assess(answered(prompt="Which animal?", context="Cats purr.")))
     assert isinstance(found, Assessment)
@@ -430,7 +432,7 @@ def test_a_verifier_in_this_process_needs_no_service() -> None:
 
 
 def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
-    """Nothing can be read, or nobody answers."""
+    """A verifier whose calls all fail gives the fault as the reason."""
     down = ProviderError("is down.", provider="fake", retryable=False)
     method, _ = in_process("correct", "correct", failures={0: down, 1: down})
     found = asyncio.run(method.assess(answered()))
@@ -439,14 +441,14 @@ def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
 
 
 def test_verifiers_are_told_apart() -> None:
-    """Descriptions differ in everything that can change a verdict."""
+    """Two verifiers with different settings have different descriptions."""
     first, second = in_process("correct")[0], in_process("correct", "correct")[0]
     assert first.describe() != second.describe()
     assert "url" not in first.describe()
 
 
 def test_a_verifier_without_room_is_no_evidence() -> None:
-    """The question alone is too long for it."""
+    """A question that is too long for the verifier is no evidence."""
     method, _ = in_process("correct", failures={0: ContextLengthError("too long", provider="fake")})
     found = asyncio.run(method.assess(answered()))
     assert isinstance(found, NoEvidence)
@@ -457,7 +459,7 @@ def test_a_verifier_without_room_is_no_evidence() -> None:
     "options", [{}, {"url": ""}, {"verifier": "small"}, {"url": "http://127.0.0.1:9", "verifier": "both"}]
 )
 def test_one_verifier_is_needed(options: dict[str, Any]) -> None:
-    """An address or a `Verifier`."""
+    """Both an address and a `Verifier`, or neither, raise ConfigurationError."""
     if options.get("verifier") == "both":
         options = {**options, "verifier": in_process("correct")[0].verifier}
     with pytest.raises(ConfigurationError, match="verifier"):

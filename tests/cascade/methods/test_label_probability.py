@@ -35,7 +35,7 @@ def platt(flip: int = 0) -> PlattCalibrator:
 
 
 def test_the_probability_of_the_label_is_its_confidence() -> None:
-    """Its native unit is the natural logarithm."""
+    """The confidence is the label's probability, and the native unit its natural logarithm."""
     found = assess(LabelProbability(), 0.9)
     assert found == Assessment(confidence=0.9, native=math.log(0.9))
     nothing = assess(LabelProbability(), 0.0)
@@ -45,7 +45,7 @@ def test_the_probability_of_the_label_is_its_confidence() -> None:
 
 @pytest.mark.parametrize("client", [FakeClient, FakeContinuingClient])
 def test_it_needs_no_tokens(client: Any) -> None:
-    """Labels that were scored, and answers that were read, both have one."""
+    """Scored labels and decoded answers both have a confidence without tokens."""
     asked = Classifier(model=client(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category")
     prediction = asked.classify("meow")
     assert prediction.tokens is None
@@ -58,14 +58,14 @@ def test_it_needs_no_tokens(client: Any) -> None:
 
 
 def test_an_answer_without_confidence_is_no_evidence() -> None:
-    """The reason says what to do."""
+    """The reason for a missing confidence says what to do."""
     found = assess(LabelProbability(), None)
     assert isinstance(found, NoEvidence)
     assert "reports log-probabilities" in found.reason
 
 
 def test_a_calibrator_is_applied() -> None:
-    """The native unit is that of the calibrated confidence, so that both thresholds mean the same."""
+    """The native value is the logarithm of the calibrated confidence."""
     calibrator = platt()
     method = LabelProbability(calibrator=calibrator)
     found = assess(method, 0.9)
@@ -75,8 +75,8 @@ def test_a_calibrator_is_applied() -> None:
     assert method.to_confidence(found.native) == pytest.approx(found.confidence)
 
 
-def test_a_calibrator_per_label_is_told_the_label() -> None:
-    """The same confidence means less for a label the model is too sure of."""
+def test_calibrators_get_the_label() -> None:
+    """A calibrator per label maps the same confidence differently for each label."""
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 1.0, 1000)
     predicted = ["cat", "dog"] * 500
@@ -100,7 +100,7 @@ class Foreign:
 
 
 def test_anything_that_predicts_is_a_calibrator() -> None:
-    """The returned value is checked."""
+    """Any object with ``predict`` is accepted, and its value is checked."""
     found = assess(LabelProbability(calibrator=Foreign()), 0.9)
     assert isinstance(found, Assessment)
     assert found.confidence == pytest.approx(0.81)
@@ -110,8 +110,8 @@ def test_anything_that_predicts_is_a_calibrator() -> None:
         assert "check the calibrator" in lied.reason
 
 
-def test_calibrators_that_cannot_be_used_are_refused_at_once() -> None:
-    """No row has to be asked first."""
+def test_unusable_calibrators_are_refused() -> None:
+    """An unfitted calibrator, or one without ``predict``, is refused by the constructor."""
     with pytest.raises(NotFittedError, match="fitted PlattCalibrator"):
         LabelProbability(calibrator=PlattCalibrator())
     with pytest.raises(ConfigurationError, match="predict"):
@@ -119,7 +119,7 @@ def test_calibrators_that_cannot_be_used_are_refused_at_once() -> None:
 
 
 def test_a_confidence_out_of_range_is_no_evidence() -> None:
-    """A calibrator of ours refuses it, and so does the method alone."""
+    """A confidence outside [0, 1] is no evidence, with or without a calibrator."""
     for calibrator in (None, platt()):
         found = assess(LabelProbability(calibrator=calibrator), 1.5)
         assert isinstance(found, NoEvidence)
@@ -127,7 +127,7 @@ def test_a_confidence_out_of_range_is_no_evidence() -> None:
 
 
 def test_it_describes_what_the_calibrator_learned() -> None:
-    """Other calibrators have other descriptions, all of them JSON."""
+    """Calibrators with different fits have different descriptions in JSON."""
     assert isinstance(LabelProbability(), ConfidenceMethod)
     calibrators: list[Any] = [None, platt(), platt(1), Foreign(), Foreign(*[0.5] * 1001)]
     calibrators.append(IsotonicCalibrator().fit([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
@@ -137,14 +137,14 @@ def test_it_describes_what_the_calibrator_learned() -> None:
     LabelProbability().close()
 
 
-def test_the_default_threshold_can_escalate_with_two_labels() -> None:
-    """The more probable of two never falls below 0.5."""
+def test_the_default_threshold_is_above_half() -> None:
+    """The default threshold lies above 0.5, which the more probable of two labels never falls below."""
     assert LabelProbability().name == "label_probability"
     assert 0.5 < LabelProbability().default_threshold < 1.0
 
 
 @pytest.mark.parametrize("native", [0.1])
 def test_native_values_out_of_range_are_refused(native: Any) -> None:
-    """A logarithm of a probability is at most 0."""
+    """A logarithm above 0 raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="logarithm"):
         LabelProbability().to_confidence(native)

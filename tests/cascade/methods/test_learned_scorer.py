@@ -100,7 +100,7 @@ def fitted() -> LearnedScorer:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
-    """Right answers of new rows score higher, whichever of the three tells."""
+    """Right answers of new rows score higher, whether words, labels or confidence tell."""
     scorer = LearnedScorer().fit(*rows(400, 1, RULES[rule]))
     questions, predictions, right = rows(400, 2, RULES[rule])
     score = scorer.predict(questions, predictions)
@@ -110,7 +110,7 @@ def test_it_learns_from_words_label_and_confidence(rule: str) -> None:
 
 @pytest.mark.slow
 def test_it_learns_from_words_without_confidence() -> None:
-    """Then answers need none."""
+    """A scorer that was fitted without confidences assesses answers without one."""
     questions, _, right = rows(400, 1, RULES["words"])
     scorer = LearnedScorer().fit(questions, [bare()] * 400, right)
     assert not scorer.uses_confidence_
@@ -123,7 +123,7 @@ def test_it_learns_from_words_without_confidence() -> None:
 
 @pytest.mark.slow
 def test_it_learns_nothing_from_noise() -> None:
-    """The penalty is strong where words only seem to tell."""
+    """The penalty chosen for pure noise is strong, and scores hardly differ."""
     scorer = LearnedScorer().fit(*rows(200, 5, lambda *_: 0.6))
     assert scorer.strength_ <= 0.1
     questions, predictions, _ = rows(100, 6, lambda *_: 0.6)
@@ -131,7 +131,7 @@ def test_it_learns_nothing_from_noise() -> None:
 
 
 def test_fit_matches_scikit_learn() -> None:
-    """The same numbers as scikit-learn's own TF-IDF, scaling and regression give."""
+    """The scores equal those of scikit-learn's own TF-IDF, scaling and regression."""
     from sklearn.feature_extraction.text import TfidfTransformer  # noqa: PLC0415 (heavy)
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
@@ -163,7 +163,7 @@ def test_fit_matches_scikit_learn() -> None:
 
 
 def test_the_same_seed_gives_the_same_scorer() -> None:
-    """Folds are drawn from what the caller hands in."""
+    """A seed and a generator with that seed draw the same folds."""
     data = rows(60, 4, RULES["words"])
     one, other = (LearnedScorer(n_buckets=64).fit(*data, rng=seed) for seed in (7, np.random.default_rng(7)))
     assert one.describe() == other.describe()
@@ -171,14 +171,14 @@ def test_the_same_seed_gives_the_same_scorer() -> None:
 
 @pytest.mark.slow
 def test_fitting_again_forgets() -> None:
-    """What was learned before leaves no trace."""
+    """A second fit equals a first one on the same rows."""
     first, second = (rows(60, 4, RULES[rule]) for rule in ("words", "confidence"))
     again = LearnedScorer(n_buckets=64).fit(*first).fit(*second)
     assert again.describe() == LearnedScorer(n_buckets=64).fit(*second).describe()
 
 
 def test_a_single_wrong_row_is_enough_to_fit() -> None:
-    """There is nothing to cross-validate on then."""
+    """With a single wrong row there is no cross-validation, and the strength is 1."""
     questions, predictions, _ = rows(10, 0, RULES["words"])
     scorer = LearnedScorer().fit(questions, predictions, [0] + [1] * 9)
     assert scorer.strength_ == 1.0
@@ -188,7 +188,7 @@ def test_a_single_wrong_row_is_enough_to_fit() -> None:
 
 
 def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
-    """One row at a time, and all at once."""
+    """Assessing one row gives the same score as predicting all of them."""
     questions, predictions, _ = rows(20, 9, RULES["words"])
     for question, one, expected in zip(
         questions, predictions, fitted.predict(questions, predictions), strict=True
@@ -197,18 +197,18 @@ def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
 
 
 @given(st.text(max_size=30), st.sampled_from(LABELS), st.floats(0.0, 1.0))
-def test_whatever_is_asked_the_score_is_a_probability(
+def test_every_score_is_a_probability(
     fitted: LearnedScorer, question: str, label: str, confidence: float
 ) -> None:
-    """Unseen words, empty texts and certainty are no exception."""
+    """The score of any text, label and confidence lies in [0, 1]."""
     found = assess(fitted, question, prediction(label, confidence))
     assert isinstance(found, Assessment)
     assert 0.0 <= found.confidence <= 1.0
     assert fitted.to_confidence(found.native) == found.confidence
 
 
-def test_labels_it_has_not_seen_are_scored(fitted: LearnedScorer) -> None:
-    """The other features score them."""
+def test_unseen_labels_are_scored(fitted: LearnedScorer) -> None:
+    """A label that was not in the fit is scored by the other features."""
     unseen = replace(prediction(), label="horse")
     assert isinstance(assess(fitted, "sun", unseen), Assessment)
 
@@ -217,7 +217,7 @@ def test_labels_it_has_not_seen_are_scored(fitted: LearnedScorer) -> None:
     ("labels", "shares", "margin"), [(("cat",), [1.0], 1.0), (("cat", "dog"), [0.9, 0.1], 0.8)]
 )
 def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float) -> None:
-    """One label leaves no doubt."""
+    """The margin of a single label is 1."""
     distribution = replace(
         prediction().distribution,  # type: ignore[type-var]
         labels=labels,
@@ -231,7 +231,7 @@ def test_two_labels_or_one_have_a_margin(labels: Any, shares: Any, margin: float
 
 @pytest.mark.slow
 def test_features_that_never_vary_tell_nothing() -> None:
-    """The label mass of a model that always answers with a label is one."""
+    """A feature that was constant in the fit has no weight."""
     questions, _, right = rows(100, 1, RULES["words"])
     scorer = LearnedScorer().fit(questions, [prediction()] * 100, right)
     unlike, like = scorer.predict(["sun sun sun"] * 2, [prediction(confidence=0.5, mass=0.1), prediction()])
@@ -240,7 +240,7 @@ def test_features_that_never_vary_tell_nothing() -> None:
 
 @pytest.mark.parametrize("one", [bare(), replace(prediction(), distribution=None), Prediction(label=None)])
 def test_answers_without_fitted_features_are_no_evidence(fitted: LearnedScorer, one: Prediction) -> None:
-    """A confidence is not made up."""
+    """An answer that lacks a fitted feature is no evidence, and predicting it raises ConfigurationError."""
     found = assess(fitted, "sun", one)
     assert isinstance(found, NoEvidence)
     assert "a label, a confidence and a distribution" in found.reason
@@ -263,16 +263,14 @@ def test_answers_without_fitted_features_are_no_evidence(fitted: LearnedScorer, 
         (["a"] * 2, [prediction(), bare()], [0, 1], "got 1 of 2 without"),
     ],
 )
-def test_rows_nothing_can_be_learned_from_are_refused(
-    questions: Any, predictions: Any, correct: Any, message: str
-) -> None:
-    """The message says what to do."""
+def test_unusable_rows_are_refused(questions: Any, predictions: Any, correct: Any, message: str) -> None:
+    """Rows that nothing can be learned from raise ConfigurationError with advice."""
     with pytest.raises(ConfigurationError, match=message):
         LearnedScorer().fit(questions, predictions, correct)
 
 
-def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
-    """It neither assesses, nor predicts, nor saves."""
+def test_an_unfitted_scorer_raises(tmp_path: Path) -> None:
+    """Assessing, predicting and saving raise NotFittedError before the fit."""
     scorer = LearnedScorer()
     assert scorer.describe() == {"method": "learned", "learned": None}
     for attempt in (
@@ -286,20 +284,20 @@ def test_nothing_is_said_before_it_is_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_buckets", [1, 2.5])
 def test_the_number_of_buckets_is_checked(n_buckets: Any) -> None:
-    """It is a whole number of at least two."""
+    """A number of buckets below two, or a fraction, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="n_buckets"):
         LearnedScorer(n_buckets=n_buckets)
 
 
 @pytest.mark.parametrize("native", [1.1])
 def test_native_values_out_of_range_are_refused(native: float) -> None:
-    """A probability lies in [0, 1]."""
+    """A probability above 1 raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="probability"):
         LearnedScorer().to_confidence(native)
 
 
 def test_it_is_a_confidence_method(fitted: LearnedScorer) -> None:
-    """It needs no tokens."""
+    """The scorer is a confidence method that needs no tokens."""
     assert isinstance(fitted, ConfidenceMethod)
     assert (fitted.name, fitted.needs_tokens, fitted.top_logprobs) == ("learned", False, 0)
     fitted.close()
@@ -310,7 +308,7 @@ def test_it_is_a_confidence_method(fitted: LearnedScorer) -> None:
 
 @pytest.mark.parametrize("with_confidence", [True, False])
 def test_a_saved_scorer_says_the_same(tmp_path: Path, *, with_confidence: bool) -> None:
-    """Scores agree to the last bit."""
+    """The scores of a loaded scorer agree to the last bit."""
     questions, predictions, right = rows(80, 0, RULES["words"])
     if not with_confidence:
         predictions = [bare(str(one.label)) for one in predictions]
@@ -339,7 +337,7 @@ def _without(key: str) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, fitted: LearnedScorer, damage: Any) -> None:
-    """Other kinds of files and missing ones are refused, too."""
+    """A damaged, foreign or missing file raises StateError."""
     path = tmp_path / "scorer.json"
     fitted.save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())
@@ -358,7 +356,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, fitted: LearnedScorer, damage
 
 
 def test_a_loaded_scorer_needs_no_scikit_learn(tmp_path: Path, fitted: LearnedScorer) -> None:
-    """A service that only assesses starts at once."""
+    """Loading a scorer imports neither scikit-learn nor SciPy."""
     fitted.save(tmp_path / "scorer.json", fingerprint=FINGERPRINT)
     code = f"""
 import sys

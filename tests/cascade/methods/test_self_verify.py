@@ -22,7 +22,7 @@ LABELS = ["cat", "dog"]
 
 
 async def no_wait(_seconds: float) -> None:
-    """Wait for nothing."""
+    """Replace sleeping."""
 
 
 def reply(text: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ READABLE = {
 
 @pytest.mark.parametrize(("text", "expected"), READABLE.values(), ids=READABLE)
 def test_a_grade_is_read(text: str, expected: float) -> None:
-    """The object has it, or else the first number does; the native unit is the same."""
+    """The grade is the number in the object, or else the first number of the reply."""
     found = verify(grading(text))
     assert isinstance(found, Assessment), found
     assert (found.confidence, found.native) == (expected, expected)
@@ -125,7 +125,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
 def test_anything_else_is_no_evidence(text: str) -> None:
-    """It is not bent into range; the call is paid for all the same."""
+    """A reply without a grade in [0, 1] is no evidence, and its call is counted."""
     found = verify(grading(text))
     assert isinstance(found, NoEvidence), found
     assert "Expected a" in found.reason
@@ -133,14 +133,14 @@ def test_anything_else_is_no_evidence(text: str) -> None:
 
 
 def test_a_reply_cut_off_says_so() -> None:
-    """The reason says what to do."""
+    """The reason for a reply that was cut off says to raise max_tokens."""
     found = verify(grading(reply('{"confidence": 0.', finish_reason="length")))
     assert isinstance(found, NoEvidence)
     assert "raise max_tokens" in found.reason
 
 
 def test_a_refusal_is_no_evidence() -> None:
-    """Its words are passed on."""
+    """The reason has the words of the refusal."""
     found = verify(grading(reply(None, refusal="I must not judge.")))
     assert isinstance(found, NoEvidence)
     assert "I must not judge." in found.reason
@@ -148,7 +148,7 @@ def test_a_refusal_is_no_evidence() -> None:
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
 def test_only_numbers_in_range_pass(value: float) -> None:
-    """They pass as they are."""
+    """A number in [0, 1] is the confidence, and any other number is no evidence."""
     found = verify(grading(json.dumps({"confidence": value, "reason": "x"})))
     if math.isfinite(value) and 0 <= value <= 1:
         assert found == Assessment(
@@ -163,8 +163,8 @@ def test_only_numbers_in_range_pass(value: float) -> None:
 
 
 @given(st.text('01.7/%{}":confidence,-e \n', max_size=30))
-def test_whatever_is_replied_the_confidence_is_in_range(text: str) -> None:
-    """There is none otherwise."""
+def test_every_reply_gives_a_legal_confidence(text: str) -> None:
+    """Any reply gives a confidence in [0, 1] or no evidence."""
     found = verify(grading(text))
     assert isinstance(found, NoEvidence) or 0.0 <= found.confidence <= 1.0
 
@@ -173,7 +173,7 @@ def test_whatever_is_replied_the_confidence_is_in_range(text: str) -> None:
 
 
 def test_one_user_message_holds_the_case_as_data() -> None:
-    """Task, label set, question and answer; a schema of the reply; no log-probabilities."""
+    """The message holds task, labels, context, question and answer as JSON, and a schema is sent."""
     classifier = grading('{"confidence": 0.5}')
     prediction = Prediction(label="cat")
     answered = Answered(question="It purrs.", prediction=prediction, classifier=classifier, context="Pets")
@@ -202,7 +202,7 @@ def test_one_user_message_holds_the_case_as_data() -> None:
         "back\\slash \u2028 日本",
     ],
 )  # fmt: skip
-def test_no_text_ends_what_it_stands_in(text: str) -> None:
+def test_texts_stay_inside_their_quotes(text: str) -> None:
     """Quotes, slots and marks of chat templates stay inside the JSON value."""
     classifier = grading('{"confidence": 0.5}')
     verify(classifier, question=text, label=text)
@@ -212,16 +212,16 @@ def test_no_text_ends_what_it_stands_in(text: str) -> None:
     assert "<|" not in message
 
 
-def test_a_prompt_of_the_users_own_is_filled_in() -> None:
-    """Slots it does not need may be left out, and its own braces stay."""
+def test_custom_prompts_are_filled_in() -> None:
+    """Slots of a custom prompt are filled, and other braces stay."""
     classifier = grading("0.5")
     method = SelfVerify(prompt="{x} Is {answer} right about {question}? {context}")
     verify(classifier, method=method, question='Say "hi"')
     assert asked(classifier).messages[0]["content"] == '{x} Is "cat" right about "Say \\"hi\\""? null'
 
 
-def test_options_of_the_classifier_hold_but_for_its_own() -> None:
-    """A model that wants max_completion_tokens gets that; None leaves the temperature alone."""
+def test_grading_options_override_the_classifiers() -> None:
+    """The method's own length and temperature replace those of the classifier, whose other options hold."""
     classifier = grading("0.5", options={"max_tokens": 5, "temperature": 1.0, "seed": 3})
     verify(classifier)
     assert dict(asked(classifier).options) == {"max_tokens": 256, "temperature": 0.1, "seed": 3}
@@ -237,14 +237,14 @@ def test_options_of_the_classifier_hold_but_for_its_own() -> None:
     [({"type": "json_object"}, {"type": "json_object"}), ({"type": "text"}, None)],
 )
 def test_formats_are_those_the_model_takes(own: Mapping[str, Any], expected: object) -> None:
-    """A server without schemas is not sent one."""
+    """The response format is of the kind that the classifier sends."""
     classifier = grading("0.5", response_format=own)
     verify(classifier)
     assert asked(classifier).response_format == expected
 
 
 def test_an_answer_without_label_is_graded_by_its_text() -> None:
-    """Free-form answers have no label."""
+    """The text of an answer without a label is graded."""
     classifier = grading("0.5")
     verify(classifier, label=None, text="A cat, I think.")
     assert document_of(asked(classifier).messages[0]["content"])["answer"] == "A cat, I think."
@@ -254,7 +254,7 @@ def test_an_answer_without_label_is_graded_by_its_text() -> None:
     ("changes", "what"), [({"question": " \n"}, "question"), ({"label": None, "text": ""}, "answer")]
 )
 def test_nothing_to_grade_is_no_evidence(changes: Any, what: str) -> None:
-    """Nobody is asked."""
+    """An empty question or answer is no evidence, and no call is made."""
     classifier = grading("0.5")
     found = verify(classifier, **changes)
     assert isinstance(found, NoEvidence)
@@ -267,7 +267,7 @@ def test_nothing_to_grade_is_no_evidence(changes: Any, what: str) -> None:
 
 
 def test_passing_faults_are_retried_and_counted() -> None:
-    """Broken responses are retried, too."""
+    """Passing faults and broken responses are retried, and each call is counted."""
     fault = ProviderError("busy", provider="fake", status=503, retryable=True)
     found = verify(grading(fault, {"choices": []}, '{"confidence": 0.9}'))
     assert isinstance(found, Assessment)
@@ -283,7 +283,7 @@ def test_passing_faults_are_retried_and_counted() -> None:
     ],
 )
 def test_a_call_that_fails_is_no_evidence(fault: Any, attempts: int) -> None:
-    """The calls made in vain are counted."""
+    """The attempts of a call that fails are counted."""
     found = verify(grading(fault))
     assert isinstance(found, NoEvidence)
     assert "could not be graded" in found.reason
@@ -291,8 +291,8 @@ def test_a_call_that_fails_is_no_evidence(fault: Any, attempts: int) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
-def test_a_model_that_ends_the_program_is_no_evidence(error: BaseException) -> None:
-    """Others wait on the same event loop."""
+def test_exits_of_a_model_are_no_evidence(error: BaseException) -> None:
+    """SystemExit and KeyboardInterrupt of a model are no evidence."""
 
     class Quitting(FakeClient):
         async def complete(self, request: Any) -> object:  # noqa: ARG002
@@ -302,8 +302,8 @@ def test_a_model_that_ends_the_program_is_no_evidence(error: BaseException) -> N
     assert isinstance(verify(classifier), NoEvidence)
 
 
-def test_grading_counts_towards_the_limits_of_the_classifier() -> None:
-    """Tokens and calls are paid from its budgets; the rows answered stay what they were."""
+def test_grading_counts_towards_the_limits() -> None:
+    """The classifier's meter counts the tokens and calls of a grade, and no further row."""
     classifier = grading(
         {"choices": reply('{"category": "cat"}')["choices"], "usage": reply("")["usage"]},
         '{"confidence": 0.9}',
@@ -331,13 +331,13 @@ def test_grading_counts_towards_the_limits_of_the_classifier() -> None:
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
-    """When they are made."""
+    """The constructor raises ConfigurationError for a wrong setting."""
     with pytest.raises(ConfigurationError, match=message):
         SelfVerify(**settings)
 
 
 def test_it_describes_itself() -> None:
-    """Settings that change a grade change the description."""
+    """Every setting changes the description, which is JSON."""
     method = SelfVerify()
     assert isinstance(method, ConfidenceMethod)
     assert (method.name, method.default_threshold, method.needs_tokens) == ("self_verify", 0.7, False)
@@ -349,7 +349,7 @@ def test_it_describes_itself() -> None:
 
 @pytest.mark.parametrize("native", [1.1, -0.1, math.nan, "1"])
 def test_native_values_out_of_range_are_refused(native: Any) -> None:
-    """A grade lies in [0, 1]."""
+    """A grade outside [0, 1] raises ConfigurationError."""
     assert SelfVerify().to_confidence(0.25) == 0.25
     with pytest.raises(ConfigurationError, match="grade"):
         SelfVerify().to_confidence(native)

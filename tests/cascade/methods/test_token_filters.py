@@ -67,20 +67,20 @@ def strings(pieces: Sequence[bytes]) -> list[str]:
         "end",
     ],
 )
-def test_label_keeps_the_tokens_that_hold_the_value(pieces: Any, expected: Any) -> None:
+def test_label_keeps_tokens_of_the_value(pieces: Any, expected: Any) -> None:
     """A quote counts where it shares a token with content, and where the value is empty."""
     body = "".join(pieces).removesuffix("<|im_end|>")
     assert strings(kept("label", *pieces, text=body)) == expected
 
 
 def test_label_counts_bytes_of_split_characters() -> None:
-    """A character that three tokens share is content of all three, an empty token among them too."""
+    """All tokens of a split character count, an empty one among them too."""
     pieces = ('{"category": "', b"", b"\xe6", b"\x97", b"\xa5", '"}')
     assert kept("label", *pieces, text='{"category": "日"}') == [b"", b"\xe6", b"\x97", b"\xa5"]
 
 
-def test_a_label_that_is_not_spelled_is_no_evidence() -> None:
-    """Tokens of something else are not taken instead."""
+def test_a_missing_label_is_no_evidence() -> None:
+    """Tokens that do not spell the label raise LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match="category"):
         kept("label", '{"kind": "a"}')
     with pytest.raises(LogprobsUnavailableError, match="do not spell"):
@@ -99,7 +99,7 @@ def test_a_label_that_is_not_spelled_is_no_evidence() -> None:
     ],
 )  # fmt: skip
 def test_stop_drops_layout_and_special_tokens(dropped: str) -> None:
-    """What only frames the answer says nothing about it."""
+    """Layout and special tokens do not count under ``stop``."""
     assert strings(kept("stop", "yes", dropped)) == ["yes"]
 
 
@@ -107,7 +107,7 @@ def test_stop_drops_layout_and_special_tokens(dropped: str) -> None:
     "content", ['a"', "1", "true", "-", ".", "<b>", "a</s>", "|", "\\n", "日", "<", "(", "’"]
 )
 def test_stop_keeps_everything_else(content: str) -> None:
-    """One byte of content is enough."""
+    """One byte of content makes a token count under ``stop``."""
     assert strings(kept("stop", "yes", content)) == ["yes", content]
 
 
@@ -116,21 +116,21 @@ def test_stop_keeps_part_of_a_character() -> None:
     assert kept("stop", '{"a": "', b"\xe6", b"\x97\xa5", '"}') == [b'{"a": "', b"\xe6", b"\x97\xa5"]
 
 
-def test_stop_drops_the_first_line_of_a_fence_only() -> None:
-    """The language of a code fence is layout; the same word in the answer is not."""
+def test_stop_drops_a_fences_first_line() -> None:
+    """The language of a code fence is layout, and the same word in the answer is not."""
     assert strings(kept("stop", "```", "json", "\n", "{", "json", "}", "\n", "```")) == ["json"]
     assert strings(kept("stop", "``", "`json\n{", "a", "}")) == ["`json\n{", "a"]
 
 
-def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
-    """All tokens are not taken instead."""
+def test_empty_selections_are_no_evidence() -> None:
+    """A filter that keeps no token raises LogprobsUnavailableError."""
     for which in ("stop", "tool_call_args"):
         with pytest.raises(LogprobsUnavailableError, match="use another token_filter"):
             kept(which, "{", "}", "</s>")
 
 
 def test_all_keeps_all() -> None:
-    """Empty and special tokens count, too."""
+    """Empty and special tokens count under ``all``."""
     assert strings(kept("all", "{", "", "a", "</s>")) == ["{", "", "a", "</s>"]
 
 
@@ -188,19 +188,19 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(("text", "expected"), ARGUMENTS.values(), ids=ARGUMENTS)
 def test_values_of_arguments_are_found(text: str, expected: list[str]) -> None:
-    """Keys, punctuation and whatever else belongs to the call are not."""
+    """The spans are those of values, without keys, punctuation and the rest of a call."""
     data = text.encode()
     assert [data[begin:end].decode() for begin, end in argument_spans(data)] == expected
 
 
 def test_tokens_count_by_any_value_byte() -> None:
-    """A token may hold the end of a key and the beginning of its value."""
+    """A token counts if any of its bytes belongs to a value."""
     pieces = ('{"name": "f", "arguments": {"city', '": "Pa', "ris", '", "n": ', "1", "}, ", '"id": 7}', "")
     assert strings(kept("tool_call_args", *pieces)) == ['": "Pa', "ris", "1"]
 
 
 def test_empty_tokens_count_inside_a_value_only() -> None:
-    """Some servers report a cut character as an empty token first."""
+    """An empty token counts inside a value, and nowhere else."""
     pieces = (b"", b'{"arguments": {"a": "', b"", b"\xe6", b"", b"\x97\xa5", b'"}}', b"")
     assert kept("tool_call_args", *pieces) == [b"", b"\xe6", b"", b"\x97\xa5"]
 
@@ -254,7 +254,7 @@ def written(value: object, *, ascii_only: bool) -> Iterator[Piece]:
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[bytes, list[bool]]:
-    """A tool call, and which of its bytes are values of arguments."""
+    """Draw a tool call, and which of its bytes are values of arguments."""
     arguments = draw(
         st.dictionaries(st.text('ab"é', max_size=3), VALUES, max_size=3) | st.lists(VALUES, max_size=3)
     )
@@ -275,14 +275,14 @@ def calls(draw: st.DrawFn) -> tuple[bytes, list[bool]]:
 
 @st.composite
 def cuts(draw: st.DrawFn, length: int) -> list[int]:
-    """Where tokens end."""
+    """Draw the ends of tokens."""
     inner = draw(st.lists(st.integers(0, length), max_size=20))
     return sorted({*inner, length})
 
 
 @given(st.data(), calls())
 def test_marked_bytes_are_those_a_writer_marks(data: st.DataObject, call: tuple[bytes, list[bool]]) -> None:
-    """Nesting, escapes, encoding and cuts into tokens change nothing."""
+    """The spans of any written call are those of its values, however it is cut into tokens."""
     answer, marks = call
     found = [False] * len(answer)
     for begin, end in argument_spans(answer):
@@ -303,8 +303,8 @@ def test_marked_bytes_are_those_a_writer_marks(data: st.DataObject, call: tuple[
         st.binary(max_size=6) | st.sampled_from(['{"', "arguments", '":', "}", '"', "a", "</s>"]), min_size=1
     )
 )
-def test_a_filter_keeps_a_part_of_the_tokens_in_order(pieces: list[str | bytes]) -> None:
-    """It answers, or says that there is nothing, for all bytes."""
+def test_filters_keep_tokens_in_order(pieces: list[str | bytes]) -> None:
+    """Every filter returns some of the tokens in order, or raises, for any bytes."""
     tokens = tokens_of(*pieces)
     for which in FILTERS:
         try:

@@ -44,7 +44,7 @@ def answered(*tokens: Token, text: str | None = None, **changes: Any) -> Answere
 
 
 def assess(method: ConfidenceMethod, given_: Answered) -> Assessment:
-    """Return an assessment, and complain about anything else."""
+    """Return an assessment; anything else fails the test."""
     found = asyncio.run(method.assess(given_))
     assert isinstance(found, Assessment), found
     return found
@@ -72,7 +72,7 @@ def token(logprob: float, *others: float, data: bytes = b"x") -> Token:
     [(0.0, 1.0), (-0.3, 0.9), (-1.0, 2 / 3), (-1.5, 0.5), (-3.0, 0.0), (-3.1, 0.0), (-9999.0, 0.0)],
 )
 def test_a_mean_logprob_becomes_a_confidence(native: float, confidence: float) -> None:
-    """A line from -3 to 0; a genuine log-probability of 0 is certainty."""
+    """The confidence rises on a line from 0 at -3 to 1 at 0."""
     assert AvgLogprob().to_confidence(native) == pytest.approx(confidence, abs=1e-12)
     found = assess(AvgLogprob(token_filter="all"), answered(token(native, -9.0), token(native, -9.0)))
     assert (found.confidence, found.native) == (pytest.approx(confidence, abs=1e-12), native)
@@ -82,14 +82,14 @@ def test_a_mean_logprob_becomes_a_confidence(native: float, confidence: float) -
     ("native", "confidence"), [(0.0, 0.0), (2.0, 0.48658), (3.0, 0.63212), (20.0, 0.99873)]
 )
 def test_a_mean_gap_becomes_a_confidence(native: float, confidence: float) -> None:
-    """A gap of 3 nats is 1 - 1/e; a tie is nothing."""
+    """A gap of 3 nats is 1 - 1/e, and a tie is 0."""
     assert Margin().to_confidence(native) == pytest.approx(confidence, abs=1e-5)
     found = assess(Margin(token_filter="all"), answered(token(-0.1, -0.1 - native)))
     assert (found.confidence, found.native) == (pytest.approx(confidence, abs=1e-5), pytest.approx(native))
 
 
 def test_means_go_over_the_tokens_that_count() -> None:
-    """The frame of the answer does not count."""
+    """Only the tokens that the filter keeps enter the means."""
     tokens = (
         token(-3.0, data=b'{"category": "'),
         token(-0.2, -2.2, data=b"c"),
@@ -103,7 +103,7 @@ def test_means_go_over_the_tokens_that_count() -> None:
 
 
 def test_ruled_out_tokens_do_not_outweigh_ties() -> None:
-    """OpenAI's -9999 is a gap of 27.6 nats, the distance to 1e-12."""
+    """An alternative at -9999 counts as a gap of 27.6 nats."""
     found = assess(Margin(token_filter="all"), answered(token(0.0, -9999.0), *[token(-0.7, -0.7)] * 9))
     assert found.native == pytest.approx(-math.log(1e-12) / 10)
     assert found.confidence < 0.61
@@ -111,8 +111,8 @@ def test_ruled_out_tokens_do_not_outweigh_ties() -> None:
     assert both.confidence == 0.0
 
 
-def test_weights_of_zero_mean_zero() -> None:
-    """Their evidence is not looked at, nor needed."""
+def test_weights_of_zero_need_no_evidence() -> None:
+    """The half with weight 0 needs no evidence."""
     alone = answered(token(-0.3))
     assert assess(
         Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all"), alone
@@ -123,7 +123,7 @@ def test_weights_of_zero_mean_zero() -> None:
 
 
 def test_every_method_asks_for_an_alternative() -> None:
-    """It tells a token the model was sure of from one that was forced on it."""
+    """Every method asks for two log-probabilities per token."""
     assert [method().top_logprobs for method in METHODS] == [2, 2, 2]
 
 
@@ -140,13 +140,13 @@ def test_every_method_asks_for_an_alternative() -> None:
     ],
 )
 def test_weights_are_shares_of_one(weights: Any, message: str) -> None:
-    """Anything else is refused with what came."""
+    """Weights out of range, or with another sum, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         Hybrid(logprob_weight=weights[0], margin_weight=weights[1])
 
 
 def test_weights_may_miss_one_by_rounding() -> None:
-    """0.1 + 0.9 written as sums of tenths."""
+    """A sum within 1e-9 of 1 is accepted, and one that misses it by more is not."""
     Hybrid(logprob_weight=0.1 + 0.2, margin_weight=0.7)
     more = Hybrid(logprob_weight=1.0, margin_weight=9e-10, token_filter="all")
     assert assess(more, answered(token(0.0, -9999.0))).confidence == 1.0
@@ -163,13 +163,13 @@ def test_weights_may_miss_one_by_rounding() -> None:
     ],
 )
 def test_native_values_out_of_range_are_refused(method: Any, native: Any) -> None:
-    """A threshold of the wrong sign would accept all or nothing."""
+    """A native value of the wrong sign raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"Expected a .* got"):
         method.to_confidence(native)
 
 
 def test_default_thresholds_can_accept_and_escalate() -> None:
-    """That of avg_logprob is a mean of -1, on [0, 1]."""
+    """Each default threshold accepts a sure answer and escalates an unsure one."""
     assert [method().default_threshold for method in METHODS] == [pytest.approx(2 / 3), 0.5, 0.5]
     assert AvgLogprob().to_confidence(-1.0) == pytest.approx(AvgLogprob().default_threshold)
     for method in METHODS:
@@ -181,7 +181,7 @@ def test_default_thresholds_can_accept_and_escalate() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_describe_themselves(method: Any) -> None:
-    """Name and settings, as JSON values; the label's tokens count by default."""
+    """The description has name and filter, which is the label's by default."""
     assert isinstance(method(), ConfidenceMethod)
     assert (method().needs_tokens, method().token_filter) == (True, "label")
     described = method(token_filter="stop").describe()
@@ -198,7 +198,7 @@ def test_methods_describe_themselves(method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_without_tokens_are_no_evidence(method: Any) -> None:
-    """The reason says what to do; a label that was scored has no tokens either."""
+    """The reason says what to do, also for a label that was scored."""
     assert "scoring='decode'" in refused(method(), answered())
     exact = Classifier(
         model=FakeContinuingClient(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category"
@@ -209,8 +209,8 @@ def test_answers_without_tokens_are_no_evidence(method: Any) -> None:
     assert "use label_probability" in refused(method(), found)
 
 
-def test_a_single_alternative_is_no_margin_of_anything() -> None:
-    """Neither alone nor beside others; a token that does not count may lack them."""
+def test_single_alternatives_have_no_margin() -> None:
+    """Every token that counts needs two alternatives."""
     for method in (Margin, Hybrid):
         assert "at least two alternatives" in refused(method(token_filter="all"), answered(token(-0.1)))
         mixed = answered(token(-0.1, -2.0), Token(b"y", -0.1))
@@ -227,8 +227,8 @@ GIVEN = Token(b'{"category": "', 0.0)
 
 @pytest.mark.parametrize("token_filter", ["label", "stop", "all"])
 @pytest.mark.parametrize("method", METHODS)
-def test_given_and_forced_tokens_count_under_no_filter(method: Any, token_filter: Any) -> None:
-    """Nobody chose them: they neither lack an alternative nor raise a mean."""
+def test_forced_tokens_never_count(method: Any, token_filter: Any) -> None:
+    """Tokens without an alternative neither raise a mean nor lack evidence."""
     chosen = (token(-0.5, -2.5, data=b"c"), token(-0.7, -1.7, data=b"a"))
     forced = token(-1e-7, data=b't"}')
     found = assess(method(token_filter=token_filter), answered(GIVEN, *chosen, forced))
@@ -236,29 +236,29 @@ def test_given_and_forced_tokens_count_under_no_filter(method: Any, token_filter
 
 
 def test_a_sure_token_with_alternatives_counts() -> None:
-    """Probability 1 by rounding is the model's own; -9999 is an alternative like others."""
+    """A token of probability 1 with an alternative counts."""
     sure = (token(0.0, -9999.0, data=b"c"), token(-0.6, -1.6, data=b"at"))
     found = assess(AvgLogprob(token_filter="all"), answered(GIVEN, *sure))
     assert found.native == pytest.approx(-0.3)
 
 
 def test_an_answer_without_any_choice_is_no_evidence() -> None:
-    """The model was asked nothing."""
+    """An answer of forced tokens alone is no evidence."""
     for method in METHODS:
         assert "had a choice" in refused(
             method(token_filter="all"), answered(GIVEN, token(0.0, data=b'cat"}'))
         )
 
 
-def test_a_server_without_alternatives_still_has_log_probabilities() -> None:
-    """It does not say which tokens were forced, so that all count."""
+def test_all_tokens_count_without_alternatives() -> None:
+    """Where a server lists no alternatives at all, every token counts."""
     tokens = (GIVEN, Token(b"cat", -0.6), Token(b'"}', 0.0))
     assert assess(AvgLogprob(token_filter="all"), answered(*tokens)).native == pytest.approx(-0.2)
     assert assess(AvgLogprob(), answered(*tokens)).native == pytest.approx(-0.6)
 
 
-def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
-    """The reason comes from the filter."""
+def test_empty_selections_are_no_evidence() -> None:
+    """The reason is that of the filter."""
     for method in METHODS:
         assert "tool call" in refused(method(token_filter="tool_call_args"), answered(token(-0.1, -1.0)))
         assert "category" in refused(method(), answered(token(-0.1, -1.0)))
@@ -268,7 +268,7 @@ def test_a_filter_that_keeps_nothing_is_no_evidence() -> None:
 
 
 def test_answers_of_a_classifier_are_assessed() -> None:
-    """The copy that a cascade makes keeps tokens and asks for enough alternatives."""
+    """The tokens of a classifier's copy are enough for both methods."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)})
     plain = Classifier(model=client, labels=LABELS, field="category", top_logprobs=1)
     for method, expected in ((AvgLogprob(), math.log(0.9)), (Margin(), math.log(9.0))):
@@ -285,7 +285,7 @@ TOKENS = st.lists(st.tuples(REPORTED, st.lists(REPORTED, min_size=1, max_size=5)
 
 @given(TOKENS, st.randoms(use_true_random=False))
 def test_order_of_alternatives_does_not_matter(rows: Any, rng: random.Random) -> None:
-    """Confidence stays in range, and is what the native value stands for."""
+    """The confidence lies in [0, 1], and does not depend on the order of alternatives."""
     tokens = [token(logprob, *others) for logprob, others in rows]
     shuffled = [replace(one, top=tuple(rng.sample(one.top, len(one.top)))) for one in tokens]
     for method in METHODS:
@@ -296,7 +296,7 @@ def test_order_of_alternatives_does_not_matter(rows: Any, rng: random.Random) ->
         assert chosen.to_confidence(found.native) == found.confidence
 
 
-def test_the_most_probable_alternatives_are_compared_wherever_they_are_listed() -> None:
+def test_the_two_best_alternatives_are_compared() -> None:
     """Lists that are not sorted, or lack the emitted token, give the same gap."""
     listed = ((b"a", -5.0), (b"b", -0.5), (b"c", -3.5))
     for top in (listed, listed[::-1], (listed[1], listed[0], listed[2])):
@@ -307,8 +307,8 @@ def test_the_most_probable_alternatives_are_compared_wherever_they_are_listed() 
 
 
 @pytest.mark.parametrize("bad", [math.nan, 0.5, math.inf])
-def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
-    """Whether of the token itself or of an alternative."""
+def test_illegal_logprobs_are_no_evidence(bad: float) -> None:
+    """NaN or a value above 0, of a token or an alternative, is no evidence."""
     for method in METHODS:
         for one in (token(bad, -1.0), token(-1.0, bad)):
             assert "<= 0" in refused(method(token_filter="all"), answered(one))
@@ -322,8 +322,8 @@ def test_numbers_that_are_no_logprobs_are_no_evidence(bad: float) -> None:
     ],
     ids=["prior", "head"],
 )
-def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict[str, Any]) -> None:
-    """The label-prior correction, or a head, answers something the model did not write."""
+def test_tokens_of_replaced_labels_are_no_evidence(changes: dict[str, Any]) -> None:
+    """Tokens of a label that the prior correction or a head replaced are no evidence."""
     corrected = classifier(**changes)
     prediction = corrected.classify("meow")
     assert prediction.label == "dog"
@@ -335,7 +335,7 @@ def test_tokens_of_a_label_that_was_corrected_away_are_no_evidence(changes: dict
 
 @given(TOKENS, st.floats(0.0, 1.0))
 def test_hybrid_lies_between_its_parts(rows: Any, weight: float) -> None:
-    """It is their weighted mean."""
+    """The hybrid confidence is the weighted mean of its two parts."""
     given_ = answered(*[token(logprob, *others) for logprob, others in rows])
     parts = [assess(method(token_filter="all"), given_).confidence for method in (AvgLogprob, Margin)]
     found = assess(Hybrid(logprob_weight=weight, margin_weight=1.0 - weight, token_filter="all"), given_)

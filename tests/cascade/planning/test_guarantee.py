@@ -23,8 +23,8 @@ def population(size: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
     return confidence, small.astype(float), large.astype(float)
 
 
-def test_it_breaks_its_promise_in_no_more_than_delta_of_the_samples() -> None:
-    """400 samples of 500 rows; the bound is exact, so that the slack is for the number of samples alone."""
+def test_the_promise_fails_at_most_delta_often() -> None:
+    """The promise fails in at most delta of 400 samples, up to the error of so many samples."""
     rng = np.random.default_rng(1)
     confidence, small, large = population(4000, rng)
     broken, kept = 0, 0.0
@@ -39,7 +39,7 @@ def test_it_breaks_its_promise_in_no_more_than_delta_of_the_samples() -> None:
 
 
 def test_it_is_not_trivially_safe_at_the_edge() -> None:
-    """Where the only threshold loses exactly epsilon, it is certified in nearly, and at most, delta of the samples."""
+    """A threshold that loses exactly epsilon is certified in nearly delta of the samples."""
     rng = np.random.default_rng(2)
     n, draws = 400, 2000
     worse = rng.binomial(n, 0.08, size=draws)
@@ -48,8 +48,8 @@ def test_it_is_not_trivially_safe_at_the_edge() -> None:
     assert 0.06 < passed.mean() <= 0.1 + 2 * np.sqrt(0.09 / draws)
 
 
-def test_the_thresholds_are_the_unbroken_row_of_passes_from_the_top() -> None:
-    """By a loop over the sample's confidences."""
+def test_thresholds_pass_without_a_gap() -> None:
+    """The certified thresholds are those that a loop passes from the top down before the first failure."""
     rng = np.random.default_rng(3)
     confidence, small, large = population(600, rng)
     found = certify_cascade(confidence, small, large, epsilon=0.05, delta=0.1)
@@ -69,7 +69,7 @@ def test_the_thresholds_are_the_unbroken_row_of_passes_from_the_top() -> None:
 
 
 def test_a_later_pass_does_not_count_after_a_failure() -> None:
-    """The surest answers lose; those below win so much that all together pass."""
+    """A rule that passes after a failure is not certified."""
     confidence = np.repeat([0.9, 0.5], [100, 400])
     small = np.repeat([0.0, 1.0, 1.0], [40, 60, 400])
     large = np.repeat([1.0, 1.0, 0.0], [40, 60, 400])
@@ -77,7 +77,7 @@ def test_a_later_pass_does_not_count_after_a_failure() -> None:
 
 
 def test_answers_without_confidence_are_routed() -> None:
-    """They count as rows, never as kept ones."""
+    """Answers without a confidence count as rows and are never kept."""
     confidence = np.repeat([0.9, np.nan], [300, 300])
     small, large = np.repeat([1.0, 0.0], [300, 300]), np.ones(600)
     found = certify_cascade(confidence, small, large)
@@ -85,28 +85,28 @@ def test_answers_without_confidence_are_routed() -> None:
     assert certify_cascade([np.nan] * 200, np.ones(200), np.ones(200)).threshold is None
 
 
-def test_the_threshold_is_one_of_a_fixed_grid_and_keeps_every_row_it_counts() -> None:
-    """Never a value of the sample."""
+def test_thresholds_lie_on_a_grid() -> None:
+    """The threshold is a value of the grid at or below the lowest kept confidence."""
     confidence = np.full(300, 0.9237)
     found = certify_cascade(confidence, np.ones(300), np.ones(300))
     assert found.threshold == 0.923
 
 
 @pytest.mark.parametrize(("right", "expected"), [(1.0, 0.4), (0.0, 0.4)])
-def test_models_that_never_differ_may_be_exchanged(right: float, expected: float) -> None:
-    """All right or all wrong: the lowest confidence seen is certified."""
+def test_equal_models_may_be_exchanged(right: float, expected: float) -> None:
+    """For models that agree on every row the lowest confidence is certified."""
     both = np.full(200, right)
     assert certify_cascade(np.linspace(0.4, 1.0, 200), both, both).threshold == pytest.approx(expected)
 
 
-def test_a_small_model_that_is_always_wrong_keeps_nothing() -> None:
-    """Whatever it says about itself."""
+def test_wrong_small_models_keep_nothing() -> None:
+    """A small model that is always wrong has no certified threshold."""
     found = certify_cascade(np.full(500, 1.0), np.zeros(500), np.ones(500))
     assert (found.threshold, found.share_small, found.only_large) == (None, 0.0, 0)
 
 
-def test_the_fewest_rows_are_the_first_that_certify_anything() -> None:
-    """One less certifies nothing even where all agree."""
+def test_the_fewest_rows_certify() -> None:
+    """One row less certifies nothing even where all answers agree."""
     n = fewest_rows(0.02, 0.1)
     assert certify_cascade([0.9] * (n - 1), [1] * (n - 1), [1] * (n - 1)).threshold is None
     assert certify_cascade([0.9] * (n + 2), [1] * (n + 2), [1] * (n + 2)).threshold == 0.9
@@ -123,7 +123,7 @@ def test_the_fewest_rows_are_the_first_that_certify_anything() -> None:
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
-    """Typed and explained."""
+    """A setting out of range, or columns of different lengths, raise ConfigurationError."""
     given = {"confidence": [0.5, 0.6], "small_correct": [1, 1], "large_correct": [1, 1], **bad}
     with pytest.raises(ConfigurationError, match="Expected"):
         certify_cascade(
@@ -131,8 +131,8 @@ def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
         )
 
 
-def test_thresholds_that_keep_no_row_of_the_sample_must_pass_as_well() -> None:
-    """Where nobody is at 1, the sequence still begins there: nothing kept is no evidence in few rows."""
+def test_empty_rules_must_pass_too() -> None:
+    """Where no answer is at 1, keeping none must pass before anything else does."""
     n = 100
     large = np.repeat([0.0, 1.0], [60, 40])
     assert loss_score(0, 60, n, 0.02) <= critical_score(n, 0.02, 0.1)
@@ -170,10 +170,10 @@ def largest_rejection_probability(n: int, epsilon: float, score: float) -> float
 @pytest.mark.parametrize(("n", "epsilon", "delta"), [(12, 0.3, 0.1), (20, 0.2, 0.2), (25, 0.15, 0.05)])
 @pytest.mark.parametrize("better", [0.0, 0.01, 0.1, 0.3])
 @pytest.mark.parametrize("more", [0.0, 0.05])
-def test_a_population_that_loses_epsilon_or_more_is_rejected_with_probability_delta_at_most(
+def test_populations_that_lose_are_rarely_rejected(
     n: int, epsilon: float, delta: float, better: float, more: float
 ) -> None:
-    """Every outcome of the rows is enumerated."""
+    """Enumerated outcomes of a population that loses epsilon are rejected with probability delta at most."""
     critical = critical_score(n, epsilon, delta)
     assert rejection_probability(n, epsilon, critical, better, loss=epsilon + more) <= delta
 
@@ -190,10 +190,8 @@ def test_a_population_that_loses_epsilon_or_more_is_rejected_with_probability_de
         (1500, 0.01, 0.2),
     ],
 )
-def test_the_level_is_kept_whatever_share_of_rows_the_models_differ_on_and_nearly_used_up(
-    n: int, epsilon: float, delta: float
-) -> None:
-    """On a grid of populations much finer than the one the code looks at."""
+def test_the_level_is_kept_and_nearly_used_up(n: int, epsilon: float, delta: float) -> None:
+    """The level holds on a much finer grid of populations than the code looks at, with little to spare."""
     reached = largest_rejection_probability(n, epsilon, critical_score(n, epsilon, delta))
     assert reached <= delta
     assert reached > 0.6 * delta  # few rows have few outcomes
@@ -203,22 +201,20 @@ def test_the_level_is_kept_whatever_share_of_rows_the_models_differ_on_and_nearl
     ("worse", "better", "n", "epsilon"),
     [(0, 0, 150, 0.02), (2, 3, 60, 0.1), (9, 4, 400, 0.03), (30, 5, 90, 0.2)],
 )
-def test_the_p_value_is_the_largest_probability_of_such_a_score(
-    worse: int, better: int, n: int, epsilon: float
-) -> None:
-    """Up to the hundredth that is kept back."""
+def test_the_p_value_is_the_largest_probability(worse: int, better: int, n: int, epsilon: float) -> None:
+    """The p-value is the largest probability of such a score, up to the hundredth that is kept back."""
     exact = largest_rejection_probability(n, epsilon, float(loss_score(worse, better, n, epsilon)))
     found = loss_p_value(worse, better, n, epsilon)
     assert exact <= found <= exact * 1.02 + 1e-12
 
 
-def test_rows_that_all_agree_have_the_binomial_p_value() -> None:
-    """(1 - epsilon)^n: none of n rows lost."""
+def test_agreeing_rows_have_the_binomial_p_value() -> None:
+    """The p-value of n rows without a loss is (1 - epsilon)^n."""
     assert loss_p_value(0, 0, 114, 0.02) == pytest.approx(0.98**114 / 0.99)
 
 
-def test_a_low_p_value_and_a_low_score_say_the_same() -> None:
-    """For every outcome of 130 rows on which the models differ a few times."""
+def test_p_values_and_scores_agree() -> None:
+    """A score is critical if and only if its p-value is low, for many outcomes of 130 rows."""
     critical = critical_score(130, 0.05, 0.1)
     for worse in range(6):
         for better in range(3):
@@ -228,8 +224,8 @@ def test_a_low_p_value_and_a_low_score_say_the_same() -> None:
             assert rejected or p_value > 0.07  # the search for the score stops a little early
 
 
-def test_the_score_uses_the_likeliest_population_that_loses_epsilon() -> None:
-    """Found numerically."""
+def test_the_score_uses_the_likeliest_population() -> None:
+    """The score equals one whose population is found by numerical optimisation."""
     for worse, better, n, epsilon in (
         (3, 1, 50, 0.1),
         (0, 4, 30, 0.2),
@@ -247,20 +243,20 @@ def test_the_score_uses_the_likeliest_population_that_loses_epsilon() -> None:
         assert float(loss_score(worse, better, n, epsilon)) == pytest.approx(expected, rel=1e-4)
 
 
-def test_scores_rise_with_rows_lost_and_fall_with_rows_won() -> None:
-    """So that a sequence of ever larger losses is rejected ever less."""
+def test_scores_follow_losses() -> None:
+    """Scores rise with every row lost and fall with every row won."""
     worse, better = np.arange(20), np.arange(20)
     assert (np.diff(loss_score(worse, 5, 60, 0.05)) > 0).all()
     assert (np.diff(loss_score(5, better, 60, 0.05)) < 0).all()
 
 
 def test_too_few_rows_reject_nothing() -> None:
-    """One row proves nothing; 113 agreeing ones prove no loss below 0.02 at 0.1."""
+    """One row proves nothing, and 113 agreeing rows prove no loss below 0.02 at 0.1."""
     assert critical_score(1, 0.02, 0.1) < loss_score(0, 1, 1, 0.02)
     assert float(loss_score(0, 0, 113, 0.02)) > critical_score(113, 0.02, 0.1)
 
 
 @pytest.mark.parametrize("n", [5_000, 100_000, 1_000_000])
 def test_many_rows_come_near_the_normal_quantile(n: int) -> None:
-    """And are summed in blocks without losing the level: the normal tail is the independent figure."""
+    """For many rows the critical score lies just below the normal quantile."""
     assert -1.37 < critical_score(n, 0.02, 0.1) < -1.2816

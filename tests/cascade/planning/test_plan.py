@@ -1,4 +1,4 @@
-"""Plans: what is chosen, on which rows, what is promised, and that a plan stays with its models."""
+"""Plans: their choice, certificate and figures, and the models they belong to."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def recorded(n: int = 600, seed: int = 0, **changes: Any) -> tuple[RecordedRun, 
     )
 
 
-def test_the_default_is_the_certified_threshold_of_all_rows() -> None:
-    """And the certificate says what was seen."""
+def test_the_default_is_the_certified_threshold() -> None:
+    """Without a goal the plan has the threshold, the loss and the p-value of `certify_cascade` on all rows."""
     small, large = recorded()
     plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
     expected = certify_cascade(small.confidence, small.correct, large.correct, epsilon=0.05)
@@ -61,8 +61,8 @@ def test_the_default_is_the_certified_threshold_of_all_rows() -> None:
     assert not plan.report.held_out
 
 
-def test_half_of_the_rows_may_certify_and_the_other_half_report() -> None:
-    """Then nothing was chosen on what is reported."""
+def test_halves_may_certify_and_report() -> None:
+    """With ``certify_on="half"`` the plan is reported on rows that nothing was chosen on."""
     plan = plan_cascade(*recorded(), **COSTS, epsilon=0.05, certify_on="half")
     assert (plan.certificate.rows, plan.report.n, plan.report.held_out) == (300, 300, True)
 
@@ -79,8 +79,8 @@ def brute_force(signals: Signals, prices: Prices) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_threshold_and_every_model_alone_is_a_candidate(seed: int) -> None:
-    """Priced as a loop prices them; nothing a threshold does costs less for the same accuracy."""
+def test_candidates_include_every_threshold(seed: int) -> None:
+    """Every model alone and every threshold is a candidate, at the cost and accuracy that a loop finds."""
     rng = np.random.default_rng(seed)
     n = 40
     raw = rng.random((2, n)).round(1)
@@ -124,8 +124,8 @@ def test_candidates_cost_what_their_policies_cost(seed: int) -> None:
             assert kind.cost[place] == pytest.approx(cost)
 
 
-def test_a_budget_buys_the_best_policy_that_it_pays() -> None:
-    """On the planning half; reported on the other."""
+def test_a_budget_buys_the_best_policy() -> None:
+    """A budget takes the most accurate policy it pays for on the planning half, and reports on the other."""
     plan = plan_cascade(*recorded(), **COSTS, budget=20.0)
     affordable = [point for point in plan.frontier if point.planned_cost <= 20.0]
     assert plan.goal == "budget"
@@ -138,7 +138,7 @@ def test_a_budget_buys_the_best_policy_that_it_pays() -> None:
 
 
 def test_a_target_is_reached_at_the_least_cost() -> None:
-    """More accuracy costs more; one that nothing reaches is refused."""
+    """A higher target costs more, and an unreachable target or budget raises ConfigurationError."""
     small, large = recorded(2000)
     cheap, dear = (plan_cascade(small, large, **COSTS, target_accuracy=target) for target in (0.85, 0.93))
     assert cheap.report.cost.estimate < dear.report.cost.estimate
@@ -150,7 +150,7 @@ def test_a_target_is_reached_at_the_least_cost() -> None:
 
 
 def test_the_frontier_rises_and_holds_both_ends() -> None:
-    """From the small model to the most accurate policy, each better than what is cheaper."""
+    """The frontier rises from the small model to the most accurate policy."""
     plan = plan_cascade(*recorded(), **COSTS)
     costs = [point.planned_cost for point in plan.frontier]
     right = [point.planned_accuracy for point in plan.frontier]
@@ -162,8 +162,8 @@ def test_the_frontier_rises_and_holds_both_ends() -> None:
     assert plan.frontier[0].accuracy == pytest.approx(alone.accuracy.estimate)
 
 
-def test_the_same_seed_gives_the_same_plan_and_rows_of_equal_text_stay_together() -> None:
-    """Two texts can only be split one way or the other."""
+def test_equal_texts_stay_in_one_half() -> None:
+    """The same seed gives the same plan, and rows of equal text are in one half."""
     small, large = recorded()
     assert plan_cascade(small, large, **COSTS, rng=3) == plan_cascade(small, large, **COSTS, rng=3)
     texts = ["a"] * 400 + ["b"] * 200
@@ -171,8 +171,8 @@ def test_the_same_seed_gives_the_same_plan_and_rows_of_equal_text_stay_together(
     assert {found.rows.planning, found.rows.reporting} == {200, 400}
 
 
-def test_a_useless_small_model_leaves_the_large_one_alone() -> None:
-    """Nothing is certified but what needs no certificate."""
+def test_useless_small_models_are_left_out() -> None:
+    """A small model that is always wrong leaves a plan with the large model alone."""
     n = 500
     small = RecordedRun(confidence=np.ones(n), correct=np.zeros(n))
     large = RecordedRun(confidence=np.ones(n), correct=np.ones(n))
@@ -183,10 +183,8 @@ def test_a_useless_small_model_leaves_the_large_one_alone() -> None:
 
 
 @pytest.mark.parametrize(("small_right", "large_right"), [(1, 1), (0, 0), (1, 0)])
-def test_equal_answers_and_a_better_small_model_stay_with_the_small_one(
-    small_right: int, large_right: int
-) -> None:
-    """All right, all wrong, or only the small one right; confidence is constant."""
+def test_equal_models_stay_with_the_small_one(small_right: int, large_right: int) -> None:
+    """Rows stay with a small model that is never worse than the large one."""
     n = 400
     small = RecordedRun(confidence=np.full(n, 0.8), correct=np.full(n, small_right))
     large = RecordedRun(confidence=np.full(n, 0.8), correct=np.full(n, large_right))
@@ -198,8 +196,8 @@ def test_equal_answers_and_a_better_small_model_stay_with_the_small_one(
     assert free.threshold == pytest.approx(0.8)
 
 
-def test_equal_and_zero_costs_are_planned_with() -> None:
-    """A cascade that costs as much as the large model is no gain; a free small model is one."""
+def test_equal_and_zero_costs_are_allowed() -> None:
+    """A small model of equal cost is not used, a free one is, and a free large one raises ConfigurationError."""
     small, large = recorded()
     equal = plan_cascade(small, large, small_cost=1, large_cost=1, epsilon=0.05)
     assert equal.policy.members == (1,)
@@ -210,15 +208,15 @@ def test_equal_and_zero_costs_are_planned_with() -> None:
 
 
 def test_recorded_costs_are_the_default() -> None:
-    """Without any, a cost must be given."""
+    """The costs of a plan are the recorded ones, and without any ConfigurationError is raised."""
     small, large = recorded(cost=np.full(600, 0.25))
     assert [model.cost for model in plan_cascade(small, large).models] == [0.25, 0.25]
     with pytest.raises(ConfigurationError, match="cost of an answer of small"):
         plan_cascade(*recorded())
 
 
-def test_two_rows_are_enough_for_a_plan_and_too_few_for_a_certificate() -> None:
-    """One is refused, none as well."""
+def test_two_rows_are_enough_for_a_plan() -> None:
+    """Two rows make a plan without a certificate, and fewer raise an error."""
     two = RecordedRun(confidence=[0.5, 0.9], correct=[1, 0])
     plan = plan_cascade(two, two, **COSTS)
     assert (plan.certified, plan.policy.members) == (False, (1,))
@@ -230,8 +228,8 @@ def test_two_rows_are_enough_for_a_plan_and_too_few_for_a_certificate() -> None:
         plan_cascade(RecordedRun(confidence=[], correct=[]), one, **COSTS)
 
 
-def test_answers_without_confidence_are_always_passed_on() -> None:
-    """Some, or all of them."""
+def test_answers_without_confidence_are_passed_on() -> None:
+    """The small model's answers without a confidence go to the large model."""
     small, large = recorded()
     confidence = np.array(small.confidence)
     confidence[:100] = np.nan
@@ -251,7 +249,7 @@ def replace_run(run: RecordedRun, **changes: Any) -> RecordedRun:
 
 @pytest.mark.parametrize("goal", [{}, {"budget": 20.0}, {"target_accuracy": 0.9}])
 def test_a_plan_comes_back_from_its_file(tmp_path: Path, goal: dict[str, float]) -> None:
-    """Equal, calibrators included: it prices other rows alike."""
+    """A loaded plan is equal to the saved one, and prices other rows alike."""
     small, large = recorded(labels=["cat"] * 600)
     plan = plan_cascade(small, large, **COSTS, verifier_cost=0.5, **goal)
     plan.save(tmp_path / "plan.json")
@@ -273,7 +271,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path, goal: dict[str, float])
     ],
 )
 def test_files_that_hold_no_plan_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    """Naming the file."""
+    """A file that holds no plan raises StateError with the fault."""
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(StateError, match=message):
         CascadePlan.load(tmp_path)
@@ -282,7 +280,7 @@ def test_files_that_hold_no_plan_are_refused(tmp_path: Path, text: str, message:
 
 
 def test_a_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None:
-    """Its policy is checked like any other; the message names the first wrong entry."""
+    """A damaged plan raises StateError with the first wrong entry in one line."""
     plan_cascade(*recorded(), **COSTS, epsilon=0.05).save(tmp_path / "plan.json")
     record = json.loads((tmp_path / "plan.json").read_text())
     falling = {**record["policy"], "rules": [{"edges": [0.9, 0.1], "keeps": [True, False, True]}]}
@@ -302,8 +300,8 @@ def test_a_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None:
         (replace(fingerprint("small"), space=LogprobSpace.RAW), "space"),
     ],
 )
-def test_a_plan_refuses_other_models_than_its_own(changed: Fingerprint, message: str) -> None:
-    """And says which, and what is different."""
+def test_a_plan_refuses_other_models(changed: Fingerprint, message: str) -> None:
+    """Another model, prompt, label set or space raises StateError that names it."""
     small, large = recorded()
     plan = plan_cascade(small, large, **COSTS)
     plan.check([fingerprint("small"), fingerprint("large")])
@@ -317,7 +315,7 @@ def test_a_plan_refuses_other_models_than_its_own(changed: Fingerprint, message:
 
 
 def test_three_models_are_chained_where_that_pays() -> None:
-    """Certified on rows their thresholds were not found on, or with one threshold for all."""
+    """A certified chain of three models costs less than the best pair."""
     rng = np.random.default_rng(7)
     n = 3000
     hard = rng.random(n)
@@ -338,8 +336,8 @@ def test_three_models_are_chained_where_that_pays() -> None:
         plan_cascade(small, large, between=[medium], between_costs=[1.0, 2.0], **COSTS)
 
 
-def test_a_hundred_thousand_rows_are_planned_whole() -> None:
-    """With nine values of confidence; all rows are accounted for."""
+def test_large_runs_are_planned_whole() -> None:
+    """A plan of 100,000 rows accounts for all of them and splits the block that it can keep in part."""
     rng = np.random.default_rng(0)
     n = 100_000
     confidence = rng.integers(0, 9, n) / 8
@@ -367,21 +365,21 @@ def test_a_hundred_thousand_rows_are_planned_whole() -> None:
         ({"verifier_cost": True}, "verifier"),
     ],
 )
-def test_settings_out_of_range_or_at_odds_are_refused(options: dict[str, Any], message: str) -> None:
-    """Before anything is planned."""
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    """A setting that is out of range, or contradicts another, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         plan_cascade(*recorded(60), **{**COSTS, **options})
 
 
-def test_of_equally_accurate_policies_the_cheapest_is_taken() -> None:
-    """However large the budget."""
+def test_ties_go_to_the_cheapest_policy() -> None:
+    """Of equally accurate policies the cheapest is taken under any budget."""
     run = RecordedRun(confidence=np.full(60, 0.8), correct=np.ones(60))
     plan = plan_cascade(run, run, **COSTS, verifier_cost=1.0, budget=1000.0)
     assert plan.policy.members == (0,)
 
 
-def test_a_policy_for_a_budget_is_certified_only_if_it_passes_on_the_other_half() -> None:
-    """The small model alone loses 0.25 here."""
+def test_budget_policies_are_tested_on_held_out_rows() -> None:
+    """A policy for a budget that fails the test on the other half is not certified."""
     rng = np.random.default_rng(0)
     small = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.7)
     large = RecordedRun(confidence=np.full(1000, 0.7), correct=rng.random(1000) < 0.95)
@@ -392,7 +390,7 @@ def test_a_policy_for_a_budget_is_certified_only_if_it_passes_on_the_other_half(
 
 
 def test_two_sequences_share_the_allowed_error() -> None:
-    """130 rows without a difference are enough for one sequence, and too few for two."""
+    """130 equal rows are enough for one sequence of tests and too few for two."""
     run = RecordedRun(confidence=np.full(130, 0.9), correct=np.ones(130))
     assert plan_cascade(run, run, **COSTS).certified
     chained = plan_cascade(run, run, between=[run], between_costs=[5.0], **COSTS)
@@ -400,8 +398,8 @@ def test_two_sequences_share_the_allowed_error() -> None:
     assert chained.certificate.fewest_rows > 130
 
 
-def test_rules_on_calibrated_confidence_come_with_their_calibrators() -> None:
-    """Those on confidence as reported do without."""
+def test_calibrated_rules_use_calibrators() -> None:
+    """Only rules on calibrated confidence apply the plan's calibrators."""
     rng = np.random.default_rng(0)
     confidence = rng.random(2000)
     small = RecordedRun(confidence=confidence, correct=rng.random(2000) < confidence**3)
@@ -419,15 +417,15 @@ def test_rules_on_calibrated_confidence_come_with_their_calibrators() -> None:
     assert expected[1] < 0.8
 
 
-def test_the_last_model_alone_differs_from_itself_by_nothing() -> None:
-    """There is no interval about that."""
+def test_the_last_model_has_no_difference() -> None:
+    """The difference of the last model from itself is exactly 0."""
     plan = plan_cascade((P, Y), (P, Y), small_cost=1, large_cost=2)
     found = plan.alone[-1].difference
     assert (found.lower, found.estimate, found.upper) == (0.0, 0.0, 0.0)
 
 
-def test_settings_of_a_plan_may_come_from_numpy(tmp_path: Path) -> None:
-    """And can be saved."""
+def test_numpy_settings_are_accepted(tmp_path: Path) -> None:
+    """Settings of NumPy's types are planned with and saved."""
     costs = {"small_cost": np.int64(1), "large_cost": np.float32(2.0), "verifier_cost": np.int64(0)}
     plan = plan_cascade((P, Y), (P, Y), budget=np.int64(2), epsilon=np.float32(0.25), **costs)
     path = tmp_path / "plan.json"

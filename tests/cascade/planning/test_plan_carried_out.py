@@ -65,7 +65,7 @@ def test_live_answers_are_those_of_the_replay(
     rule: KeepRule | None,
     calibrated: bool,
 ) -> None:
-    """The certified threshold, zero, and rules that are no thresholds; calibrated or not."""
+    """A cascade of the plan keeps and answers the rows as its replay does."""
     models, rows, plan, runs = recorded
     if rule is not None:
         policy = KeepPolicy(name="any", members=(0, 1), rules=(rule,), calibrated=calibrated)
@@ -89,8 +89,8 @@ def tied() -> tuple[list[Classifier], list[Example]]:
     return models, rows
 
 
-def test_a_tied_block_is_split_live_as_in_the_replay(tmp_path: Path) -> None:
-    """Text by text, the same one always alike; the large model's answers come with their confidence."""
+def test_tied_blocks_are_split_live(tmp_path: Path) -> None:
+    """A cascade keeps the same tied texts as the replay, and reports the large model's confidence."""
     models, rows = tied()
     runs = [tmp_path / "small", tmp_path / "large"]
     for model, out in zip(models, runs, strict=True):
@@ -111,10 +111,8 @@ def test_a_tied_block_is_split_live_as_in_the_replay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "old_key"), [((0, 1, 2), False), ((0, 2), False), ((1, 2), False), ((0, 1, 2), True)]
 )
-def test_three_models_decide_every_text_as_the_plan_says(
-    tmp_path: Path, members: tuple[int, ...], old_key: bool
-) -> None:
-    """All of them tied, and asked in a chain or with one left out; from a stored plan, or one with a single key."""
+def test_three_models_follow_the_plan(tmp_path: Path, members: tuple[int, ...], old_key: bool) -> None:
+    """Every text is answered by the model that the plan's policy names, also after saving and loading."""
     answers = [(("cat", "dog")[row % step == 0], 1.0) for step in (10, 11, N) for row in range(N)]
     texts = [f"row-{row}." for row in range(N)]
     rows = [Example(input=text, answer="cat") for text in texts]
@@ -145,7 +143,7 @@ def test_three_models_decide_every_text_as_the_plan_says(
 
 
 def test_another_split_is_another_cascade() -> None:
-    """What was remembered or calibrated under one share or key is not taken for the other's."""
+    """Cascades with different shares or keys have different fingerprints."""
     models, _ = tied()
     rules = [
         KeepRule.from_threshold(1.0, tied_share=share, key=key)
@@ -155,8 +153,8 @@ def test_another_split_is_another_cascade() -> None:
     assert len({one.model for one in found}) == 4
 
 
-def test_one_rule_for_three_models_keeps_its_share_of_the_tied_answers_of_each() -> None:
-    """The first model splits them under the key of the rule."""
+def test_one_rule_gets_a_key_per_model() -> None:
+    """A single rule that splits ties keeps its share of the answers that reach each model."""
     models = []
     for name in ("small", "middle", "large"):
         client = FakeClient(LABELS, lambda text, _: ("cat", 1.0), name=name)  # noqa: ARG005
@@ -172,16 +170,16 @@ def test_one_rule_for_three_models_keeps_its_share_of_the_tied_answers_of_each()
 def test_a_model_alone_is_its_classifier(
     recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
 ) -> None:
-    """There is nothing to escalate to."""
+    """The cascade of a policy with one model is that classifier."""
     models, _, plan, _ = recorded
     for place, model in enumerate(models):
         assert replace(plan, policy=KeepPolicy.alone(place)).cascade(models) is model
 
 
-def test_other_classifiers_and_options_that_are_planned_are_refused(
+def test_planned_options_are_refused(
     recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
 ) -> None:
-    """In the wrong order, under another prompt, or with another threshold."""
+    """Other classifiers raise StateError, and options that the plan sets raise ConfigurationError."""
     models, _, plan, _ = recorded
     with pytest.raises(StateError, match=r"model 1 .*differs in model"):
         plan.cascade(models[::-1])

@@ -34,8 +34,8 @@ def lines(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_files_directories_lines_and_objects_are_read_alike(tmp_path: Path) -> None:
-    """The same four rows in six ways."""
+def test_all_sources_are_read_alike(tmp_path: Path) -> None:
+    """The same four rows are read from a file, a directory, lines, a mapping and an object."""
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines()))
     plain = SimpleNamespace(confidence=[0.5, 0.6, 0.7, 0.8], correct=[1, 1, 1, 1], ids=[0, 1, 2, 3])
@@ -60,16 +60,16 @@ P, Y = [0.5, 0.25, 1.0], [1, 0, 1]
     ],
     ids=["pair", "pair of arrays", "(2, n)", "record array"],
 )
-def test_two_columns_do_in_any_form(source: Any) -> None:
-    """Confidence first."""
+def test_two_columns_are_enough(source: Any) -> None:
+    """A pair of confidences and correctness is a run in any form of array."""
     found = recorded_run(source, name="it")
     assert np.asarray(found.confidence).tolist() == P
     assert np.asarray(found.correct).tolist() == Y
     assert found.name == "it"
 
 
-def test_columns_the_wrong_way_round_are_refused() -> None:
-    """Confidences are no 0 and 1."""
+def test_swapped_columns_are_refused() -> None:
+    """Columns the wrong way round raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected correct to be 1, 0"):
         recorded_run((Y, P))
 
@@ -78,14 +78,14 @@ def test_columns_the_wrong_way_round_are_refused() -> None:
     "source",
     [3, {"confidence": [1]}, [1, 2], ["ab", "cd"], [(0.5, 1), (0.5, 1), (0.5, 1)]],
 )
-def test_anything_else_is_refused(source: Any) -> None:
-    """And what would do is said."""
+def test_other_sources_are_refused(source: Any) -> None:
+    """Any other source raises ConfigurationError that lists the accepted ones."""
     with pytest.raises(ConfigurationError, match="Expected a recorded run"):
         recorded_run(source)
 
 
-def test_a_broken_line_is_named_by_its_place() -> None:
-    """Counted from 1, as in a file."""
+def test_broken_lines_are_numbered() -> None:
+    """A broken line raises DataError with its number, counted from 1."""
     broken = lines()
     broken[2]["confidence"] = 7
     with pytest.raises(DataError, match="3"):
@@ -105,13 +105,13 @@ def test_a_broken_line_is_named_by_its_place() -> None:
     ],
 )
 def test_bad_values_are_refused_by_row(bad: dict[str, Any], message: str) -> None:
-    """A number that is none, out of range, or one too few."""
+    """A value out of range, or a column too short, raises ConfigurationError with the row."""
     with pytest.raises(ConfigurationError, match=message):
         RecordedRun(**{"confidence": [0.5, 0.6], "correct": [1, 0], **bad})
 
 
 def test_unknown_values_are_none_or_nan() -> None:
-    """No confidence; no verdict, also where the server failed."""
+    """None and NaN mean no confidence and no known correctness, and a failed row has neither."""
     run = RecordedRun(
         confidence=[None, 0.5, 0.5, 0.5],  # type: ignore[list-item]
         correct=[1, None, -1, 1],  # type: ignore[list-item]
@@ -121,8 +121,8 @@ def test_unknown_values_are_none_or_nan() -> None:
     assert np.asarray(run.correct).tolist() == [1, -1, -1, -1]
 
 
-def test_rows_are_paired_by_id_whatever_their_order() -> None:
-    """Shuffled lines give the same pairs."""
+def test_rows_are_paired_by_id() -> None:
+    """Runs in another order are paired by their ids."""
     first = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], ids=["a", "b", "c"])
     other = RecordedRun(confidence=[0.9, 0.8, 0.7], correct=[1, 1, 0], ids=["c", "a", "b"])
     paired = pair_runs([first, other])
@@ -131,14 +131,14 @@ def test_rows_are_paired_by_id_whatever_their_order() -> None:
 
 
 def test_rows_with_other_numbers_are_paired_by_text() -> None:
-    """Where every text occurs once."""
+    """Runs with other ids are paired by texts that occur once."""
     first = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0], ids=[0, 1], inputs=["a", "b"])
     other = RecordedRun(confidence=[0.9, 0.8], correct=[1, 1], ids=[5, 7], inputs=["b", "a"])
     assert pair_runs([first, other]).confidence.tolist() == [[0.1, 0.2], [0.8, 0.9]]
 
 
-def test_rows_that_failed_in_any_run_are_left_out_and_counted() -> None:
-    """Apart from those whose true label is not known; refusals are wrong answers."""
+def test_failed_rows_are_counted() -> None:
+    """Rows that failed in a run, or have no label, are left out and counted apart."""
     small, large = lines(6), lines(6)
     small[0] |= {"outcome": "error", "correct": None, "label": None, "confidence": None}
     large[1] |= {"outcome": "error", "correct": None, "label": None, "confidence": None}
@@ -158,35 +158,35 @@ def test_rows_that_failed_in_any_run_are_left_out_and_counted() -> None:
         (lines(3), lines(3, input="other"), "Expected the same text in the row with index 0"),
     ],
 )
-def test_runs_of_other_rows_are_refused_naming_the_first(small: Any, large: Any, message: str) -> None:
-    """Missing on either side, or another text."""
+def test_runs_of_other_rows_are_refused(small: Any, large: Any, message: str) -> None:
+    """Runs of different rows raise DataError with the first difference."""
     with pytest.raises(DataError, match=message):
         pair_runs([recorded_run(small, name="small"), recorded_run(large, name="large")])
 
 
 def test_arrays_of_another_length_are_refused() -> None:
-    """Nothing else pairs them."""
+    """Runs without ids and of different lengths raise DataError."""
     first = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0])
     with pytest.raises(DataError, match="in model 1 but not in model 2"):
         pair_runs([first, RecordedRun(confidence=[0.1], correct=[1])])
 
 
-def test_an_id_that_occurs_twice_is_refused() -> None:
-    """It pairs nothing."""
+def test_repeated_ids_are_refused() -> None:
+    """An id that occurs twice raises DataError."""
     twice = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0], ids=["a", "a"])
     with pytest.raises(DataError, match="'a' again"):
         pair_runs([twice, twice])
 
 
-def test_nothing_left_is_an_error() -> None:
-    """Every row failed."""
+def test_runs_without_known_rows_are_refused() -> None:
+    """Runs of which every row failed raise DataError."""
     failed = RecordedRun(confidence=[0.1], correct=[-1], failed=[True])
     with pytest.raises(DataError, match="none of 1"):
         pair_runs([failed, failed])
 
 
-def test_costs_are_those_given_or_the_mean_of_those_recorded() -> None:
-    """A model without either is an error."""
+def test_costs_default_to_the_recorded_mean() -> None:
+    """The price of a model is the one given, or the mean of its recorded costs."""
     priced = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], cost=[1, 3, np.nan], name="priced")
     plain = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], name="plain")
     paired = pair_runs([priced, plain])

@@ -66,7 +66,7 @@ def policies(draw: st.DrawFn) -> KeepPolicy:
 
 @given(policy=policies(), seed=st.integers(0, 1000), n=st.integers(1, 30))
 def test_a_replay_equals_a_loop_over_the_rows(policy: KeepPolicy, seed: int, n: int) -> None:
-    """Accuracy, cost and shares, whoever is asked and whatever is kept."""
+    """Accuracy, cost and shares of any policy equal those of a loop over the rows."""
     recorded, costs, checks = runs(3, n, seed), [1.0, 10.0, 50.0], [0.5, 2.0, 4.0]
     found = replay(policy, *recorded, costs=costs, verifier_cost=checks)
     answered, right, spent = by_hand(policy, recorded, costs, checks)
@@ -80,7 +80,7 @@ def test_a_replay_equals_a_loop_over_the_rows(policy: KeepPolicy, seed: int, n: 
 
 
 def test_thresholds_stand_for_a_policy() -> None:
-    """One for all models, or one for each but the last."""
+    """A threshold for all models, or one for each but the last, can be replayed."""
     recorded = runs(3, 40, 5)
     given_ = {"costs": [1.0, 2.0, 3.0]}
     one = replay(0.5, *recorded, **given_)
@@ -90,7 +90,7 @@ def test_thresholds_stand_for_a_policy() -> None:
 
 
 def test_a_rule_is_a_meta_verifier() -> None:
-    """It routes what it does not keep, edges included in what lies above them."""
+    """A rule routes what it does not keep, and NaN."""
     rule = KeepRule(edges=(0.3, 0.6), keeps=(True, False, True))
     assert rule.route([0.0, 0.3, 0.59, 0.6, np.nan]).tolist() == [False, True, True, False, True]
     assert rule.threshold is None
@@ -113,14 +113,14 @@ def test_a_rule_is_a_meta_verifier() -> None:
         (KeepPolicy(name="alone", members=(1,), calibrated=True), {}),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(policy: Any, options: dict[str, Any]) -> None:
-    """Typed and explained."""
+def test_wrong_replay_settings_are_refused(policy: Any, options: dict[str, Any]) -> None:
+    """Prices, thresholds or policies that do not fit the runs raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"Expected|calibrat"):
         replay(policy, *runs(2, 10, 0), **{"costs": [1.0, 2.0], **options})
 
 
 def test_no_runs_are_refused() -> None:
-    """There is nothing to price."""
+    """A replay without runs raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="got none"):
         replay(0.5)
 
@@ -136,7 +136,7 @@ def test_no_runs_are_refused() -> None:
         lambda: KeepPolicy(name="", members=(0, 1)),
     ],
 )
-def test_policies_that_make_no_sense_are_refused(bad: Any) -> None:
-    """Before anything is priced."""
+def test_senseless_policies_are_refused(bad: Any) -> None:
+    """Rules and policies that make no sense raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         bad()

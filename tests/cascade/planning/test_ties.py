@@ -37,7 +37,7 @@ def planned(**options: Any) -> CascadePlan:
 
 
 def test_ranks_are_the_same_on_every_machine() -> None:
-    """The first eight bytes of BLAKE2b, big-endian; places are no texts."""
+    """A rank is the first eight bytes of BLAKE2b, and no place hashes like a text."""
     assert tie_ranks(["a film"]).tolist() == [0.6852110093903302]
     ranks = tie_ranks(["7", 7, "7"])
     assert ranks[0] == ranks[2] != ranks[1]
@@ -46,26 +46,26 @@ def test_ranks_are_the_same_on_every_machine() -> None:
 
 
 def test_ranks_are_spread_evenly() -> None:
-    """Tenths of 20,000 texts hold a tenth of them each, within four standard deviations."""
+    """Each tenth of the ranks holds a tenth of 20,000 texts, within four standard deviations."""
     counts = np.histogram(tie_ranks([f"{n}" for n in range(20_000)]), bins=10, range=(0, 1))[0]
     assert np.abs(counts - 2000).max() < 4 * np.sqrt(20_000 * 0.09)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 65, None])
 def test_keys_that_key_no_hash_are_refused(key: Any) -> None:
-    """A key has 1 to 64 bytes."""
+    """A key outside 1 to 64 bytes raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected key as a text of 1 to 64 bytes"):
         tie_ranks(["a"], key=key)
 
 
 def test_a_plan_refuses_a_bad_key() -> None:
-    """The key is checked like that of `tie_ranks`."""
+    """A plan with an empty key raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected key as a text of 1 to 64 bytes"):
         planned(key="")
 
 
 def test_a_tied_block_is_kept_in_part() -> None:
-    """As far as the exact test allows: the next tied answer that is wrong would be one too many."""
+    """A tied block is kept as far as the exact test passes, and no answer further."""
     found = certify_cascade(CONFIDENCE, RIGHT, np.ones(N), epsilon=0.05, inputs=TEXTS)
     assert found.threshold is None
     assert found.rule is not None
@@ -82,8 +82,8 @@ def test_a_tied_block_is_kept_in_part() -> None:
     assert again.share_small <= found.share_small
 
 
-def test_without_texts_the_place_of_a_row_stands_in() -> None:
-    """Of all rows, or of those that have none."""
+def test_places_stand_in_for_texts() -> None:
+    """The place of a row is hashed where its text is not known."""
     ranks = tie_ranks([*TEXTS[:-1], N - 1])
     for inputs, expected in ((None, tie_ranks(range(N))), ([*TEXTS[:-1], None], ranks)):
         found = certify_cascade(CONFIDENCE, RIGHT, np.ones(N), epsilon=0.05, inputs=inputs)
@@ -92,7 +92,7 @@ def test_without_texts_the_place_of_a_row_stands_in() -> None:
 
 
 def test_too_few_rows_certify_whole_blocks_or_nothing() -> None:
-    """100 rows do not prove that keeping none loses less than 0.02, so no share of the surest block follows on it."""
+    """Rows that cannot prove keeping none are certified as a whole block or not at all."""
     first = tie_ranks(range(100)) < 0.3
     for small, large, expected in ((np.ones(100), first, 1.0), (first, ~first, None)):
         found = certify_cascade(np.ones(100), small, large)
@@ -101,7 +101,7 @@ def test_too_few_rows_certify_whole_blocks_or_nothing() -> None:
 
 
 def test_small_blocks_are_taken_or_left_whole() -> None:
-    """Where a confidence is that of two rows, a plain threshold says it all."""
+    """Blocks of two rows get a plain threshold."""
     rng = np.random.default_rng(0)
     confidence = np.repeat(np.linspace(0.5, 1.0, N // 2), 2)
     found = certify_cascade(confidence, rng.random(N) < confidence, np.ones(N), epsilon=0.05)
@@ -109,8 +109,8 @@ def test_small_blocks_are_taken_or_left_whole() -> None:
     assert found.rule.threshold == found.threshold is not None
 
 
-def test_a_split_keeps_its_promise_in_samples_of_a_population() -> None:
-    """400 samples of 400 texts, whose rule meets all texts; the slack is for the number of samples alone."""
+def test_splits_keep_their_promise() -> None:
+    """The promise of a split fails in at most delta of 400 samples, up to the error of so many samples."""
     rng = np.random.default_rng(1)
     right = rng.random(N) < np.where(CONFIDENCE == 1.0, 0.9, 0.4)
     ranks, broken, kept = tie_ranks(TEXTS), 0, []
@@ -126,7 +126,7 @@ def test_a_split_keeps_its_promise_in_samples_of_a_population() -> None:
 
 
 def test_a_plan_says_which_share_it_keeps() -> None:
-    """In its attributes, name and record; it has no plain threshold, which would keep too many."""
+    """The kept share is in a plan's attributes, name and record, and there is no plain threshold."""
     plan = planned()
     found = certify_cascade(CONFIDENCE, RIGHT, np.ones(N), epsilon=0.05, inputs=TEXTS)
     assert found.rule is not None
@@ -139,7 +139,7 @@ def test_a_plan_says_which_share_it_keeps() -> None:
 
 
 def test_another_key_keeps_other_texts() -> None:
-    """And is kept with the plan."""
+    """Plans with different keys keep different texts."""
     plans = [planned(), planned(key="other")]
     assert [plan.key for plan in plans] == ["calibrant", "other"]
     chosen = [
@@ -148,8 +148,8 @@ def test_another_key_keeps_other_texts() -> None:
     assert chosen[0] != chosen[1]
 
 
-def test_a_plan_stored_without_a_key_takes_blocks_whole(tmp_path: Path) -> None:
-    """As the version that wrote it did."""
+def test_plans_without_a_key_keep_blocks_whole(tmp_path: Path) -> None:
+    """A plan that was stored without a key takes tied blocks whole."""
     small, large = recorded(correct=np.arange(N) % 100 != 0)
     plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
     plan.save(tmp_path / "plan.json")
@@ -163,16 +163,16 @@ def test_a_plan_stored_without_a_key_takes_blocks_whole(tmp_path: Path) -> None:
     assert replay(replace(loaded, policy=policy), small, large).share_small.estimate == 0.7
 
 
-def test_a_version_that_splits_nothing_cannot_misread_a_split() -> None:
-    """It looks for edges, and finds none."""
+def test_split_rules_have_a_record_of_their_own() -> None:
+    """The record of a rule that splits ties has no edges, which an earlier version would need."""
     rule = KeepRule.from_threshold(1.0, tied_share=0.25, key="other")
     assert KeepRule.from_record(rule.to_record()) == rule
     assert "edges" not in rule.to_record()
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_equal_texts_are_planned_in_one_half_whichever_run_has_them(where: int) -> None:
-    """Two texts, of 60 and of 40 rows."""
+def test_texts_of_any_run_keep_rows_together(where: int) -> None:
+    """Rows of equal text are in one half, whichever run has the texts."""
     runs = list(recorded())
     texts = ["often"] * 600 + ["less often"] * 400
     for place in (0, 1):
@@ -182,7 +182,7 @@ def test_equal_texts_are_planned_in_one_half_whichever_run_has_them(where: int) 
 
 
 def test_equal_texts_are_decided_alike() -> None:
-    """A hundred texts ten times each."""
+    """All ten rows of a text are kept or routed together."""
     texts = [f"text {row % 100}" for row in range(N)]
     confidence, right = np.ones(N), np.arange(N) // 100 != 4
     found = certify_cascade(confidence, right, np.ones(N), epsilon=0.05, inputs=texts)
@@ -193,7 +193,7 @@ def test_equal_texts_are_decided_alike() -> None:
 
 
 def test_a_budget_buys_a_share_of_a_tied_block() -> None:
-    """27 per row pay the large model for about half of the rows, be 70 % of them tied."""
+    """A budget below the cost of a whole block keeps a share of it."""
     plan = plan_cascade(*recorded(), **COSTS, budget=27.0)
     assert plan.tied_share is not None
     assert 20.0 < plan.report.cost.estimate < 32.0
@@ -222,8 +222,8 @@ def planned_for_three(**options: Any) -> CascadePlan:
     return plan
 
 
-def test_each_of_three_models_keeps_its_share_of_the_tied_answers_that_reach_it() -> None:
-    """Within four standard deviations; the first one has kept as many as its share says, too."""
+def test_each_model_keeps_its_share_of_ties() -> None:
+    """Each of three models keeps its share of the tied answers that reach it."""
     plan = planned_for_three()
     first, second = plan.policy.rules
     found = replay(plan, *three_runs())
@@ -238,7 +238,7 @@ def test_each_of_three_models_keeps_its_share_of_the_tied_answers_that_reach_it(
 
 @pytest.mark.parametrize("key", ["calibrant", "x" * 64, "ä" * 32])
 def test_every_rule_of_a_plan_has_a_key_of_its_own(key: str) -> None:
-    """The first one has that of the plan, whatever its length; ranks under the second one are independent of it."""
+    """The first rule has the plan's key, and ranks under the second rule's key are independent of it."""
     plan = planned_for_three(key=key)
     first, second = plan.policy.rules
     assert (plan.key, first.key) == (key, key)
@@ -247,8 +247,8 @@ def test_every_rule_of_a_plan_has_a_key_of_its_own(key: str) -> None:
     assert planned_for_three(key=key).policy == plan.policy
 
 
-def test_a_saved_plan_of_three_models_decides_every_text_as_before(tmp_path: Path) -> None:
-    """The key of each model and the last digit of its share are stored; another key makes other keys."""
+def test_saved_plans_decide_as_before(tmp_path: Path) -> None:
+    """A loaded plan has the same keys and shares, and another plan's key makes other keys."""
     plan = planned_for_three(key="other")
     assert plan.policy.rules[1].key != planned_for_three().policy.rules[1].key
     plan.save(tmp_path / "plan.json")
@@ -257,8 +257,8 @@ def test_a_saved_plan_of_three_models_decides_every_text_as_before(tmp_path: Pat
     assert replay(loaded, *three_runs()) == replay(plan, *three_runs())
 
 
-def test_a_split_between_any_two_of_three_models_has_the_key_of_the_plan() -> None:
-    """A policy that leaves a model out is certified, priced and replayed with the ranks of its own rules."""
+def test_pairs_of_three_models_use_the_plans_key() -> None:
+    """A policy that leaves a model out splits ties under the plan's own key."""
     small, middle, large = three_runs()
     plan = plan_cascade(
         small, large, between=[middle], between_costs=[40.0], **COSTS, budget=27.0, key="other"
@@ -274,7 +274,7 @@ def test_a_split_between_any_two_of_three_models_has_the_key_of_the_plan() -> No
 
 
 def test_a_policy_needs_ranks_for_each_of_its_rules() -> None:
-    """Those of one key are not taken for those of another."""
+    """Ranks of another shape, or missing ones, raise ConfigurationError."""
     rules = tuple(KeepRule.from_threshold(1.0, tied_share=0.5, key=key) for key in "ab")
     policy = KeepPolicy(name="two keys", members=(0, 1, 2), rules=rules)
     ranks = policy.ranks(TEXTS)
@@ -290,7 +290,7 @@ def test_a_policy_needs_ranks_for_each_of_its_rules() -> None:
 
 
 def test_a_rule_that_splits_needs_the_texts() -> None:
-    """Told to whoever uses it as a meta-verifier."""
+    """A rule that splits ties routes by the texts, and raises ConfigurationError without them."""
     rule = KeepRule.from_threshold(0.9, tied_share=0.6)
     routed = rule.route([0.95, 0.9, 0.9, 0.8, np.nan], texts=["a film", "a film", "a poem", "x", "y"])
     assert tie_ranks(["a film", "a poem"]).round(2).tolist() == [0.69, 0.52]
@@ -303,14 +303,14 @@ def test_a_rule_that_splits_needs_the_texts() -> None:
     "bad",
     [{"tied_share": 1.5}, {"key": ""}, {"edges": (), "keeps": (True,), "tied_share": 0.5}],
 )
-def test_splits_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
-    """Only the block at a threshold is split."""
+def test_senseless_splits_are_refused(bad: dict[str, Any]) -> None:
+    """A share or key out of range, or a split without a threshold, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         KeepRule(**{"edges": (0.5,), "keeps": (False, True), **bad})
 
 
 def test_a_damaged_split_is_refused(tmp_path: Path) -> None:
-    """A share beyond 1, or a key that is none."""
+    """A stored split with a wrong share, key or threshold raises StateError."""
     planned().save(tmp_path / "plan.json")
     record = json.loads((tmp_path / "plan.json").read_text())
     for damage in ({"tied_share": 2.0}, {"key": 5}, {"threshold": None}):
@@ -320,8 +320,8 @@ def test_a_damaged_split_is_refused(tmp_path: Path) -> None:
             CascadePlan.load(tmp_path / "plan.json")
 
 
-def test_a_stored_plan_with_one_key_for_all_models_decides_as_before(tmp_path: Path) -> None:
-    """Its second model keeps the texts between its own share and the first one's, none where they are equal."""
+def test_stored_plans_with_one_key_decide_as_before(tmp_path: Path) -> None:
+    """Under one key for all models the second keeps the texts between both shares."""
     planned_for_three().save(tmp_path / "plan.json")
     record = json.loads((tmp_path / "plan.json").read_text())
     ranks = tie_ranks([f"text {row}" for row in range(2000)], key="old")

@@ -1,4 +1,4 @@
-"""Cascades of fake models, and a method that is told how sure an answer is."""
+"""Cascades of fake models, and a confidence method whose values a test sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Told:
         self._say = say if callable(say) else lambda answered: say[answered.classifier.client.name]
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return what was told."""
+        """Return the confidence that a test sets."""
         self.asked.append(answered)
         said = self._say(answered)
         if isinstance(said, NoEvidence):
@@ -71,11 +71,11 @@ class Told:
         return math.exp(native)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what it was told to say about itself."""
+        """Return the settings that a test sets."""
         return {"about": self._about}
 
     def close(self) -> None:
-        """Count."""
+        """Count the calls of close."""
         self.closed += 1
 
 
@@ -107,7 +107,7 @@ class Built:
 
     @property
     def calls(self) -> list[int]:
-        """Calls every model got."""
+        """Number of calls to every model."""
         return [len(client.requests) for client in self.clients]
 
 
@@ -116,7 +116,7 @@ Build = Callable[..., Built]
 
 @pytest.fixture
 def told() -> type[Told]:
-    """Return the class of the method that is told what to say."""
+    """Return the class of the method whose confidences a test sets."""
     return Told
 
 

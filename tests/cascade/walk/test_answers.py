@@ -1,4 +1,4 @@
-"""Which answer a cascade gives, and what it says about how it came by it."""
+"""Answers of a cascade, and their steps."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def verdicts(prediction: Prediction) -> list[str]:
     return [step.verdict.value for step in prediction.steps]
 
 
-def test_a_sure_answer_is_the_cascades(build: Build) -> None:
-    """No other model is asked."""
+def test_a_sure_answer_is_accepted(build: Build) -> None:
+    """A sure answer of the first model ends the row."""
     built = build(("cat", 0.9), ("dog", 1.0))
     found = built.cascade.classify("t")
     assert (found.label, found.confidence, found.accepted, found.outcome) == ("cat", 0.9, True, Outcome.OK)
@@ -51,7 +51,7 @@ def test_a_sure_answer_is_the_cascades(build: Build) -> None:
 
 
 def test_an_unsure_answer_escalates(build: Build) -> None:
-    """Label, distribution and text are those of the model that was sure."""
+    """Label, distribution and text are those of the model that was sure, and each model has its step."""
     built = build(("cat", 0.6), ("dog", 0.95), ("cat", 1.0))
     found = built.cascade.classify("t")
     assert (found.label, found.accepted, found.text) == ("dog", True, '{"category": "dog"}')
@@ -76,18 +76,18 @@ def test_an_unsure_answer_escalates(build: Build) -> None:
 def test_a_confidence_at_the_threshold_is_accepted(
     build: Build, told: Any, confidence: float, verdict: str
 ) -> None:
-    """Below it, the next model is asked."""
+    """A confidence at the threshold is accepted, and one just below it escalates."""
     found = build("cat", "dog", method=told(lambda _: confidence)).cascade.classify("t")
     assert verdicts(found)[0] == verdict
 
 
 def test_the_methods_own_threshold_is_the_default(build: Build, told: Any) -> None:
-    """Thresholds lie on [0, 1]."""
+    """The thresholds are the method's default."""
     assert build("cat", "dog", method=told(default_threshold=0.25)).cascade.thresholds == (0.25, 0.25)
 
 
 def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
-    """The unit is a logarithm here."""
+    """A native threshold is converted from the method's unit, for one model or each."""
     cascade = build("cat", "dog", native_threshold=math.log(0.4)).cascade
     assert cascade.thresholds == (pytest.approx(0.4),) * 2
     several = build("cat", "dog", native_threshold=[math.log(0.4), 0.0]).cascade
@@ -95,10 +95,10 @@ def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
 
 
 @pytest.mark.parametrize(("native_threshold", "accepted"), [(-4.0, False), (-5.0, True), (-6.0, True)])
-def test_a_native_threshold_beyond_the_end_of_confidence_counts(
+def test_native_thresholds_beyond_confidence_count(
     build: Build, native_threshold: float, accepted: bool
 ) -> None:
-    """The answer's mean log-probability is -5, which is a confidence of 0 like all from -3 down."""
+    """Native values whose confidence is 0 are still told apart by a native threshold."""
     built = build(
         ("cat", math.exp(-5.0)), ("dog", 0.99), method="avg_logprob", native_threshold=native_threshold
     )
@@ -109,7 +109,7 @@ def test_a_native_threshold_beyond_the_end_of_confidence_counts(
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.55, 0.7, 0.9, 0.95])
 def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: float) -> None:
-    """The logarithm is compared, not its rounded exponential."""
+    """The native value is compared, not its rounded confidence."""
     built = build(
         ("cat", probability), "dog", method="label_probability", native_threshold=math.log(probability)
     )
@@ -146,14 +146,14 @@ class Halved:
         ({"meta_verifier": []}, "per model but the last, 1, got 0"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(build: Build, options: dict[str, Any], message: str) -> None:
-    """The message says what was expected and what came."""
+def test_wrong_settings_are_refused(build: Build, options: dict[str, Any], message: str) -> None:
+    """A wrong setting raises ConfigurationError with the value."""
     with pytest.raises(ConfigurationError, match=message):
         build("cat", "dog", **options)
 
 
 def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
-    """Thresholds follow the order in which models are asked, not the list."""
+    """Thresholds apply in calling order."""
     built = build(
         ("cat", 0.8),
         ("dog", 0.6),
@@ -167,7 +167,7 @@ def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
 
 
 def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> None:
-    """The last answer is taken even if an earlier model was surer; without evidence it is not accepted."""
+    """Without a threshold of its own the last model's answer is taken, and is not accepted without evidence."""
     found = build(("cat", 0.8), ("dog", 0.55), threshold=[0.9]).cascade.classify("t")
     assert (found.label, found.accepted) == ("dog", True)
     method = told({"a": 0.8, "b": None})
@@ -181,7 +181,7 @@ def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> No
 
 
 def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) -> None:
-    """Any answer with a confidence comes before it, and it is never passed off as sure."""
+    """An answer without evidence is returned only where there is no other, and is never accepted."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
     assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
     assert worst.reason == "no model was sure enough: nothing was told"
@@ -197,8 +197,8 @@ def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) ->
     assert (failed.label, failed.outcome, failed.accepted) == ("cat", Outcome.OK, False)
 
 
-def test_a_verifier_that_is_down_is_no_evidence(build: Build, told: Any) -> None:
-    """Its calls count."""
+def test_a_failing_verifier_is_no_evidence(build: Build, told: Any) -> None:
+    """The calls of a verifier that is down are counted."""
 
     class Down(told):  # type: ignore[misc]
         async def assess(self, _answered: Any) -> Any:
@@ -221,7 +221,7 @@ FAULTS = pytest.mark.parametrize(
 def test_a_model_that_gives_no_answer_is_skipped(
     build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
 ) -> None:
-    """Its step says how it ended."""
+    """The next model answers, and the step of the first says how it ended."""
     said = DOWN if first == "down" else request.getfixturevalue(first)
     found = build(said, ("dog", 0.9)).cascade.classify("t")
     assert (found.label, found.accepted, found.outcome, found.reason) == ("dog", True, Outcome.OK, "")
@@ -234,7 +234,7 @@ def test_a_model_that_gives_no_answer_is_skipped(
 def test_on_error_fail_ends_rows_without_answer(
     build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
 ) -> None:
-    """What an earlier model said is in its step, and nowhere else."""
+    """With ``on_error="fail"`` a model without an answer ends the row with its outcome."""
     said = DOWN if first == "down" else request.getfixturevalue(first)
     built = build(("cat", 0.6), said, ("dog", 1.0), on_error="fail")
     found = built.cascade.classify("t")
@@ -246,7 +246,7 @@ def test_on_error_fail_ends_rows_without_answer(
 
 
 def test_on_error_fail_ends_rows_without_evidence(build: Build, told: Any) -> None:
-    """The row is an error: nobody knows whether the answer holds."""
+    """With ``on_error="fail"`` an answer without evidence is an error of the row."""
     built = build("cat", "dog", on_error="fail", method=told({"a": None}))
     found = built.cascade.classify("t")
     assert (found.label, found.outcome, found.accepted) == (None, Outcome.ERROR, False)
@@ -256,7 +256,7 @@ def test_on_error_fail_ends_rows_without_evidence(build: Build, told: Any) -> No
 
 
 def test_without_answers_the_last_outcome_counts(build: Build, refusal: Any, nonsense: Any) -> None:
-    """The reasons of all are told."""
+    """A row without any answer has the last outcome and the reasons of all models."""
     found = build(DOWN, refusal, nonsense).cascade.classify("t")
     assert (found.label, found.outcome, found.accepted) == (None, Outcome.UNPARSED, False)
     assert [step.outcome for step in found.steps] == [Outcome.ERROR, Outcome.REFUSAL, Outcome.UNPARSED]
@@ -265,7 +265,7 @@ def test_without_answers_the_last_outcome_counts(build: Build, refusal: Any, non
 
 
 def test_rows_that_all_models_fail_keep_steps(build: Build) -> None:
-    """Other rows are not touched by it."""
+    """A row that all models fail is an error, and other rows are answered."""
     down = {"bad": DOWN, "good": ("cat", 0.9)}
     good, bad = build(down, down).cascade.classify_many(["good", "bad"])
     assert good.outcome is Outcome.OK
@@ -273,7 +273,7 @@ def test_rows_that_all_models_fail_keep_steps(build: Build) -> None:
 
 
 def test_systemic_faults_of_all_models_end_the_run(build: Build) -> None:
-    """One bad key is worked around; bad keys everywhere are raised at once."""
+    """A bad key of one model is worked around, and bad keys of all models raise ProviderError."""
     built = build(FORBIDDEN, ("cat", 0.9))
     assert {found.label for found in built.cascade.classify_many(["s", "t"])} == {"cat"}
     hopeless = build(FORBIDDEN, FORBIDDEN)
@@ -287,7 +287,7 @@ def test_systemic_faults_of_all_models_end_the_run(build: Build) -> None:
 
 
 def test_later_key_failures_are_row_errors(build: Build) -> None:
-    """Models that have answered before are not given up at once; the steps say what happened."""
+    """A bad key of models that have answered before is an error of the row."""
     rule = {"good": ("cat", 0.9), "bad": FORBIDDEN}
     cascade = build(rule, rule).cascade
     assert cascade.classify("good").accepted
@@ -296,20 +296,20 @@ def test_later_key_failures_are_row_errors(build: Build) -> None:
 
 
 def test_on_error_fail_raises_bad_keys(build: Build) -> None:
-    """A single model raises it, too."""
+    """With ``on_error="fail"`` the bad key of the first model raises ProviderError."""
     with pytest.raises(ProviderError, match="no such key"):
         build(FORBIDDEN, "cat", on_error="fail").cascade.classify("t")
 
 
 def test_models_that_are_down_end_a_long_run(build: Build) -> None:
-    """Twenty rows without any answer are enough."""
+    """Twenty rows without any answer raise ProviderError."""
     built = build(DOWN, DOWN)
     with pytest.raises(ProviderError, match="The last 20 rows all failed"):
         built.cascade.classify_many([str(number) for number in range(200)])
 
 
 def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any) -> None:
-    """Calls of verifiers, and of models that gave no answer, count as well."""
+    """Calls of verifiers, and of models without an answer, are part of usage and meter."""
     refused = {**refusal, "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
     built = build(
         say("cat", 0.6, tokens=10, cost=0.5),
@@ -327,15 +327,15 @@ def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any
 
 
 def test_calls_of_a_free_model_cost_nothing(build: Build, say: Any) -> None:
-    """A price that is reported counts all the same."""
+    """The calls of a model with ``cost=0`` count as 0 dollars."""
     answers = say("cat", 0.6, tokens=10), say("dog", 0.9, tokens=10)
     free = build(*answers, models=[{"cost": 0}, {"cost": 0}]).cascade.classify("t")
     assert free.usage.cost == 0.0
     assert build(*answers).cascade.classify("t").usage.cost is None
 
 
-def test_the_method_is_told_what_the_model_read(build: Build) -> None:
-    """The text in its template, the answer, the model, and the context there is."""
+def test_the_method_gets_the_models_input(build: Build) -> None:
+    """The method gets the text in its template, the answer, the model and the context."""
     built = build(
         "cat",
         classifiers=[{"user_template": "Text: {input}", "prompt": "P"}],
@@ -349,7 +349,7 @@ def test_the_method_is_told_what_the_model_read(build: Build) -> None:
 
 
 def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
-    """The alternatives they need come along; the cascade's predictions hold none."""
+    """Members ask for the alternatives that a method needs, and predictions hold no tokens."""
     method = told(needs_tokens=True, top_logprobs=7)
     built = build(("cat", 0.9), method=method)
     found = built.cascade.classify("t")
@@ -360,7 +360,7 @@ def test_methods_that_read_tokens_get_them(build: Build, told: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"scoring": "sampled"}])
 def test_token_methods_refuse_models_without_tokens(told: Any, settings: dict[str, Any]) -> None:
-    """Every row would lack evidence; the message says what to do."""
+    """Models that write no tokens raise ConfigurationError with a method that reads them."""
     client = FakeContinuingClient(["cat", "dog"], {}, default="cat", name="exact")
     classifier = Classifier(model=client, labels=["cat", "dog"], field="category", **settings)
     with pytest.raises(ConfigurationError, match=r"'exact'.*scoring='decode'.*label_probability"):
@@ -378,20 +378,20 @@ def test_token_methods_refuse_models_without_tokens(told: Any, settings: dict[st
     ],
 )
 def test_a_cascade_needs_models(told: Any, given: Any, message: str) -> None:
-    """Classifiers, to be exact."""
+    """Anything but a list of classifiers raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         Cascade(given, method=told())
 
 
 def test_a_cascade_is_no_model_of_a_cascade(build: Build, told: Any) -> None:
-    """Its models can be named directly."""
+    """A cascade as a model raises ConfigurationError that suggests its models."""
     built = build("cat", "dog")
     with pytest.raises(ConfigurationError, match="name its models instead"):
         Cascade([built.cascade], method=told())
 
 
 def test_models_over_other_labels_are_refused(told: Any) -> None:
-    """The same labels in another order are other labels: distributions follow the order."""
+    """Models with other labels, or in another order, raise ConfigurationError."""
     models = [
         Classifier(model=FakeClient(labels, {}, default="cat"), labels=labels)
         for labels in (["cat", "dog"], ["dog", "cat"])
@@ -401,7 +401,7 @@ def test_models_over_other_labels_are_refused(told: Any) -> None:
 
 
 class Route:
-    """Asks the next model below a half, and notes what it was asked."""
+    """Meta-verifier that escalates below a half, and notes the scores it gets."""
 
     def __init__(self) -> None:
         self.asked: list[list[float]] = []
@@ -412,8 +412,8 @@ class Route:
         return np.asarray(verifier_score) < 0.5
 
 
-def test_a_meta_verifier_decides_instead_of_a_threshold(build: Build, told: Any) -> None:
-    """The last model's answer is then taken, and nobody pays for verifying it: it is not accepted."""
+def test_meta_verifiers_replace_thresholds(build: Build, told: Any) -> None:
+    """A meta-verifier decides, and the last model's answer is taken without being verified."""
     rule, method = Route(), told(lambda answered: 0.4 if answered.question == "hard" else 0.5, calls=8)
     built = build("cat", "dog", method=method, meta_verifier=rule)
     rule.asked.clear()
@@ -429,8 +429,8 @@ def test_a_meta_verifier_decides_instead_of_a_threshold(build: Build, told: Any)
     assert (checked.label, checked.confidence, checked.accepted) == ("dog", 0.4, True)
 
 
-def test_each_model_but_the_last_may_have_a_meta_verifier(build: Build, told: Any) -> None:
-    """They are asked in their order."""
+def test_meta_verifiers_apply_in_order(build: Build, told: Any) -> None:
+    """Each model but the last has its own meta-verifier."""
     rules = Route(), Route()
     built = build("cat", "cat", "dog", method=told({"a": 0.1, "b": 0.2}), meta_verifier=rules)
     for rule in rules:
@@ -439,8 +439,8 @@ def test_each_model_but_the_last_may_have_a_meta_verifier(build: Build, told: An
     assert [rule.asked for rule in rules] == [[[0.1]], [[0.2]]]
 
 
-def test_calibrated_confidence_is_what_counts(build: Build) -> None:
-    """Each model has its own calibrator, wherever it is asked; the native value stays."""
+def test_calibrated_confidence_decides(build: Build) -> None:
+    """Each model's calibrator changes the confidence that is compared, and not the native value."""
     sure, unsure = (
         PlattCalibrator().fit([0.2, 0.4, 0.6, 0.8] * 50, [right] * 150 + [1 - right] * 50) for right in (1, 0)
     )
@@ -462,8 +462,8 @@ def test_calibrated_confidence_is_what_counts(build: Build) -> None:
     assert found.steps[1].native == pytest.approx(math.log(0.6))
 
 
-def test_calibrators_that_look_at_labels_are_told_them(build: Build) -> None:
-    """Each label has a curve of its own."""
+def test_calibrators_get_the_label(build: Build) -> None:
+    """A calibrator per label gets the label of each answer."""
     confidence = [0.1, 0.9] * 100
     predicted = ["cat"] * 100 + ["dog"] * 100
     correct = [0, 1] * 50 + [1, 0] * 50
@@ -486,15 +486,15 @@ class Curve:
         return np.full(len(confidence), self.value)
 
 
-def test_a_calibrator_that_makes_no_confidence_is_no_evidence(build: Build) -> None:
-    """Its number is not compared with any threshold."""
+def test_calibrators_out_of_range_are_no_evidence(build: Build) -> None:
+    """A calibrated value that is no confidence is no evidence."""
     found = build("cat", calibrators=[Curve(math.nan)], threshold=0.0).cascade.classify("t")
     assert verdicts(found) == ["no_evidence"]
     assert "of the calibrator, got nan" in found.steps[0].reason
 
 
 def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
-    """Its fingerprint may be an object or a record."""
+    """A calibrator with the fingerprint of another classifier raises StateError."""
     plain = build("cat", "dog")
     prints = [classifier.fingerprint() for classifier in plain.classifiers]
     assert build("cat", "dog", calibrators=[Curve(0.9, prints[0]), Curve(0.9, prints[1].to_record())])
@@ -505,8 +505,8 @@ def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
         build("cat", "dog", calibrators=[Curve(0.9, other), None])
 
 
-def test_label_priors_of_the_models_are_divided_out(build: Build, told: Any) -> None:
-    """The method sees corrected answers; under another prompt priors stay behind."""
+def test_label_priors_are_divided_out(build: Build, told: Any) -> None:
+    """The method gets answers corrected for the label prior, unless the prompt is another."""
     prior = LabelPriorCorrection().fit(np.array([[0.9, 0.1]] * 2000))
     built = build(("cat", 0.6), classifiers=[{"prior_correction": prior}], threshold=0.5)
     assert built.classifiers[0].classify("t").label == "dog"
@@ -525,7 +525,7 @@ said = st.one_of(st.none(), st.just(-1.0), st.integers(0, 10).map(lambda tenths:
 def test_first_sure_or_most_confident_answer_wins(
     build: Build, told: Any, answers: list[float | None], threshold: float
 ) -> None:
-    """A rule written down separately agrees: None has no evidence, -1 has no answer."""
+    """The returned answer is the first sure one, or else the most confident, as a separate rule says."""
     rules = [DOWN if one == -1.0 else ("cat" if number % 2 else "dog") for number, one in enumerate(answers)]
     confidences = dict(zip("abcd", answers, strict=False))
     found = build(*rules, method=told(confidences), threshold=threshold).cascade.classify("t")
@@ -552,8 +552,8 @@ def _expected_asked(answers: Sequence[float | None], threshold: float) -> int:
     return len(answers)
 
 
-def test_an_assessment_keeps_what_the_verifier_said(build: Build, told: Any) -> None:
-    """The reason of the step has it."""
+def test_steps_hold_the_verifiers_reason(build: Build, told: Any) -> None:
+    """The verifier's reason is in the step and not in the prediction."""
 
     class Explains(told):  # type: ignore[misc]
         async def assess(self, _answered: Any) -> Any:
@@ -564,7 +564,7 @@ def test_an_assessment_keeps_what_the_verifier_said(build: Build, told: Any) -> 
 
 
 def test_missing_evidence_reports_its_usage(build: Build, told: Any) -> None:
-    """Calls made in vain are paid as well."""
+    """Calls that gave no evidence are part of usage and attempts."""
     vain = NoEvidence(reason="HTML came", usage=Usage(prompt_tokens=40), attempts=2)
     found = build("cat", method=told(lambda _: vain)).cascade.classify("t")
     assert (found.usage.prompt_tokens, found.attempts, found.steps[0].reason) == (40, 3, "HTML came")
@@ -587,7 +587,7 @@ def _fail(*_: Any) -> Any:
 def test_results_outside_the_protocol_are_no_evidence(
     build: Build, told: Any, assess: Callable[[Any], Any], reason: str
 ) -> None:
-    """Other rows go on; no row is accepted on such a word."""
+    """A method that raises, or returns something else, gives no evidence for that row alone."""
 
     class Wrong(told):  # type: ignore[misc]
         async def assess(self, answered: Any) -> Any:
@@ -599,14 +599,14 @@ def test_results_outside_the_protocol_are_no_evidence(
     assert (bad.confidence, bad.accepted, good.label, good.accepted) == (None, False, "cat", True)
 
 
-def test_a_method_that_was_not_fitted_ends_the_run(build: Build) -> None:
-    """It is no fault of a row: every one would go to the dearest model."""
+def test_unfitted_methods_end_the_run(build: Build) -> None:
+    """A method that was not fitted raises NotFittedError."""
     with pytest.raises(NotFittedError, match="fit"):
         build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
 
 
 def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
-    """It comes before the one that stands for all; the models read neither."""
+    """A text's own context comes before the one for all, and models read neither."""
     method = told()
     built = build(("cat", 0.9), method=method, context_of="Cats purr.", journal=MemoryJournal())
     texts = ["t", TextWithContext("t", "It barks."), TextWithContext("t")]
@@ -627,7 +627,7 @@ def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:
 def test_a_failing_context_is_no_evidence(
     build: Build, context_of: Callable[[str], Any], reason: str
 ) -> None:
-    """The answer is not judged without what it should rest on."""
+    """An answer whose context cannot be found is not assessed."""
     built = build("cat", context_of=context_of)
     found = built.cascade.classify("t")
     assert verdicts(found) == ["no_evidence"]
@@ -638,7 +638,7 @@ def test_a_failing_context_is_no_evidence(
 def test_a_fault_of_a_method_is_logged_once(
     build: Build, told: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says where it happened; the rows say the rest."""
+    """The first fault of a method is logged with its traceback."""
     build("cat", method=told(_fail)).cascade.classify_many(["s", "t", "u"])
     (record,) = caplog.records
     assert record.exc_info is not None

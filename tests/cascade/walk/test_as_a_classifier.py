@@ -1,4 +1,4 @@
-"""A cascade is one classifier to whoever takes classifiers."""
+"""A cascade in place of a classifier."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def sure(text: str) -> tuple[str, float]:
 
 
 class KeyList(MemoryJournal):
-    """Remembers under which keys it was asked."""
+    """Journal that notes the keys it is read by."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Take note of the keys."""
+        """Note the keys."""
         self.asked += keys
         return super().get_many(keys)
 
@@ -56,8 +56,8 @@ class KeyList(MemoryJournal):
 ROWS = [Example(input=f"row {number}", answer="cat" if number % 2 else "dog") for number in range(30)]
 
 
-def test_texts_are_answered_in_order_and_one_by_one(build: Build) -> None:
-    """Listeners are called as by any classifier; several at a time give what one by one gives."""
+def test_texts_are_answered_in_order(build: Build) -> None:
+    """Several texts at a time have the answers of one at a time, in order, and listeners hear each."""
     built = build(unsure, sure)
     texts = [row.input for row in ROWS]
     heard: dict[int, Any] = {}
@@ -72,7 +72,7 @@ def test_texts_are_answered_in_order_and_one_by_one(build: Build) -> None:
 
 
 def test_equal_rows_share_an_answer(build: Build) -> None:
-    """Every model is asked once."""
+    """Every model is called once about equal rows."""
     built = build(("cat", 0.6), ("dog", 0.9), client={"latency": 0.002})
     found = built.cascade.classify_many(["same"] * 8)
     assert built.calls == [1, 1]
@@ -81,7 +81,7 @@ def test_equal_rows_share_an_answer(build: Build) -> None:
 
 
 def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
-    """The journal holds every call, the verifier's included."""
+    """With a journal another threshold calls no model and no verifier again."""
     journal = MemoryJournal()
     texts = [row.input for row in ROWS]
     first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
@@ -102,8 +102,8 @@ def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
 
 
 @pytest.mark.parametrize("changed", ["nothing", "method", "answer", "context", "prompt"])
-def test_an_assessment_belongs_to_what_was_assessed(build: Build, told: Any, changed: str) -> None:
-    """Another method, answer, context or prompt is assessed anew, under whatever threshold."""
+def test_assessments_have_keys_of_their_own(build: Build, told: Any, changed: str) -> None:
+    """Another method, answer, context or prompt is assessed anew, and another threshold is not."""
     journal = MemoryJournal()
 
     def ask(changed: str, threshold: float) -> int:
@@ -126,14 +126,14 @@ def test_an_assessment_belongs_to_what_was_assessed(build: Build, told: Any, cha
 
 
 def test_free_assessments_are_not_stored(build: Build) -> None:
-    """The cascade's row and the member's are all."""
+    """The journal holds the rows of cascade and model, and no assessment that took no call."""
     journal = MemoryJournal()
     build(("cat", 0.9), journal=journal).cascade.classify("t")
     assert len(journal) == 2
 
 
 def test_models_and_their_journals_stay_untouched(build: Build) -> None:
-    """A model's own journal is kept, and the classifiers that were given know nothing of the cascade."""
+    """A model keeps its own journal, and given classifiers get none."""
     own, shared = MemoryJournal(), MemoryJournal()
     built = build(("cat", 0.6), ("dog", 0.9), classifiers=[{"journal": own}, {}])
     built.cascade.use_journal(shared)
@@ -149,7 +149,7 @@ def test_models_and_their_journals_stay_untouched(build: Build) -> None:
 
 
 def test_copies_have_their_own_journal_and_purse(build: Build) -> None:
-    """Clients are shared, what is paid is not."""
+    """A copy with other limits has its own meter and journal, and shares the clients."""
     built = build(("cat", 0.6), ("dog", 0.9))
     copy = built.cascade.with_limits(Limits(concurrency=2))
     journal = MemoryJournal()
@@ -163,7 +163,7 @@ def test_copies_have_their_own_journal_and_purse(build: Build) -> None:
 
 
 def test_answers_during_outages_are_not_final(build: Build) -> None:
-    """The large model is asked when it is back; the small one's answer is paid once."""
+    """A large model that was down is called the next time, and the small one is not."""
     journal = MemoryJournal()
     built = build(("cat", 0.6), [DOWN, ("dog", 0.9)], journal=journal)
     assert built.cascade.classify("t").label == "cat"
@@ -173,23 +173,23 @@ def test_answers_during_outages_are_not_final(build: Build) -> None:
     assert built.calls == [1, 2]
 
 
-def test_a_sure_answer_is_final_whatever_happened_before(build: Build) -> None:
-    """A model that was down is not asked again."""
+def test_sure_answers_are_final(build: Build) -> None:
+    """After a sure answer a model that was down is not called again."""
     built = build(DOWN, ("dog", 0.9), journal=MemoryJournal())
     assert [built.cascade.classify("t").label for _ in range(2)] == ["dog", "dog"]
     assert built.calls == [1, 1]
 
 
 def test_unjudged_answers_are_not_final(build: Build, told: Any) -> None:
-    """It is asked when it is back."""
+    """An answer whose verifier gave no evidence is assessed the next time."""
     answers = iter([None, 0.9])
     built = build("cat", method=told(lambda _: next(answers), calls=1), journal=MemoryJournal())
     assert [built.cascade.classify("t").accepted for _ in range(3)] == [False, True, True]
     assert (built.calls, len(built.method.asked)) == ([1], 2)
 
 
-def test_copies_share_what_the_journal_holds_and_nothing_else(build: Build, told: Any) -> None:
-    """A copy finds the assessments there are; a journal of its own is not the original's."""
+def test_copies_share_the_journal_alone(build: Build, told: Any) -> None:
+    """A copy finds stored assessments, and its own journal is not the original's."""
     method = told({"a": 0.5, "b": None}, calls=1)
     built = build("cat", "dog", method=method, journal=MemoryJournal())
     built.cascade.classify("t")
@@ -202,14 +202,14 @@ def test_copies_share_what_the_journal_holds_and_nothing_else(build: Build, told
 
 
 def test_token_methods_do_not_use_the_journal(build: Build, told: Any) -> None:
-    """Reading them takes less than asking a journal: it is asked for the row and for the model's answer."""
+    """The journal is read for the row and the model's answer, and not for an assessment of tokens."""
     journal = MemoryJournal()
     build("cat", method=told(needs_tokens=True), journal=journal).cascade.classify("t")
     assert journal.reads == 2
 
 
 def test_final_unsure_answers_stay_in_the_journal(build: Build) -> None:
-    """Nothing would change them."""
+    """An unsure answer that nothing would change is stored with its steps."""
     journal = MemoryJournal()
     built = build(("cat", 0.6), ("dog", 0.5), journal=journal)
     first, second = built.cascade.classify("t"), built.cascade.classify("t")
@@ -219,14 +219,14 @@ def test_final_unsure_answers_stay_in_the_journal(build: Build) -> None:
 
 
 def test_a_deadline_leaves_nothing_final(build: Build) -> None:
-    """There may be more time another day."""
+    """A row that its deadline ended is not stored."""
     journal = MemoryJournal()
     build(("cat", 0.6), "dog", deadline_seconds=0, journal=journal).cascade.classify("t")
     assert not any(row.steps for row in journal.values())
 
 
 def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
-    """Rows are written with their steps; a second run has nothing to ask."""
+    """An evaluation writes the rows of a cascade, and a second run calls no model."""
     built = build(unsure, sure)
     result = BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
     assert result.metrics.accuracy.estimate == 1.0
@@ -239,7 +239,7 @@ def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
 
 
 def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -> None:
-    """Steps are stored for other processes; no step has a call of this one."""
+    """A cache returns predictions with their steps to another process."""
     texts = [row.input for row in ROWS]
     with PredictionCache(tmp_path / "cache.db") as cache:
         found = build(unsure, sure, journal=cache).cascade.classify_many(texts)
@@ -254,7 +254,7 @@ def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -
 
 
 def test_an_optimiser_takes_a_cascade(build: Build) -> None:
-    """A candidate is every model's prompt; the cascade's own prompt is each model's own."""
+    """A candidate prompt of an optimiser replaces the prompt of every model."""
 
     def by_prompt(_text: str, prompt: str) -> tuple[str, float]:
         return ("dog" if prompt == "all" else "cat"), 0.6
@@ -274,7 +274,7 @@ def test_an_optimiser_takes_a_cascade(build: Build) -> None:
 
 
 def test_a_shared_prompt_is_the_cascades_prompt(build: Build) -> None:
-    """An optimiser begins with it; different prompts have none in common."""
+    """The cascade's prompt is the one that all models share, or empty."""
     shared = {"prompt": "P", "user_template": "<{input}>"}
     alike = build("cat", "dog", classifiers=[shared, shared]).cascade
     assert (alike.prompt, alike.user_template) == ("P", "<{input}>")
@@ -283,8 +283,8 @@ def test_a_shared_prompt_is_the_cascades_prompt(build: Build) -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_models_are_asked_under_their_own_prompt_and_template(build: Build, share: bool) -> None:
-    """The text goes into each template once."""
+def test_models_keep_their_own_prompts(build: Build, share: bool) -> None:
+    """Each model gets the text in its own template under its own prompt."""
     own = [{"prompt": "P", "user_template": "<{input}>"}, {"prompt": "P", "user_template": "[{input}]"}]
     if share:
         own[1] = own[0]
@@ -294,8 +294,8 @@ def test_models_are_asked_under_their_own_prompt_and_template(build: Build, shar
     assert sent == [["P", "<t>"], ["P", "<t>" if share else "[t]"]]
 
 
-def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
-    """Templates stay unless there is another one, too; the original is left as it is."""
+def test_another_prompt_replaces_every_models(build: Build) -> None:
+    """A new prompt replaces that of every model, templates stay, and the original is unchanged."""
     own = [{"prompt": "one", "user_template": "<{input}>"}, {"prompt": "two", "user_template": "[{input}]"}]
     built = build(("cat", 0.6), "dog", classifiers=own)
     other = built.cascade.with_prompt("new")
@@ -321,8 +321,8 @@ def test_another_prompt_takes_the_place_of_every_models(build: Build) -> None:
     assert other.fingerprint() != built.cascade.fingerprint()
 
 
-def test_a_template_that_lacks_the_text_is_no_question(build: Build) -> None:
-    """Nobody is asked then."""
+def test_templates_must_hold_the_text(build: Build) -> None:
+    """A template without the text is an unparsed row, and no model is called."""
     built = build("cat")
     query = Query(prompt="", text="t", user_template="nothing")
     assert ask(built.cascade, [query])[0].outcome is Outcome.UNPARSED
@@ -356,7 +356,7 @@ SETTINGS: list[Mapping[str, Any]] = [
 
 
 def test_every_setting_changes_the_description(build: Build, told: Any) -> None:
-    """Description, fingerprint and keys of the journal change with it; equal settings agree."""
+    """Every setting changes description, fingerprint and journal keys, and equal settings agree."""
 
     class Below:
         def __init__(self, half: float) -> None:
@@ -395,8 +395,8 @@ def test_every_setting_changes_the_description(build: Build, told: Any) -> None:
     )
 
 
-def test_the_order_that_was_taken_is_told(build: Build) -> None:
-    """It is the declared one without sizes, whatever was asked for."""
+def test_the_description_has_the_order(build: Build) -> None:
+    """The description has the order that was used, which is the declared one without sizes."""
     described = [
         build("cat", "dog", **options).cascade.describe()
         for options in ({}, {"escalation_order": "size"}, {"escalation_order": "declared"})
@@ -409,7 +409,7 @@ def test_the_order_that_was_taken_is_told(build: Build) -> None:
 
 
 def test_space_is_common_to_models_or_none(build: Build) -> None:
-    """It is none where they disagree."""
+    """The space is that of all models, or none if they differ."""
     alike = build("cat", "dog").cascade
     assert alike.fingerprint().space == "masked"
     unlike = build("cat", "dog", classifiers=[{"space": "raw"}, {}]).cascade
@@ -417,12 +417,12 @@ def test_space_is_common_to_models_or_none(build: Build) -> None:
 
 
 def test_a_cascade_is_named_after_its_models(build: Build) -> None:
-    """Names come in the order in which models are asked."""
+    """The name lists the models in calling order."""
     assert build("cat", "dog", models=[{"size": 7}, {"size": 1}]).cascade.name == "cascade(b -> a)"
 
 
 def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classifiers and method are the caller's, unless they were handed over or built from a name."""
+    """Closing a cascade closes what it was given to own, or opened by name."""
 
     def models() -> tuple[list[FakeClient], list[Classifier]]:
         clients = [FakeClient(["cat", "dog"], {}, default="cat", name=name) for name in "ab"]

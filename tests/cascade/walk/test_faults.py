@@ -30,7 +30,7 @@ FAULTS: list[tuple[str | Fault, Outcome | None]] = [
 def test_the_next_server_answers_after_any_fault(
     serve: Any, told: Any, fault: str | Fault, outcome: Outcome | None
 ) -> None:
-    """The step says what happened; None is an answer nobody can judge. Every request is counted."""
+    """The large model answers after any fault of the first, and every request is counted."""
     once = {"limits": Limits(call_seconds=1.0), "retry": RetryPolicy(attempts=1)}
     bad, first = serve("small", answers={"t": ("cat", 0.9)}, faults=lambda _n, _body: fault, **once)
     good, second = serve("large", answers={"t": ("dog", 0.95)}, **once)
@@ -48,7 +48,7 @@ def test_the_next_server_answers_after_any_fault(
 
 
 def test_retries_of_a_server_are_counted(serve: Any, told: Any) -> None:
-    """Two faults and an answer are three calls."""
+    """Two faults and an answer count as three calls."""
     server, patient = serve("small", answers={"t": ("cat", 0.9)}, faults=["500", "503"])
     found = Cascade([patient], method=told()).classify("t")
     assert (found.label, found.attempts, server.counts["t"]) == ("cat", 3, 3)

@@ -24,7 +24,7 @@ def head() -> Head:
 
 
 def test_heads_apply_before_the_method_judges(build: Build, head: Head) -> None:
-    """Once; under another prompt the head stays behind."""
+    """The method gets the answer after the head, which does not apply under another prompt."""
     built = build(("cat", 0.6), ("cat", 0.9), classifiers=[{"head": head}, {}], threshold=0.5)
     alone = built.classifiers[0].classify("t")
     found = built.cascade.classify("t")
@@ -35,8 +35,8 @@ def test_heads_apply_before_the_method_judges(build: Build, head: Head) -> None:
     assert built.cascade.with_prompt("new").classify("t").label == "cat"
 
 
-def test_a_cascade_has_no_head_of_its_own(build: Build, head: Head) -> None:
-    """Its label would be one that nobody judged; nothing is asked for it."""
+def test_a_cascade_has_no_head(build: Build, head: Head) -> None:
+    """A head for a whole cascade raises ConfigurationError."""
     built = build("cat", "dog")
     assert not hasattr(built.cascade, "head")
     with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
@@ -44,7 +44,7 @@ def test_a_cascade_has_no_head_of_its_own(build: Build, head: Head) -> None:
     assert built.calls == [0, 0]
 
 
-def test_methods_that_read_tokens_refuse_a_head(build: Build, told: Any, head: Head) -> None:
-    """The tokens are those of the answer before it."""
+def test_token_methods_refuse_a_head(build: Build, told: Any, head: Head) -> None:
+    """A head raises ConfigurationError with a method that reads tokens."""
     with pytest.raises(ConfigurationError, match="no head of 'a'"):
         build("cat", classifiers=[{"head": head}], method=told(needs_tokens=True))

@@ -1,4 +1,4 @@
-"""What one row of a cascade may take, and what a whole run may."""
+"""Limits of one row of a cascade, and of a whole run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stopped(prediction: Prediction) -> str:
 
 @pytest.mark.parametrize(("most", "asked"), [(0, 1), (1, 2), (2, 3), (5, 3), (None, 3)])
 def test_escalations_are_counted(build: Build, most: int | None, asked: int) -> None:
-    """0 is the first model alone; the best answer so far is returned, and is not accepted."""
+    """A row calls at most one model more than ``max_escalations``, and returns the best answer so far."""
     answers = [("cat", 0.55), ("dog", 0.65), ("cat", 0.6)]
     built = build(*answers, max_escalations=most)
     found = built.cascade.classify("t")
@@ -70,23 +70,21 @@ def test_escalations_are_counted(build: Build, most: int | None, asked: int) -> 
 
 
 def test_models_that_fail_are_no_escalation(build: Build, refusal: Any) -> None:
-    """The limit is about answers that were passed over."""
+    """A model that fails does not count as an escalation."""
     found = build(DOWN, refusal, ("cat", 0.9), max_escalations=0).cascade.classify("t")
     assert (found.label, found.accepted) == ("cat", True)
 
 
-def test_an_answer_without_evidence_is_passed_over_like_others(build: Build, told: Any) -> None:
-    """It is returned as the last resort, and the reason for missing evidence is kept."""
+def test_missing_evidence_counts_as_escalation(build: Build, told: Any) -> None:
+    """An answer without evidence counts as an escalation, and its reason is kept."""
     found = build("cat", "dog", max_escalations=0, method=told(lambda _: None)).cascade.classify("t")
     assert (found.label, found.confidence, found.accepted) == ("cat", None, False)
     assert found.steps[0].reason.startswith("nothing was told; the next model was not asked")
 
 
 @pytest.mark.parametrize(("most", "asked"), [(0, 1), (309, 1), (310, 1), (311, 2)])
-def test_tokens_of_answers_and_verifiers_are_counted(
-    build: Build, told: Any, say: Any, most: int, asked: int
-) -> None:
-    """10 of the answer and 300 of its verification: at 310 the limit is reached."""
+def test_tokens_of_verifiers_are_counted(build: Build, told: Any, say: Any, most: int, asked: int) -> None:
+    """The limit on tokens counts the answer and its verification."""
     built = build(say("cat", 0.6, tokens=10), ("dog", 0.9), max_tokens=most, method=told(calls=3))
     found = built.cascade.classify("t")
     assert len(found.steps) == asked
@@ -96,7 +94,7 @@ def test_tokens_of_answers_and_verifiers_are_counted(
 
 @pytest.mark.parametrize(("most", "asked"), [(0.0, 1), (0.5, 1), (0.51, 2)])
 def test_money_is_counted(build: Build, say: Any, most: float, asked: int) -> None:
-    """The provider reports US dollars."""
+    """The limit on cost counts US dollars that the provider reports."""
     built = build(say("cat", 0.6, cost=0.5), ("dog", 0.9), max_cost=most)
     found = built.cascade.classify("t")
     assert len(found.steps) == asked
@@ -104,8 +102,8 @@ def test_money_is_counted(build: Build, say: Any, most: float, asked: int) -> No
         assert stopped(found).startswith(f"max_cost of {most:g} US dollars is reached (0.5")
 
 
-def test_money_cannot_be_counted_without_a_price(build: Build, say: Any) -> None:
-    """No further model is asked then; one that is free has a price."""
+def test_unknown_prices_stop_a_row(build: Build, say: Any) -> None:
+    """Without a known price no further model is called under a limit on cost."""
     answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
     found = build(*answers, max_cost=3.0).cascade.classify("t")
     assert stopped(found).startswith("no price is known for a, so max_cost cannot be kept")
@@ -113,22 +111,22 @@ def test_money_cannot_be_counted_without_a_price(build: Build, say: Any) -> None
 
 
 def test_no_model_is_asked_after_the_deadline(build: Build, clock: Callable[..., None]) -> None:
-    """What took the time is not looked at."""
+    """No further model is called after the deadline."""
     clock(100.0, 100.0, 105.0)
     found = build(("cat", 0.6), "dog", deadline_seconds=5.0).cascade.classify("t")
     assert (found.label, found.accepted) == ("cat", False)
     assert stopped(found) == "deadline_seconds of 5 has passed"
 
 
-def test_a_deadline_of_zero_is_the_first_model_alone(build: Build) -> None:
-    """Its answer is waited for in any case."""
+def test_a_deadline_of_zero_calls_one_model(build: Build) -> None:
+    """Under a deadline of 0 the first model alone answers."""
     built = build(("cat", 0.6), "dog", deadline_seconds=0, client={"latency": 0.001})
     assert built.cascade.classify("t").label == "cat"
     assert built.calls == [1, 0]
 
 
-def test_a_model_that_answers_too_late_is_given_up(build: Build, clock: Callable[..., None]) -> None:
-    """The best answer so far is returned, and the step says why there is no better one."""
+def test_late_models_are_given_up(build: Build, clock: Callable[..., None]) -> None:
+    """A call under way is given up at the deadline, and its step says so."""
     clock(0.0, 0.0, 0.0, 4.999, 5.0)
     built = build(("cat", 0.6), "dog", ("dog", 0.9), deadline_seconds=5.0)
     forever(built.clients[1])
@@ -139,8 +137,8 @@ def test_a_model_that_answers_too_late_is_given_up(build: Build, clock: Callable
     assert "deadline_seconds of 5 has passed" in failed.reason
 
 
-def test_a_systemic_fault_and_a_timeout_are_row_errors(build: Build, clock: Callable[..., None]) -> None:
-    """The run ends only for a fault that every call would meet."""
+def test_timeouts_do_not_end_a_run(build: Build, clock: Callable[..., None]) -> None:
+    """A systemic fault beside a timeout is an error of the row."""
     clock(0.0, 0.0, 4.999, 5.0)
     built = build(ProviderError("no such key.", provider="x", status=401), "dog", deadline_seconds=5.0)
     forever(built.clients[1])
@@ -148,10 +146,8 @@ def test_a_systemic_fault_and_a_timeout_are_row_errors(build: Build, clock: Call
     assert (found.outcome, len(found.steps)) == (Outcome.ERROR, 2)
 
 
-def test_a_verifier_that_answers_too_late_has_no_evidence(
-    build: Build, told: Any, clock: Callable[..., None]
-) -> None:
-    """The answer is there, but nobody knows how good it is."""
+def test_late_verifiers_give_no_evidence(build: Build, told: Any, clock: Callable[..., None]) -> None:
+    """An answer whose verifier is too late has no evidence."""
 
     class Slow(told):  # type: ignore[misc]
         async def assess(self, _answered: Any) -> Any:
@@ -165,7 +161,7 @@ def test_a_verifier_that_answers_too_late_has_no_evidence(
 
 
 def test_model_timeouts_are_not_the_deadline(build: Build, told: Any) -> None:
-    """It is a fault of the method, whose answers have no evidence."""
+    """A TimeoutError of a method is its own fault and not the deadline's."""
 
     class Broken(told):  # type: ignore[misc]
         async def assess(self, _answered: Any) -> Any:
@@ -202,10 +198,10 @@ def test_wrong_row_limits_are_refused(name: str, limit: Any) -> None:
         ({"max_cost": 2.5}, "max_cost of 2.5 US dollars"),
     ],
 )
-def test_budgets_of_a_run_count_the_calls_of_all_models(
+def test_budgets_count_calls_of_all_models(
     build: Build, say: Any, budget: dict[str, Any], message: str
 ) -> None:
-    """Two calls a row: a budget of 25 ends after a dozen rows, not after two dozen."""
+    """A budget of 25 calls ends a run of two calls a row after a dozen rows."""
     answers = say("cat", 0.6, tokens=100, cost=0.1), say("dog", 0.9, tokens=100, cost=0.1)
     built = build(*answers, limits=Limits(concurrency=1, **budget))
     with pytest.raises(LimitReachedError, match=message):
@@ -214,7 +210,7 @@ def test_budgets_of_a_run_count_the_calls_of_all_models(
 
 
 def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
-    """It was set on the model, so it holds in a cascade as well; the rows before are answered."""
+    """The budget of one member raises LimitReachedError for the run."""
     built = build(
         say("cat", 0.6, cost=0.0),
         say("dog", 0.9, cost=1.0),
@@ -226,7 +222,7 @@ def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
 
 
 def test_unknown_prices_end_runs_with_budgets(build: Build, say: Any) -> None:
-    """The message says what to do about it."""
+    """Under a budget a model without a price raises LimitReachedError with advice."""
     answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
     built = build(*answers, limits=Limits(concurrency=1, max_cost=100.0))
     with pytest.raises(LimitReachedError, match="give cost=0 where it is free"):
@@ -236,7 +232,7 @@ def test_unknown_prices_end_runs_with_budgets(build: Build, say: Any) -> None:
 
 
 def test_journal_answers_are_not_paid_again(build: Build, say: Any) -> None:
-    """Rows say what their answers once took; budgets count what is paid now."""
+    """Answers from a journal count in usage, and not in the budgets."""
     journal = MemoryJournal()
     answers = say("cat", 0.6, tokens=100, cost=1.0), say("dog", 0.9, tokens=100, cost=1.0)
     texts = [str(number) for number in range(5)]
@@ -251,15 +247,15 @@ def test_journal_answers_are_not_paid_again(build: Build, say: Any) -> None:
 
 
 def test_the_deadline_of_a_run_is_kept(build: Build) -> None:
-    """Rows under way are given up."""
+    """The deadline of a run raises LimitReachedError."""
     built = build("cat", limits=Limits(run_seconds=0.01))
     forever(built.clients[0])
     with pytest.raises(LimitReachedError, match=r"deadline of 0\.01 seconds"):
         built.cascade.classify("t")
 
 
-def test_without_limits_those_of_the_models_hold(build: Build) -> None:
-    """The greatest concurrency and the least deadline of a run; the rest stays with each model."""
+def test_limits_default_to_the_models(build: Build) -> None:
+    """By default a cascade has its models' greatest concurrency and least deadline."""
     own = [
         {"limits": Limits(concurrency=3, run_seconds=20.0, call_seconds=2.0)},
         {"limits": Limits(concurrency=8, run_seconds=30.0, requests_per_minute=1000.0)},
@@ -277,7 +273,7 @@ RATES = {"requests_per_minute": 50.0, "tokens_per_minute": 60.0, "call_seconds":
 
 @pytest.mark.parametrize("given", [{}, *({name: 7.0} for name in RATES)])
 def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None:
-    """Calls in flight, rates and the deadline of a call; what these leave out stays a model's own."""
+    """Concurrency, rates and call deadlines of a cascade replace those of its models."""
     own = [{"limits": Limits(concurrency=1, max_requests=7, **RATES)}, {}]  # type: ignore[arg-type]
     built = build("cat", "dog", classifiers=own)
     limits = Limits(concurrency=5, max_tokens=1000, **given)  # type: ignore[arg-type]
@@ -292,8 +288,8 @@ def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None
     assert built.classifiers[0].limits == own[0]["limits"]
 
 
-def test_member_budgets_foresee_rows_under_way() -> None:
-    """One of two rows came to it for a dollar: of four under way, two will."""
+def test_member_budgets_count_rows_under_way() -> None:
+    """The budget of a member counts the expected cost of the rows that will reach it."""
     gate = Gate(Limits(max_cost=3.0))
     purse = Purse(Limits(), [gate])
     gate.charge(Usage(cost=1.0))
@@ -304,8 +300,8 @@ def test_member_budgets_foresee_rows_under_way() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_no_model_gets_more_calls_at_once_than_allowed(build: Build, concurrency: int) -> None:
-    """It gets as many as allowed."""
+def test_concurrency_holds_for_each_model(build: Build, concurrency: int) -> None:
+    """Each model gets as many calls at once as allowed."""
     built = build(("cat", 0.6), ("dog", 0.9), client={"latency": 0.002})
     limited = built.cascade.with_limits(Limits(concurrency=concurrency))
     limited.classify_many([str(number) for number in range(20)])
@@ -313,7 +309,7 @@ def test_no_model_gets_more_calls_at_once_than_allowed(build: Build, concurrency
 
 
 def test_a_cancelled_row_leaves_nothing_behind(build: Build) -> None:
-    """The next one is answered."""
+    """After a cancelled row the next rows are answered."""
     built = build(("cat", 0.6), ("dog", 0.9), limits=Limits(concurrency=1))
     large = built.clients[1]
     working, asked = large.complete, asyncio.Event()
@@ -343,7 +339,7 @@ class InProcess(FakeClient):
 
 
 def test_embedded_models_limit_rows_in_flight() -> None:
-    """More would only wait for it, and be given up with it when the run is interrupted."""
+    """A model in this process limits the rows in flight."""
     small = InProcess(["cat", "dog"], {}, default=("cat", 0.6))
     large = FakeClient(["cat", "dog"], {}, default=("dog", 0.9), latency=0.001)
     models = [Classifier(model=client, labels=["cat", "dog"], field="category") for client in (small, large)]

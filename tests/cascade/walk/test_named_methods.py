@@ -29,7 +29,7 @@ def grading(label: str, probability: float, grade: float) -> Callable[[str], Any
 
 @pytest.mark.parametrize("name", [name for name in METHOD_NAMES if name != "automix_entailment"])
 def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
-    """Each passes an unsure small model over for a sure large one."""
+    """Each named method passes an unsure small model over for a sure large one."""
     built = build(grading("cat", 0.501, 0.1), grading("dog", 0.99, 0.9), method=name, threshold=0.775)
     found = built.cascade.classify("t")
     assert built.cascade.method.name == name
@@ -43,15 +43,15 @@ def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("margin", {"colour": "red"}), ("automix_entailment", {}), ("sure", {})]
 )
-def test_names_and_options_that_do_not_fit_are_refused(name: str, options: dict[str, Any]) -> None:
-    """Nothing is asked before."""
+def test_wrong_names_and_options_are_refused(name: str, options: dict[str, Any]) -> None:
+    """An unknown name or option raises ConfigurationError."""
     with pytest.raises(ConfigurationError):
         method_named(name, **options)
 
 
 @pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid", "label_probability"])
-def test_a_model_that_never_has_evidence_is_refused(build: Build, name: str) -> None:
-    """Every row would ask all models in vain; the last one's answer may be taken as it is."""
+def test_models_without_evidence_are_refused(build: Build, name: str) -> None:
+    """A model without log-probabilities raises ConfigurationError unless its answer is taken as it is."""
     sure, silent = {}, {"space": "none"}
     with pytest.raises(ConfigurationError, match="'b' reports none"):
         build(("cat", 0.9), "dog", method=name, threshold=0.8, classifiers=[sure, silent])
@@ -60,7 +60,7 @@ def test_a_model_that_never_has_evidence_is_refused(build: Build, name: str) -> 
 
 @pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid"])
 def test_tool_call_filter_needs_arguments(build: Build, name: str) -> None:
-    """A field among arguments is another matter."""
+    """The filter for arguments raises ConfigurationError with answers that have none."""
     method = method_named(name, token_filter="tool_call_args")
     with pytest.raises(ConfigurationError, match="hold no arguments of a tool call"):
         build(("cat", 0.9), ("dog", 0.9), method=method)
@@ -68,7 +68,7 @@ def test_tool_call_filter_needs_arguments(build: Build, name: str) -> None:
 
 
 def test_options_reach_the_method() -> None:
-    """Options have their names."""
+    """Options of a named method are passed to its class."""
     method = method_named("hybrid", logprob_weight=0.25, margin_weight=0.75)
     assert method.describe()["logprob_weight"] == 0.25
 
@@ -89,7 +89,7 @@ def fitted(rule: Any, turn: float) -> Any:
     [ThresholdMetaVerifier, lambda: POMDPMetaVerifier(k=4), lambda: POMDPMetaVerifier(k=4, form="discrete")],
 )
 def test_a_fitted_meta_verifier_runs_live(build: Build, told: Any, make: Callable[[], Any]) -> None:
-    """It escalates as it routes recorded scores; two that learned different things are told apart."""
+    """A fitted meta-verifier escalates live as it routes, and different fits have different fingerprints."""
     rule = fitted(make(), 0.5)
     built = build("cat", "dog", method=told(lambda answered: float(answered.question)), meta_verifier=rule)
     found = built.cascade.classify_many([str(score) for score in SCORES])
@@ -102,8 +102,8 @@ def test_a_fitted_meta_verifier_runs_live(build: Build, told: Any, make: Callabl
     assert other.cascade.fingerprint() != same.cascade.fingerprint()
 
 
-def test_answers_that_always_escalate_do_so_live(build: Build, told: Any) -> None:
-    """They go on however sure the verifier is; other fixed answers are another rule."""
+def test_fixed_answers_escalate_live(build: Build, told: Any) -> None:
+    """Fixed answers escalate at any confidence."""
     rules = [SelfConsistencyMetaVerifier(fixed_answers=answers) for answers in ([], ["cat"])]
     cascades = [build("cat", "dog", method=told(lambda _: 1.0), meta_verifier=rule).cascade for rule in rules]
     assert [cascade.classify("t").label for cascade in cascades] == ["cat", "dog"]

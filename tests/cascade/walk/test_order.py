@@ -42,13 +42,13 @@ def named(model: str, **settings: Any) -> CascadeModel:
     ],
 )
 def test_sizes_are_read_in_billions(size: float | str, billions: float) -> None:
-    """A bare number is in billions."""
+    """Sizes are read in billions, and a bare number is in billions."""
     assert named("x", size=size).billions == pytest.approx(billions)
 
 
 @pytest.mark.parametrize("size", ["", "7bb", "0b", -1, math.inf, True])
-def test_unreadable_sizes_are_refused_by_model_name(size: Any) -> None:
-    """Taking it for 0 would ask the unknown model first."""
+def test_unreadable_sizes_are_refused(size: Any) -> None:
+    """An unreadable size raises ConfigurationError with the model's name."""
     with pytest.raises(ConfigurationError, match=r"size of 'unknown'.*'7b'"):
         named("unknown", size=size)
 
@@ -72,24 +72,24 @@ def test_unreadable_sizes_are_refused_by_model_name(size: Any) -> None:
     ],
 )
 def test_sizes_are_found_in_names(name: str, billions: float | None) -> None:
-    """The length of a context is no size, and neither is a folder."""
+    """A size is found in a model's name, and not in a folder or a context length."""
     assert named(name).billions == (None if billions is None else pytest.approx(billions))
 
 
-def test_a_given_size_comes_before_the_one_in_the_name() -> None:
-    """The name may be of another model."""
+def test_given_sizes_replace_the_names() -> None:
+    """A given size comes before the one in the name."""
     assert named("llama-8b", size="1b").billions == 1.0
 
 
 @pytest.mark.parametrize("escalation_order", ["small_to_large", "size"])
 def test_small_models_come_first(build: Build, escalation_order: str) -> None:
-    """Models go by the number of parameters; equals stay as declared."""
+    """Models are called from small to large, and equals as declared."""
     sizes = [{"size": size} for size in ("70b", "500k", 7, "135m", "7b")]
     assert order(build, *sizes, escalation_order=escalation_order) == "bdcea"
 
 
-def test_without_any_size_the_list_says_the_order(build: Build) -> None:
-    """The most common call names none."""
+def test_order_without_sizes_is_declared(build: Build) -> None:
+    """Without any size the order is as declared."""
     assert order(build, {}, {}, {}) == "abc"
 
 
@@ -102,27 +102,27 @@ def test_without_any_size_the_list_says_the_order(build: Build) -> None:
         ("automix", [{"cost": 1}, {}], "the cost of every model.*but b has none"),
     ],
 )
-def test_numbers_that_some_models_lack_are_refused(
+def test_missing_numbers_are_refused(
     build: Build, escalation_order: str, models: list[dict[str, Any]], missing: str
 ) -> None:
-    """Every place that was made up for them would be wrong."""
+    """A size or cost that some models lack raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=missing):
         order(build, *models, escalation_order=escalation_order)
 
 
 def test_declared_is_as_declared(build: Build) -> None:
-    """Costs and sizes change nothing."""
+    """The declared order ignores costs and sizes."""
     assert order(build, {"size": 7, "cost": 3}, {"size": 1, "cost": 1}, escalation_order="declared") == "ab"
 
 
-def test_cost_goes_upwards_and_free_models_come_first(build: Build) -> None:
-    """0 is a cost like others; equals stay as declared."""
+def test_free_models_come_first(build: Build) -> None:
+    """Models are called from the cheapest to the dearest, and equals as declared."""
     costs = [{"cost": cost} for cost in (3, 0.5, 0, 3, 0)]
     assert order(build, *costs, escalation_order="cost") == "cebad"
 
 
-def test_automix_puts_the_cheap_model_before_slightly_better(build: Build) -> None:
-    """A lead in quality below t / (1 - t) must not put the dear model first."""
+def test_automix_prefers_much_cheaper_models(build: Build) -> None:
+    """A much cheaper model comes before a slightly better one."""
     models = [{"cost": 50, "quality": 0.9}, {"cost": 1, "quality": 0.8}]
     assert order(build, *models, escalation_order="automix") == "ba"
 
@@ -137,26 +137,26 @@ def test_automix_puts_the_cheap_model_before_slightly_better(build: Build) -> No
     ],
 )
 def test_the_tradeoff_weighs_cost_against_quality(build: Build, tradeoff: float, expected: str) -> None:
-    """The values are worked out by hand, from (1 - t) * quality + t * expense."""
+    """The order is that of (1 - t) * quality + t * expense, worked out by hand."""
     models = [{"cost": 2, "quality": 0.9}, {"cost": 3, "quality": 0.2}, {"cost": 1, "quality": 0.6}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=tradeoff) == expected
 
 
 @pytest.mark.parametrize("cost", [0, 5])
 def test_equal_costs_leave_quality_to_decide(build: Build, cost: float) -> None:
-    """Quality decides even if nothing costs anything."""
+    """With equal costs quality decides."""
     models = [{"cost": cost, "quality": 0.9}, {"cost": cost, "quality": 0.4}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0.9) == "ba"
 
 
 def test_quality_is_guessed_from_size(build: Build) -> None:
-    """0.3 + 0.7 * size / 70, 1 at most; 0.5 without a size, which is that of 20 billion."""
+    """Quality without a value is 0.3 + 0.7 * size / 70 up to 1, and 0.5 without a size."""
     models = [{"size": 400}, {"size": 21}, {}, {"size": 19}, {"quality": 1.0}]
     assert order(build, *models, escalation_order="automix") == "dcbae"
 
 
-def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
-    """Quality alone decides at a trade-off of 0."""
+def test_tradeoff_zero_needs_no_costs(build: Build) -> None:
+    """A trade-off of 0 needs no costs."""
     models = [{"quality": 0.9, "cost": 1}, {"quality": 0.4}]
     assert order(build, *models, escalation_order="automix", cost_quality_tradeoff=0) == "ba"
 
@@ -171,18 +171,18 @@ def test_costs_are_not_missed_where_they_do_not_count(build: Build) -> None:
     ],
 )
 def test_numbers_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    """The message has the model's name."""
+    """A number out of range raises ConfigurationError with the model's name."""
     with pytest.raises(ConfigurationError, match=message):
         named("m", **settings)
 
 
 def test_equal_models_get_numbered_names(told: Any) -> None:
-    """Numbers follow the list; a name that was given stays."""
+    """Models of one name are numbered as listed, and given names stay."""
     models = [named("m"), named("n"), named("m"), named("m", name="m #1"), named("m").classifier]
     assert Cascade(models, method=told()).models == ("m #2", "n", "m #3", "m #1", "m #4")
 
 
 def test_one_name_for_two_models_is_refused(build: Build) -> None:
-    """Steps could not be told apart."""
+    """The same name for two models raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="own name"):
         build("cat", "dog", models=[{"name": "x"}, {"name": "x"}])

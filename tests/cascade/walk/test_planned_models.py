@@ -72,17 +72,17 @@ def asked(found: Any) -> list[str]:
         ("0.5 0", ["a", "b", "c"], "dog", None),
     ],
 )
-def test_a_row_goes_where_the_policy_sends_it(
+def test_rows_follow_the_policy(
     build: Build, told: Any, text: str, models: list[str], label: str, confidence: float | None
 ) -> None:
-    """Scores are rounded to its steps; an answer that is not verified has no confidence."""
+    """Each row takes the way of the policy, and an answer that is not verified has no confidence."""
     found = built(build, told).cascade.classify(text)
     assert (asked(found), found.label, found.confidence) == (models, label, confidence)
     assert found.accepted is (confidence is not None)
 
 
-def test_a_learned_policy_sends_rows_as_it_decides_offline(build: Build, told: Any) -> None:
-    """The same models are asked, verified and reported as `CascadePolicy.evaluate` charges and scores."""
+def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
+    """The models that a row calls and reports are those of `CascadePolicy.evaluate`."""
     rng = np.random.default_rng(0)
     hardness = rng.random(600)
     right = [(rng.random(600) < ability - hardness).astype(float) for ability in (1.0, 1.3, 1.8)]
@@ -120,13 +120,13 @@ def test_a_learned_policy_sends_rows_as_it_decides_offline(build: Build, told: A
 
 
 def test_a_policy_may_begin_with_the_largest_model(build: Build, told: Any) -> None:
-    """The others are not asked at all."""
+    """A policy can call the largest model alone."""
     found = built(build, told, meta_verifier=policy(actions={(): report(2)})).cascade.classify("1 1")
     assert (asked(found), found.label, found.accepted) == (["c"], "dog", False)
 
 
 def test_after_a_failure_the_next_model_is_believed(build: Build, told: Any) -> None:
-    """No plan speaks of it; the largest one's failure leaves the surest answer there is."""
+    """After a failed model the next answer is taken, and after the last one's failure the surest."""
     down = ProviderError("is down.", provider="fake", retryable=False)
 
     def broken(_: str) -> Any:
@@ -144,14 +144,14 @@ def test_after_a_failure_the_next_model_is_believed(build: Build, told: Any) -> 
 
 
 def test_without_evidence_the_next_model_is_believed(build: Build, told: Any) -> None:
-    """A verifier that is down is no score of 0."""
+    """After an answer without evidence the next answer is taken."""
     method = told(lambda _: NoEvidence(reason="the verifier is down"))
     found = built(build, told, method=method).cascade.classify("1 1")
     assert (asked(found), found.label, found.accepted) == (["a", "b"], "cat", False)
 
 
 def test_limits_hold_for_a_planned_row(build: Build, told: Any) -> None:
-    """A jump is one escalation."""
+    """A jump over a model counts as one escalation."""
     once = built(build, told, max_escalations=1).cascade
     assert asked(once.classify("0 0")) == ["a", "c"]
     ended = once.classify("0.5 0")
@@ -159,8 +159,8 @@ def test_limits_hold_for_a_planned_row(build: Build, told: Any) -> None:
     assert "the next model was not asked" in ended.reason
 
 
-def test_policies_that_do_different_things_are_told_apart(build: Build, told: Any) -> None:
-    """Fingerprints differ, and so do journals and calibrations."""
+def test_different_policies_have_different_fingerprints(build: Build, told: Any) -> None:
+    """Policies with different actions have different fingerprints."""
     prints = [
         built(build, told, meta_verifier=one).cascade.fingerprint()
         for one in (policy(), policy(cost=9.0), policy(actions={(): report(2)}))
@@ -170,8 +170,8 @@ def test_policies_that_do_different_things_are_told_apart(build: Build, told: An
 
 
 @pytest.mark.parametrize("actions", [{}, {(): verify(0)}, {(): report(3)}, {(): verify(2)}])
-def test_a_policy_that_leaves_something_open_is_refused(build: Build, told: Any, actions: Any) -> None:
-    """No row ends in an error after it was paid for."""
+def test_incomplete_policies_are_refused(build: Build, told: Any, actions: Any) -> None:
+    """A policy without an action for a state raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="as plan_models returns it"):
         built(build, told, meta_verifier=policy(actions=actions))
 
@@ -184,9 +184,9 @@ def test_a_policy_that_leaves_something_open_is_refused(build: Build, told: Any,
         (("cat", "cat", "dog"), {"threshold": 0.5}, "leave one out"),
     ],
 )
-def test_options_that_contradict_a_policy_are_refused(
+def test_contradicting_options_are_refused(
     build: Build, told: Any, answers: Any, options: dict[str, Any], message: str
 ) -> None:
-    """Nothing is asked before."""
+    """Options that contradict a policy raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         built(build, told, *answers, **options)

@@ -32,7 +32,7 @@ def models(*said: Any, labels: Any = TOPICS) -> list[CascadeModel]:
 
 
 def test_the_confidence_of_the_whole_answer_decides() -> None:
-    """An unsure set is asked about again; the answer keeps its parts."""
+    """The confidence of the whole answer decides, and the answer keeps its parts."""
     unsure, sure = {'["cat", "dog"]': 0.5, '["bird"]': 0.5}, ('["dog"]', 0.9)
     cascade = Cascade(models(unsure, sure), method=LabelProbability(), threshold=0.8)
     found = cascade.classify("text")
@@ -45,7 +45,7 @@ def test_the_confidence_of_the_whole_answer_decides() -> None:
 
 
 def test_only_tokens_of_all_labels_are_read() -> None:
-    """Which tokens are the label's is not clear where there are several."""
+    """Token methods need ``token_filter="all"`` where an answer holds several labels."""
     with pytest.raises(ConfigurationError, match="token_filter='all'"):
         Cascade(models("[]", "[]"), method=AvgLogprob(), threshold=0.8)
     cascade = Cascade(models(('["cat"]', 0.9), "[]"), method=AvgLogprob(token_filter="all"), threshold=0.8)
@@ -55,8 +55,8 @@ def test_only_tokens_of_all_labels_are_read() -> None:
     cascade.close()
 
 
-def test_a_model_is_asked_about_the_whole_answer() -> None:
-    """It sees the answer as JSON, and everything it may hold."""
+def test_the_whole_answer_is_graded() -> None:
+    """The grading prompt has the answer as JSON, and all labels."""
     asked = models('["cat"]', "[]")
     client: Any = asked[0].classifier.client
     cascade = Cascade(asked, method=SelfVerify(), threshold=0.7)
@@ -68,7 +68,7 @@ def test_a_model_is_asked_about_the_whole_answer() -> None:
 
 
 def test_models_must_have_labels_of_one_kind() -> None:
-    """A set and a single label of the same names are different answers."""
+    """Labels of another kind raise ConfigurationError."""
     one = Classifier(model=FakeClient(["cat", "dog", "bird"], {}), labels=["cat", "dog", "bird"])
     with pytest.raises(ConfigurationError, match="to have the labels of"):
         Cascade(

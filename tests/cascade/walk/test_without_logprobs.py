@@ -30,7 +30,7 @@ def failure(cascade: Cascade) -> LogprobsUnsupportedError:
 
 
 def test_models_refusing_logprobs_end_the_run(build: Build) -> None:
-    """The error has the lines for the task file; the large model is not asked."""
+    """A model that refuses log-probabilities raises an error with lines for the task file."""
     built = build(REFUSED, ("cat", 0.9), method="label_probability", limits=Limits(concurrency=1))
     error = failure(built.cascade)
     assert str(error).startswith("a: UnsupportedParamsError: logprobs. This model gives no token")
@@ -39,21 +39,21 @@ def test_models_refusing_logprobs_end_the_run(build: Build) -> None:
 
 
 def test_an_alias_is_named_beside_the_model(build: Build) -> None:
-    """The lines hold the name by which the task file asks for the model."""
+    """The error has the alias, and its lines have the model's own name."""
     models = [{"name": "small"}, {"name": "large"}]
     error = failure(build(REFUSED, ("cat", 0.9), method="label_probability", models=models).cascade)
     assert str(error).startswith("small: a: UnsupportedParamsError")
     assert 'name = "a"\n' in str(error)
 
 
-def test_a_method_that_reads_tokens_is_replaced_in_the_lines(build: Build) -> None:
-    """Sampled answers have none to read."""
+def test_the_lines_replace_token_methods(build: Build) -> None:
+    """The lines name label_probability in place of a method that reads tokens."""
     error = failure(build(REFUSED, ("cat", 0.9), method=AvgLogprob()).cascade)
     assert '[cascade]\nconfidence_method = "label_probability"\n\n[[cascade.models]]' in str(error)
 
 
 def test_later_models_end_runs_when_first_needed(build: Build) -> None:
-    """Rows that the first model was sure of are answered before."""
+    """A later model that refuses log-probabilities raises when a row first reaches it."""
     built = build({"sure": ("cat", 0.9), "unsure": ("cat", 0.6)}, REFUSED, method="label_probability")
     assert built.cascade.classify("sure").accepted
     with pytest.raises(LogprobsUnsupportedError, match="b: Unsupported"):
@@ -61,7 +61,7 @@ def test_later_models_end_runs_when_first_needed(build: Build) -> None:
 
 
 def test_refusals_after_answers_are_row_data(build: Build) -> None:
-    """A gateway may refuse some: the step says so, and the next model answers."""
+    """A model that has answered before and refuses a row is skipped for that row."""
     built = build({"good": ("cat", 0.9), "bad": REFUSED}, ("dog", 0.95), method="label_probability")
     good, bad = (built.cascade.classify(text) for text in ("good", "bad"))
     assert (good.label, good.accepted) == ("cat", True)
@@ -69,7 +69,7 @@ def test_refusals_after_answers_are_row_data(build: Build) -> None:
 
 
 def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
-    """The first row is asked about twice, like every one whose evidence is missing; few others were begun."""
+    """A model whose answers have no log-probabilities raises after a few rows."""
     small, first = serve("small", faults=lambda _number, _body: "no_logprobs", limits=Limits(concurrency=4))
     large, second = serve("large")
     error = failure(Cascade([first, second], method="label_probability"))
@@ -79,8 +79,8 @@ def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
     assert sum(large.counts.values()) == 0
 
 
-def test_answers_of_some_rows_without_them_are_data(serve: Serve) -> None:
-    """One row had some: the others are escalated, one by one."""
+def test_missing_logprobs_of_some_rows_escalate(serve: Serve) -> None:
+    """Rows without log-probabilities escalate if another row had some."""
     _, first = serve(
         "small",
         answers=lambda _text: ("cat", 0.9),
@@ -95,24 +95,24 @@ def test_answers_of_some_rows_without_them_are_data(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("fault", ["nan_logprobs", "positive_logprobs"])
-def test_unusable_numbers_are_data(serve: Serve, fault: str) -> None:
-    """The model does give some: the rows say what is wrong with them."""
+def test_unusable_logprobs_escalate(serve: Serve, fault: str) -> None:
+    """Rows with unusable log-probabilities escalate."""
     _, first = serve("small", faults=lambda _number, _body: fault)
     _, second = serve("large", answers=lambda _text: ("dog", 0.95))
     found = Cascade([first, second], method="label_probability").classify_many(TEXTS[:8])
     assert {row.steps[0].verdict for row in found} == {Verdict.NO_EVIDENCE}
 
 
-def test_a_method_that_reads_none_does_without_them(serve: Serve, told: Any) -> None:
-    """It judges the answers all the same."""
+def test_other_methods_need_no_logprobs(serve: Serve, told: Any) -> None:
+    """A method that reads no log-probabilities assesses answers without them."""
     _, first = serve("small", faults=lambda _number, _body: "no_logprobs")
     _, second = serve("large")
     found = Cascade([first, second], method=told(lambda _answered: 0.9)).classify_many(TEXTS[:8])
     assert {row.steps[0].verdict for row in found} == {Verdict.ACCEPTED}
 
 
-def test_the_last_answer_is_taken_without_them(serve: Serve) -> None:
-    """Nothing has to judge it there."""
+def test_the_last_answer_needs_no_logprobs(serve: Serve) -> None:
+    """The last model's answer is taken without log-probabilities where it has no threshold."""
     _, first = serve("small", answers=lambda _text: ("cat", 0.6))
     _, second = serve("large", answers=lambda _text: ("dog", 0.95), faults=lambda _n, _body: "no_logprobs")
     found = Cascade([first, second], method="label_probability", threshold=[0.9]).classify_many(TEXTS[:8])
@@ -120,7 +120,7 @@ def test_the_last_answer_is_taken_without_them(serve: Serve) -> None:
 
 
 def test_runs_end_when_all_providers_lack_logprobs(serve: Serve) -> None:
-    """Another one of them may give some, so that rows without are data."""
+    """A routed model raises once all its providers have answered without log-probabilities."""
     _, silent = serve("one", faults=lambda _number, _body: "no_logprobs")
     _, unasked = serve("two")
     _, large = serve("large", answers=lambda _text: ("dog", 0.95))
