@@ -50,7 +50,7 @@ SECONDS = 20.0
 
 
 class Noting(FixedRouter):
-    """The declared order; keeps what it is told and asked."""
+    """A router with the declared order that keeps observations and requests."""
 
     def __init__(self, providers: Sequence[str]) -> None:
         super().__init__(providers)
