@@ -167,6 +167,12 @@ def test_user_template_component_shapes_the_user_message() -> None:
     assert client.requests[0].messages[1]["content"] == 'Line: UBER {"a"} UBER'
 
 
+def test_a_candidate_needs_a_system_prompt() -> None:
+    """A candidate with a template alone raises ConfigurationError."""
+    with pytest.raises(ConfigurationError, match="Expected a candidate with a system prompt"):
+        adapter({}).evaluate([row("UBER", "Food")], {"user_template": "{input}"})
+
+
 def test_a_template_without_slot_scores_nothing() -> None:
     """A proposal that drops ``{input}`` is unparsed, and no model is called."""
     client = FakeClient(LABELS, {"UBER": "Food"})

@@ -159,7 +159,7 @@ def test_pickling_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["", " \n"])
 def test_a_classifier_without_a_prompt_is_refused(prompt: str) -> None:
-    """DSPy would put words of its own in its place, unseen."""
+    """DSPy would send words of its own instead."""
     with pytest.raises(ConfigurationError, match="Expected a classifier with a prompt"):
         program({}, prompt=prompt)
 
@@ -230,7 +230,7 @@ def test_the_trace_shows_unreadable_answers() -> None:
 
 @pytest.mark.parametrize("settings", [{"trace": None}, {"trace": [], "max_trace_size": 0}])
 def test_without_a_trace_nothing_is_left(settings: dict[str, Any]) -> None:
-    """DSPy can be told not to keep any."""
+    """A setting of DSPy switches traces off."""
     with dspy.context(**settings):
         assert program({"x": "cat"})(text="x").label == "cat"
         assert not dspy.settings.trace

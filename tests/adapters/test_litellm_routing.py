@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from calibrant.adapters.litellm import (
     LiteLLMRoutingStrategy,
-    _asked_before,
-    _is_their_fault,
-    _note_asked,
+    _is_deployment_fault,
+    _note_deployment,
     _text_of,
+    _tried_deployments,
 )
 from calibrant.core import ConfigurationError
 from calibrant.inference import open_embedder
@@ -50,7 +50,7 @@ SECONDS = 20.0
 
 
 class Noting(FixedRouter):
-    """The declared order; keeps what it is told and asked."""
+    """A router with the declared order that keeps observations and requests."""
 
     def __init__(self, providers: Sequence[str]) -> None:
         super().__init__(providers)
@@ -426,19 +426,19 @@ def test_a_long_trace_does_not_grow() -> None:
     """Every deployment is noted once."""
     kwargs: dict[str, Any] = {"metadata": {}, "litellm_trace_id": "session"}
     for number in range(100):
-        _note_asked(kwargs, f"deployment {number % 2}")
-    assert _asked_before(kwargs) == ["deployment 0", "deployment 1"]
-    assert _asked_before({**kwargs, "litellm_trace_id": "other"}) == []
+        _note_deployment(kwargs, f"deployment {number % 2}")
+    assert _tried_deployments(kwargs) == ["deployment 0", "deployment 1"]
+    assert _tried_deployments({**kwargs, "litellm_trace_id": "other"}) == []
 
 
 @pytest.mark.parametrize("noted", ["x", 7, [], {"request": "t"}, {"request": "t", "deployments": 3}])
 def test_foreign_metadata_is_harmless(noted: object) -> None:
     """On a proxy, metadata comes from outside."""
     kwargs: dict[str, Any] = {"metadata": {"calibrant_asked": noted}, "litellm_trace_id": "t"}
-    assert _asked_before(kwargs) == []
-    _note_asked(kwargs, "one")
-    assert _asked_before(kwargs) == ["one"]
-    assert _asked_before({"metadata": noted}) == []
+    assert _tried_deployments(kwargs) == []
+    _note_deployment(kwargs, "one")
+    assert _tried_deployments(kwargs) == ["one"]
+    assert _tried_deployments({"metadata": noted}) == []
 
 
 def test_fault_is_read_from_the_status() -> None:
@@ -453,7 +453,7 @@ def test_fault_is_read_from_the_status() -> None:
     ):
         error = Exception()
         error.status_code = status  # type: ignore[attr-defined]
-        assert _is_their_fault(error) is theirs
+        assert _is_deployment_fault(error) is theirs
 
 
 def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:

@@ -279,6 +279,8 @@ def test_a_plan_is_exported_with_its_models(
     opened.clear()
     assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
     assert {name for name, fakes in opened.items() if any(fake.requests for fake in fakes)} == asked
+    with pytest.raises(ConfigurationError, match="Expected no model for a bundle that asks several"):
+        calibrant.load(tmp_path / "bundle", model="small")
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
@@ -339,6 +341,14 @@ def test_another_model_is_called_with_a_warning(
     raw = FakeClient(["cat", "dog"], {}, default=("dog", 0.7), space="raw", name="openai/animal")
     with pytest.raises(StateError, match="space masked, as in the run, got raw"):
         calibrant.load(tmp_path / "bundle", model=raw)
+
+
+def test_another_model_may_be_named(evaluated: Path, opened: Opened, tmp_path: Path) -> None:
+    """The named model gets the options of the bundle's own."""
+    export(evaluated, tmp_path / "bundle")
+    with calibrant.load(tmp_path / "bundle", model="small", options={"api_key": KEY}) as classifier:
+        assert classifier.classify("meow").label == "cat"
+    assert opened["small"][0].requests[0].options["seed"] == 3
 
 
 def test_a_missing_calibration_is_refused(evaluated: Path, tmp_path: Path) -> None:

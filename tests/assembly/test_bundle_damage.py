@@ -35,7 +35,7 @@ def bundle(whole: Path, tmp_path: Path) -> Path:
 
 
 def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
-    """Write a manifest that fits the files as they are, but for the change: as whoever means it would."""
+    """Write a manifest that fits the files as they are, except for the change."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text())
     for name in manifest["files"]:

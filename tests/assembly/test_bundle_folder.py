@@ -1,4 +1,4 @@
-"""A bundle's folder is written whole or not at all, for whom the umask says."""
+"""A bundle's folder is written whole or not at all, with the umask's permissions."""
 
 from __future__ import annotations
 

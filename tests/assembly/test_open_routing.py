@@ -78,12 +78,12 @@ class Providers(dict[str, list[FakeClient]]):
 
     @property
     def asked(self) -> dict[str, int]:
-        """How many calls each got."""
+        """Number of calls by provider."""
         return {name: sum(len(fake.requests) for fake in fakes) for name, fakes in self.items()}
 
     @property
     def all_closed(self) -> bool:
-        """Whether nothing is left open."""
+        """True if every provider is closed."""
         return all(fake.closed for fakes in self.values() for fake in fakes)
 
 

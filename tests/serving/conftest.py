@@ -24,7 +24,7 @@ ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n i
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """Answer of a request."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time a test can advance, so that nobody waits for a timeout."""
+    """An event loop whose time a test can advance, so that no test waits for a timeout."""
 
     ahead = 0.0
 
@@ -65,7 +65,7 @@ class Running(NamedTuple):
 
     @property
     def connections(self) -> int:
-        """How many connections it has."""
+        """Number of open connections."""
         return len(self.server.server_state.connections)
 
     @property

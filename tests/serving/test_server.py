@@ -59,7 +59,7 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
 
 
 class Slow:
-    """A model whose answer nobody will see; it notes that it was given up."""
+    """A model that never answers, and notes that its call was cancelled."""
 
     name = "slow"
     space = LogprobSpace.NONE

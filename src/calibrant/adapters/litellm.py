@@ -231,11 +231,11 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
 
     async def async_get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
         """Choose one of the allowed deployments; litellm names what it hands over."""
-        return self._chosen_deployment(await self._embedded(call), **call)
+        return self._chosen_deployment(await self._embedding_of(call), **call)
 
     def get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
         """Choose one of the allowed deployments; litellm names what it hands over."""
-        return self._chosen_deployment(self._embedded_now(call), **call)
+        return self._chosen_deployment(self._embedding_now(call), **call)
 
     def _chosen_deployment(
         self,
@@ -250,14 +250,14 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         names = {str(one["model_name"]) for one in healthy_deployments}
         by_id = {str(one["model_info"]["id"]): one for one in healthy_deployments}
         request = RoutingRequest(embedding=embedding, has_tools=bool(kwargs.get("tools")))
-        allowed = by_id.keys() - _asked_before(kwargs) or by_id.keys()
+        allowed = by_id.keys() - _tried_deployments(kwargs) or by_id.keys()
         with self._lock:
             self._attached()  # it may have been closed meanwhile
             group = self._group(names.pop() if len(names) == 1 else model_group, by_id)
             name = self._due_deployment(group, allowed)
             if name is None:
                 name = next(one for one in group.policy.order(request) if one in allowed)
-        _note_asked(kwargs, name)
+        _note_deployment(kwargs, name)
         return by_id[name]
 
     def _due_deployment(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
@@ -322,38 +322,38 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a successful call."""
-        if self._teaches(kwargs):
-            self._learn(kwargs, response_obj, end_time - start_time, await self._embedded(kwargs))
+        if self._is_learnable(kwargs):
+            self._learn(kwargs, response_obj, end_time - start_time, await self._embedding_of(kwargs))
 
     def log_success_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a successful call."""
-        if self._teaches(kwargs):
-            self._learn(kwargs, response_obj, end_time - start_time, self._embedded_now(kwargs))
+        if self._is_learnable(kwargs):
+            self._learn(kwargs, response_obj, end_time - start_time, self._embedding_now(kwargs))
 
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a failed call."""
-        if self._teaches(kwargs, failed=True):
-            context = await self._embedded(kwargs)
+        if self._is_learnable(kwargs, failed=True):
+            context = await self._embedding_of(kwargs)
             self._learn(kwargs, response_obj, end_time - start_time, context, failure=kwargs["exception"])
 
     def log_failure_event(
         self, kwargs: dict[str, Any], response_obj: object, start_time: datetime, end_time: datetime
     ) -> None:
         """Learn from a failed call."""
-        if self._teaches(kwargs, failed=True):
-            context = self._embedded_now(kwargs)
+        if self._is_learnable(kwargs, failed=True):
+            context = self._embedding_now(kwargs)
             self._learn(kwargs, response_obj, end_time - start_time, context, failure=kwargs["exception"])
 
-    def _teaches(self, kwargs: Mapping[str, Any], *, failed: bool = False) -> bool:
+    def _is_learnable(self, kwargs: Mapping[str, Any], *, failed: bool = False) -> bool:
         """Return True for an uncached call of a known deployment, unless the request was at fault."""
         name = _deployment_of(kwargs)
         with self._lock:
             known = any(name in group.policy.providers for group in self._groups.values())
-        fair = not failed or _is_their_fault(kwargs.get("exception"))
+        fair = not failed or _is_deployment_fault(kwargs.get("exception"))
         return known and fair and not kwargs.get("cache_hit")
 
     def _learn(
@@ -366,7 +366,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         failure: object = None,
     ) -> None:
         name = _deployment_of(kwargs)
-        quality = self._judged(kwargs, response) if failure is None else None
+        quality = self._judged_quality(kwargs, response) if failure is None else None
         with self._lock:
             for group in self._groups.values():
                 if name not in group.policy.providers:
@@ -388,7 +388,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
                 group.tried.discard(name)
                 group.policy.record(observation)
 
-    def _judged(self, kwargs: Mapping[str, Any], response: object) -> float | None:
+    def _judged_quality(self, kwargs: Mapping[str, Any], response: object) -> float | None:
         if self._quality is None:
             return None
         try:
@@ -405,12 +405,12 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
 
     # --- the rest ----------------------------------------------------------------------------------
 
-    async def _embedded(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
+    async def _embedding_of(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
         text = _text_of(call.get("messages"), call.get("input"))
         return None if self._embedder is None or text is None else await self._embedder.embed_one(text)
 
-    def _embedded_now(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
-        return None if self._embedder is None else run_sync(self._embedded(call))
+    def _embedding_now(self, call: Mapping[str, Any]) -> NDArray[np.float64] | None:
+        return None if self._embedder is None else run_sync(self._embedding_of(call))
 
     def _attached(self) -> Any:  # noqa: ANN401
         if self._choosing is None:
@@ -440,7 +440,7 @@ def _deployment_of(kwargs: Mapping[str, Any]) -> str | None:
     return None if info.get("id") is None else str(info["id"])
 
 
-def _asked_before(kwargs: Mapping[str, Any]) -> list[str]:
+def _tried_deployments(kwargs: Mapping[str, Any]) -> list[str]:
     """Return the deployments already tried for this request."""
     metadata = kwargs.get("metadata")
     noted = metadata.get(_ASKED) if isinstance(metadata, dict) else None
@@ -451,15 +451,15 @@ def _asked_before(kwargs: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _note_asked(kwargs: Mapping[str, Any], name: str) -> None:
+def _note_deployment(kwargs: Mapping[str, Any], name: str) -> None:
     """Record that a deployment was tried for a request."""
     metadata = kwargs.get("metadata")
     if isinstance(metadata, dict):
-        names = list(dict.fromkeys([*_asked_before(kwargs), name]))  # one trace may be of many requests
+        names = list(dict.fromkeys([*_tried_deployments(kwargs), name]))  # one trace may be of many requests
         metadata[_ASKED] = {"request": kwargs.get("litellm_trace_id"), "deployments": names}
 
 
-def _is_their_fault(error: object) -> bool:
+def _is_deployment_fault(error: object) -> bool:
     """Return True if an error is the deployment's fault, not the request's."""
     status = getattr(error, "status_code", None)
     try:

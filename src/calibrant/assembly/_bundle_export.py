@@ -15,10 +15,10 @@ from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
     RunSettings,
-    asked_alone,
     read_run_settings,
     task_from_record,
     task_to_record,
+    with_model_alone,
 )
 from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._composite import CompositeLabels
@@ -358,7 +358,7 @@ def _settings(
             )
         return found
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())
-    record = task_to_record(asked_alone(given, model))
+    record = task_to_record(with_model_alone(given, model))
     common = _common_prompt(record)
     replaced = description is None or description["prompt"] != common
     return RunSettings(tasks=(record,), plan=None, prompt_for_all=replaced)

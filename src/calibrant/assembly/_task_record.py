@@ -117,7 +117,7 @@ def record_run(
         The record cannot be written.
     """
     settings = RunSettings(
-        tasks=tuple(task_to_record(asked_alone(task, model)) for task, model in asked),
+        tasks=tuple(task_to_record(with_model_alone(task, model)) for task, model in asked),
         plan=None if plan is None else dict(plan),
         prompt_for_all=prompt_for_all,
     )
@@ -140,7 +140,7 @@ def read_run_settings(directory: Path) -> RunSettings | None:
     return checked_record(RunSettings, settings, path, _damage)
 
 
-def asked_alone(task: Task, model: str | None) -> Task:
+def with_model_alone(task: Task, model: str | None) -> Task:
     """Return the task with `model` in place of its model and the model's other settings."""
     if model is None:
         return task

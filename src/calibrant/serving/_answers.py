@@ -128,14 +128,14 @@ def _label_fields(answer: Prediction | Part) -> dict[str, Any]:
     return {"label": answer.label, "probabilities": probabilities, "confidence": answer.confidence}
 
 
-def asked_schema(most_texts: int) -> dict[str, Any]:
+def request_schema(most_texts: int) -> dict[str, Any]:
     """Return the JSON schema of a request's body."""
     one, several = _OneText.model_json_schema(), _SeveralTexts.model_json_schema()
     several["properties"]["texts"]["maxItems"] = most_texts
     return {"oneOf": [one, several]}
 
 
-def parse_asked(body: bytes, most_texts: int) -> list[str]:
+def parse_request(body: bytes, most_texts: int) -> list[str]:
     """Return a body's texts.
 
     Raises

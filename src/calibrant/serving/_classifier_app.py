@@ -30,9 +30,9 @@ from calibrant.serving._answers import (
     Failure,
     Refusal,
     answer_record,
-    asked_schema,
     decision_name,
-    parse_asked,
+    parse_request,
+    request_schema,
 )
 from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
@@ -132,7 +132,10 @@ def create_classifier_app(
     service = _Service(bundle, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
     keyed = [Security(service.check_key)] if settings.api_keys else []
-    body = {"content": {"application/json": {"schema": asked_schema(settings.most_texts)}}, "required": True}
+    body = {
+        "content": {"application/json": {"schema": request_schema(settings.most_texts)}},
+        "required": True,
+    }
     app.post(
         _CLASSIFY,
         summary="Classify one text or several",
@@ -216,7 +219,7 @@ class _Service:
         settings = self._settings
         self._refuse_flood(1)
         body = await bounded_body(request, settings.most_bytes, seconds=settings.connections.seconds_for_body)
-        texts = parse_asked(body, settings.most_texts)
+        texts = parse_request(body, settings.most_texts)
         self._refuse_flood(len(texts))
         self._rows_in_flight += len(texts)
         self.metrics.in_flight.set(self._rows_in_flight)
