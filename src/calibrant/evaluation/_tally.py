@@ -22,7 +22,7 @@ from calibrant.metrics._selective import auroc_interval
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
-    from calibrant.metrics._composite import CompositeTally
+    from calibrant.metrics._composite import CompositeMetrics, CompositeTally
 
 _KINDS: Final = 20
 _OTHER: Final = "other"
@@ -134,7 +134,8 @@ class Tally:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         answered = self.answered
         composite = None if self._composite is None else self._composite.metrics()
-        counts, summary, structure = (self._counts[:, :-1], self._counts[:, -1]), composite, None
+        counts, structure = (self._counts[:, :-1], self._counts[:, -1]), None
+        summary: ClassificationSummary | CompositeMetrics | None = composite
         if self._counts.any():
             summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
         if self._composite is None and self._labels.structure != "flat":
