@@ -132,7 +132,6 @@ class Tally:
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
-        answered = self.answered
         composite = None if self._composite is None else self._composite.metrics()
         counts, structure = (self._counts[:, :-1], self._counts[:, -1]), None
         summary: ClassificationSummary | CompositeMetrics | None = composite
@@ -151,10 +150,10 @@ class Tally:
             stopped=stopped,
             outcomes=dict(self.outcomes),
             errors=dict(self.errors.most_common()),
-            answered=answered,
+            answered=self.answered,
             correct=self.correct,
             accuracy=wilson_interval(self.correct, self.rows) if self.rows else None,
-            accuracy_answered=wilson_interval(self.correct, answered) if answered else None,
+            accuracy_answered=wilson_interval(self.correct, self.answered) if self.answered else None,
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
             rows_with_confidence=len(self._confidence),
