@@ -78,11 +78,7 @@ def command_line() -> str:
 
 
 def _leaves(command: Any, words: tuple[str, ...]) -> list[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
-    """Return the commands without subcommands, as typer keeps them; some releases bring a click of their own.
-
-    A group that is loaded when it is called first is known by its context.
-    """
-    command = command.make_context(words[-1], [], resilient_parsing=True).command
+    """Return the commands without subcommands, as typer keeps them; some releases bring a click of their own."""
     children = getattr(command, "commands", {})
     if not children:
         return [(words, command)]

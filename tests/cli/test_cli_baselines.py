@@ -152,9 +152,7 @@ def test_an_evaluation_without_baselines_says_why(
     assert "baselines" not in json.loads((tmp_path / "out" / "metrics.json").read_text())
 
 
-def test_unfinished_runs_have_no_baselines(
-    write_task: WriteTask, use_model: UseModel, tmp_path: Path
-) -> None:
+def test_partial_runs_have_no_baselines(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
     """The baselines come with the last row."""
     use_model(FakeClient(LABELS, knows, latency=0.05))
     task = write_task(test=animals("c", 40))

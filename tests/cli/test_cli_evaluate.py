@@ -289,9 +289,7 @@ def test_the_cache_spares_a_second_directory(
 # --- progress -----------------------------------------------------------------------------------
 
 
-def test_progress_elsewhere_is_a_line_every_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_show_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A line holds rate, accuracy with interval, failures by kind, cost and time left."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])

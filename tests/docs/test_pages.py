@@ -142,8 +142,7 @@ def check_command(words: list[str]) -> None:
             assert rest, f"{words}: expected a command"
             assert rest[0] in command.commands, f"{words}: no command {rest[0]}"
             name, *rest = rest
-            # A group that is loaded when it is called first is known by its context.
-            command = command.commands[name].make_context(name, [], resilient_parsing=True).command
+            command = command.commands[name]
         command.make_context(name, rest)
     elif program == "make":
         assert {word for word in rest if "=" not in word} <= TARGETS, words

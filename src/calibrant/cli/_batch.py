@@ -15,8 +15,9 @@ from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._errors import FAILED
 from calibrant.cli._prompted import prompted, without_head, write_demonstrations
 from calibrant.cli._tables import say
-from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._rows import Example, read_examples, read_rows, read_texts
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._rows import DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 
@@ -91,14 +92,9 @@ def _file_rows(task: Task, file: Path) -> Sequence[Example]:
     if file.suffix.lower() == ".txt" or columns.answer not in next(iter(read_rows(file))).values:
         texts = read_texts(file, columns=replace(columns, context=None))
         return [Example(input=text if isinstance(text, str) else text.text, answer="") for text in texts]
-    rows = []
-    for example, line in read_examples(file, columns=columns):
-        answer = task.labels.canonical(example.answer)
-        if answer is None:
-            msg = f"answer {example.answer!r:.80} is not one of the labels: correct the row."
-            raise DataError(msg, path=file, line=line)
-        rows.append(replace(example, answer=answer))
-    return rows
+    return list(
+        evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
+    )
 
 
 def _key(task: Path | None) -> str | None:

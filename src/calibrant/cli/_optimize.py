@@ -88,17 +88,15 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
 
 
 def _refuse_prior(task: Task) -> None:
-    remedy = "Leave it out, or name one model with --model."
-    if "cascade" in task.sections:
-        raise ConfigurationError(
-            "Expected no --prior-correction batch for a cascade: a label that it changes is one that no model was sure "
-            f"of. {remedy}"
-        )
-    if "routing" in task.sections:
-        raise ConfigurationError(
-            "Expected no --prior-correction batch beside [routing]: every provider has a label prior of its own. "
-            + remedy
-        )
+    reasons = {
+        "cascade": "for a cascade: a label that it changes is one that no model was sure of",
+        "routing": "beside [routing]: every provider has a label prior of its own",
+    }
+    for section, reason in reasons.items():
+        if section in task.sections:
+            raise ConfigurationError(
+                f"Expected no --prior-correction batch {reason}. Leave it out, or name one model with --model."
+            )
 
 
 @contextmanager

@@ -176,7 +176,17 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected capture 'always', or another word to leave it out, got {capture!r}."
             )
-        score = _checked_score(score_raw, passed, _checked_family(family), name="score_raw")
+        number = _finite(score_raw, name="score_raw")
+        if passed is not None and not isinstance(passed, bool | np.bool_):
+            raise ConfigurationError(f"Expected passed to be True, False or None, got {passed!r:.100}.")
+        [score] = _checked_scores([number], family, name="score_raw")
+        if passed is not None and score.passed is not None and bool(passed) != score.passed:
+            raise ConfigurationError(
+                f"Expected passed to equal score_raw of the binary family {family!r}, got passed={bool(passed)} with "
+                f"{number:g}: leave passed out, or correct one of them."
+            )
+        if passed is not None:
+            score = replace(score, passed=bool(passed))
         if capture != _ALWAYS:
             return False
         self._store.add(scope, [score])
@@ -350,7 +360,7 @@ class EvaluationHistory:
             The database cannot be read.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        numbers = _finite_values(values, name="values")
+        numbers = _finite_values(values, name="values[{}]")
         history = self._store.latest(scope, limit=_LATEST, without_run=without_run)
         return measure_drift(
             numbers[np.array(_spread_positions(len(numbers)), dtype=np.intp)],
@@ -369,14 +379,6 @@ class EvaluationHistory:
         return self._store.scopes(account_id=account_id)
 
 
-def _checked_family(family: str | None) -> str | None:
-    if family is not None and family not in SCORE_TYPES:
-        raise ConfigurationError(
-            f"Expected family to be one of {', '.join(sorted(SCORE_TYPES))}, or none, got {family!r}."
-        )
-    return family
-
-
 def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is, it is said)
     try:
         number = float(value)
@@ -390,47 +392,38 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
 
 
 def _finite_values(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    """Return the values as finite numbers, shape (n,); refuse other types."""
+    """Return the values as finite numbers, shape (n,); refuse other types. `name` has a place for the row."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":
         listed = array.tolist()
-        array = np.array([_finite(value, name=f"{name}[{row}]") for row, value in enumerate(listed)])
+        array = np.array([_finite(value, name=name.format(row)) for row, value in enumerate(listed)])
     for row in np.flatnonzero(~np.isfinite(array))[:1].tolist():
-        _finite(array[row].item(), name=f"{name}[{row}]")
+        _finite(array[row].item(), name=name.format(row))
     return array.astype(np.float64)
 
 
-def _checked_score(value: object, passed: bool | None, family: str | None, *, name: str) -> Score:
-    """Return the checked score; refuse an invalid one."""
-    score = _finite(value, name=name)
-    if passed is not None and not isinstance(passed, bool | np.bool_):
-        raise ConfigurationError(f"Expected passed to be True, False or None, got {passed!r:.100}.")
-    flag = None if passed is None else bool(passed)
-    if family is not None and SCORE_TYPES[family] == "binary":
-        if score not in {0.0, 1.0}:
-            raise ConfigurationError(
-                f"Expected {name} 0 or 1 of the binary family {family!r}, got {score:g}: "
-                "name a continuous family (metrics, toxicity), or none."
-            )
-        if flag is not None and flag != bool(score):
-            raise ConfigurationError(
-                f"Expected passed to equal {name} of the binary family {family!r}, got passed={flag} with "
-                f"{score:g}: leave passed out, or correct one of them."
-            )
-        flag = bool(score)
-    return Score(score_raw=score, passed=flag, family=family)
-
-
-def _checked_scores(values: ArrayLike, family: str | None, *, spread: bool = False) -> list[Score]:
+def _checked_scores(
+    values: ArrayLike, family: str | None, *, name: str = "scores[{}]", spread: bool = False
+) -> list[Score]:
     """Return checked scores of results; with `spread`, at most 1,000, evenly spaced."""
-    checked_family = _checked_family(family)
-    numbers = _finite_values(values, name="scores")
-    if checked_family is not None and SCORE_TYPES[checked_family] == "binary":
+    if family is not None and family not in SCORE_TYPES:
+        raise ConfigurationError(
+            f"Expected family to be one of {', '.join(sorted(SCORE_TYPES))}, or none, got {family!r}."
+        )
+    numbers = _finite_values(values, name=name)
+    is_binary = family is not None and SCORE_TYPES[family] == "binary"
+    if is_binary:
         # Every result is checked, those that are not recorded included.
         for row in np.flatnonzero((numbers != 0.0) & (numbers != 1.0))[:1].tolist():
-            _checked_score(numbers[row], None, checked_family, name=f"scores[{row}]")
-    rows = _spread_positions(len(numbers)) if spread else range(len(numbers))
-    return [_checked_score(numbers[row], None, checked_family, name=f"scores[{row}]") for row in rows]
+            raise ConfigurationError(
+                f"Expected {name.format(row)} 0 or 1 of the binary family {family!r}, got {numbers[row]:g}: "
+                "name a continuous family (metrics, toxicity), or none."
+            )
+    kept = numbers[list(_spread_positions(len(numbers)))] if spread else numbers
+    return [
+        Score(score_raw=score, passed=bool(score) if is_binary else None, family=family)
+        for score in kept.tolist()
+    ]
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:

@@ -22,8 +22,7 @@ from calibrant.metrics._selective import auroc_interval
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
-    from calibrant.metrics._composite import CompositeTally
-    from calibrant.metrics._structure import StructureMetrics
+    from calibrant.metrics._composite import CompositeMetrics, CompositeTally
 
 _KINDS: Final = 20
 _OTHER: Final = "other"
@@ -42,12 +41,16 @@ class Tally:
     """
 
     def __init__(self, labels: LabelSet) -> None:
-        self._table = None if isinstance(labels, CompositeLabels) else _Table(labels)
+        self._labels = labels
+        self._place = {normalise_label(label): place for place, label in enumerate(labels.labels)}
         self._composite: CompositeTally | None = None
         if isinstance(labels, CompositeLabels):
             from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._composite = CompositeTally(labels)
+        # Answers of single labels, by true label; the last column counts answers that are no label.
+        size = 0 if self._composite else len(labels.labels)
+        self._counts = np.zeros((size, size + 1), dtype=np.int64)
         self._confidence = array("d")
         self._right = array("b")
         self._cascade: CascadeTally | None = None
@@ -95,9 +98,10 @@ class Tally:
             self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
             return
         self.correct += right
-        if self._table is not None:
-            self._table.add(answer, label)
-        if self._composite is not None:
+        if self._composite is None:
+            place = -1 if label is None else self._place.get(normalise_label(label), -1)
+            self._counts[self._place[normalise_label(answer)], place] += 1
+        else:
             from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
 
             parts = [
@@ -128,9 +132,15 @@ class Tally:
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
-        answered = self.answered
         composite = None if self._composite is None else self._composite.metrics()
-        summary = composite if self._table is None else self._table.metrics()
+        counts, structure = (self._counts[:, :-1], self._counts[:, -1]), None
+        summary: ClassificationSummary | CompositeMetrics | None = composite
+        if self._counts.any():
+            summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
+        if self._composite is None and self._labels.structure != "flat":
+            from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
+
+            structure = structure_metrics(self._labels, *counts)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -140,10 +150,10 @@ class Tally:
             stopped=stopped,
             outcomes=dict(self.outcomes),
             errors=dict(self.errors.most_common()),
-            answered=answered,
+            answered=self.answered,
             correct=self.correct,
             accuracy=wilson_interval(self.correct, self.rows) if self.rows else None,
-            accuracy_answered=wilson_interval(self.correct, answered) if answered else None,
+            accuracy_answered=wilson_interval(self.correct, self.answered) if self.answered else None,
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
             rows_with_confidence=len(self._confidence),
@@ -162,36 +172,8 @@ class Tally:
             session_rows=session_rows,
             cascade=None if self._cascade is None else self._cascade.metrics(),
             composite=composite,
-            structure=None if self._table is None else self._table.structure(),
+            structure=structure,
         )
-
-
-class _Table:
-    """Confusion counts of single-label answers."""
-
-    def __init__(self, labels: LabelSet) -> None:
-        self._label_set = labels
-        self._labels = labels.labels
-        self._place = {normalise_label(label): place for place, label in enumerate(self._labels)}
-        size = len(self._labels)
-        # By true label; the last column counts answers that are no label.
-        self._table = np.zeros((size, size + 1), dtype=np.int64)
-
-    def add(self, answer: str, label: str | None) -> None:
-        place = -1 if label is None else self._place.get(normalise_label(label), -1)
-        self._table[self._place[normalise_label(answer)], place] += 1
-
-    def metrics(self) -> ClassificationSummary | None:
-        if not self._table.any():
-            return None
-        return ClassificationSummary.from_counts(self._labels, self._table[:, :-1], self._table[:, -1])
-
-    def structure(self) -> StructureMetrics | None:
-        if self._label_set.structure == "flat":
-            return None
-        from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
-
-        return structure_metrics(self._label_set, self._table[:, :-1], self._table[:, -1])
 
 
 def error_kind(reason: str) -> str:
