@@ -127,15 +127,11 @@ def check_count(name: str, value: object, *, low: int, high: int | None = None) 
     ConfigurationError
         Not a whole number, or out of range.
     """
-    allowed = f"at least {low}" if high is None else f"in [{low}, {high}]"
     whole = isinstance(value, (int, float, np.integer, np.floating)) and float(value).is_integer()
-    if not whole or isinstance(value, bool):
-        msg = f"Expected {name} to be a whole number {allowed}, got {value!r}."
-        raise ConfigurationError(msg)
-    number = int(value)  # type: ignore[call-overload]
-    if number < low or (high is not None and number > high):
-        msg = f"Expected {name} {allowed}, got {number}."
-        raise ConfigurationError(msg)
+    number = int(value) if whole and not isinstance(value, bool) else None  # type: ignore[call-overload]
+    if number is None or number < low or (high is not None and number > high):
+        allowed = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise ConfigurationError(f"Expected {name} to be a whole number {allowed}, got {value!r}.")
     return int(number)
 
 
