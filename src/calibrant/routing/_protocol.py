@@ -124,7 +124,9 @@ class Observation:
             object.__setattr__(self, "quality", float(quality))
         for name, interval, optional in _RANGES:
             value = getattr(self, name)
-            if value is not None or not optional:
+            # Every interval holds [0, 1]: most numbers, plain floats, need no further check.
+            is_plain = type(value) is float and 0.0 <= value <= 1.0
+            if not is_plain and (value is not None or not optional):
                 object.__setattr__(self, name, check_number(name, value, interval))
         if self.success and self.rate_limited:
             raise ConfigurationError("Expected a rate-limited call to have no success, got both.")

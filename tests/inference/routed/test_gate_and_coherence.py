@@ -137,7 +137,7 @@ class TestCoherence:
         watch = DriftWatch(CoherenceMonitor(coherence_threshold=1.0), vectors(table))
 
         async def run() -> None:
-            for text in ("usual", "odd", "usual", "half"):
+            for text in ("usual", "odd", " ", "usual", "half"):
                 watch.look_at("a", text)
                 await idle(watch)
 

@@ -188,7 +188,8 @@ class TestConcurrency:
         assert b.calls == 3
         assert len(router.seen) == 9
 
-    def test_full_providers_are_fallbacks_too(self) -> None:
+    @pytest.mark.parametrize("failures", [1, 100])
+    def test_full_providers_are_fallbacks_too(self, failures: int) -> None:
         """A request that waits for a full provider, which then fails, goes on to the next full one."""
 
         async def fails(_request: CompletionRequest) -> ProviderError:
@@ -199,7 +200,7 @@ class TestConcurrency:
         client, _ = routed(
             Provider("a", Scripted(fails), concurrency=1),
             Provider("b", b, concurrency=1),
-            allowed_failures=100,
+            allowed_failures=failures,
         )
         asyncio.run(self.together(client, 6))
         assert b.calls == 6

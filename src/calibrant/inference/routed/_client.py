@@ -165,6 +165,7 @@ class RoutedClient:
 
     Examples
     --------
+    >>> from calibrant.core import ProviderError
     >>> from calibrant.inference import Classifier
     >>> from calibrant.routing import ThompsonRouter
     >>> from calibrant.testing import FakeClient

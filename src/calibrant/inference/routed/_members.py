@@ -295,8 +295,7 @@ class Course:
             first = min(self.passed, key=lambda member: member.breaker.remaining)
             if first.breaker.named_seconds is None:
                 place = await first.enter(forced=True)
-                if place is not None:
-                    self.passed.remove(first)
+                self.passed.remove(first)
         self._has_place = self._has_place or place is not None
         return place
 
