@@ -154,26 +154,19 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         A calibrator belongs to another classifier.
     """
     count = len(classifiers)
-    options = {"threshold": threshold, "native_threshold": native_threshold, "meta_verifier": meta_verifier}
-    named = [name for name, value in options.items() if value is not None]
-    if len(named) > 1:
-        raise ConfigurationError(
-            f"Expected one of {', '.join(options)}, got {' and '.join(named)}: leave one out."
-        )
+    _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
     _check_fingerprints(classifiers, calibrators)
     fitted = [calibrator_record(one) for one in calibrators]
     apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
-        actions = sorted((seen, one.kind, one.model) for seen, one in meta_verifier.actions.items())
-        digest = hashlib.sha256(json.dumps([meta_verifier.k, actions]).encode()).hexdigest()
         return _PlannedPolicy(
             count=count,
             rules=(),
             thresholds=None,
             calibrators=apply,
             verify_last=False,
-            description={"plan": {"models": count, "sha256": digest}, "calibrators": fitted},
+            description={"plan": _plan_record(meta_verifier), "calibrators": fitted},
             plan=meta_verifier,
         )
     routers = _routers(meta_verifier, count)
@@ -202,6 +195,21 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": verify_last,
         },
     )
+
+
+def _check_one_of(**options: object) -> None:
+    named = [name for name, value in options.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            f"Expected one of {', '.join(options)}, got {' and '.join(named)}: leave one out."
+        )
+
+
+def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
+    """Return the number of models and a digest of all actions."""
+    actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
+    digest = hashlib.sha256(json.dumps([plan.k, actions]).encode()).hexdigest()
+    return {"models": len(plan.k) + 1, "sha256": digest}
 
 
 def _at_least(limit: float, unit: str) -> _Rule:

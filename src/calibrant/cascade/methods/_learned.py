@@ -169,9 +169,7 @@ class LearnedScorer(BaseMethod):
         centre, scale = dense.mean(axis=0), dense.std(axis=0)
         # A feature that never varies tells nothing, and must not be divided by 0.
         scale[scale < 1e-12] = 1.0
-        holding = Counter(bucket for text in questions for bucket in _counts(text, self.n_buckets))
-        rare = math.log(1 + len(y)) + 1.0
-        frequency = {bucket: rare - math.log(1 + holding[bucket]) for bucket in sorted(holding)}
+        rare, frequency = _frequencies(questions, self.n_buckets)
         rows: list[dict[str, float]] = []
         for question, one, values in zip(questions, predictions, (dense - centre) / scale, strict=True):
             words = _word_values(question, self.n_buckets, frequency, rare)
@@ -378,6 +376,13 @@ def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
         float(-probabilities @ logprobs),
         distribution.label_mass,
     )
+
+
+def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int, float]]:
+    """Return the inverse document frequencies: of an empty bucket, and of all others."""
+    holding = Counter(bucket for text in texts for bucket in _counts(text, n_buckets))
+    rare = math.log(1 + len(texts)) + 1.0
+    return rare, {bucket: rare - math.log(1 + holding[bucket]) for bucket in sorted(holding)}
 
 
 def _word_values(text: str, n_buckets: int, frequency: Mapping[int, float], rare: float) -> dict[int, float]:
