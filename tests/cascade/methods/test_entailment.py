@@ -464,3 +464,17 @@ def test_one_verifier_is_needed(options: dict[str, Any]) -> None:
         options = {**options, "verifier": in_process("correct")[0].verifier}
     with pytest.raises(ConfigurationError, match="verifier"):
         AutoMixEntailment(**options)
+
+
+def test_many_questions_at_once_are_all_answered(server: VerifierServer) -> None:
+    """Fifty concurrent questions get fifty answers."""
+    method = AutoMixEntailment(server.root, retry=QUICK)
+
+    async def all_of_them() -> list[Assessment | NoEvidence]:
+        try:
+            return await asyncio.gather(*(method.assess(answered()) for _ in range(50)))
+        finally:
+            method.close()
+
+    assert all(isinstance(found, Assessment) for found in asyncio.run(all_of_them()))
+    assert len(server.asked) == 50

@@ -643,3 +643,41 @@ def test_a_fault_of_a_method_is_logged_once(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "told failed" in record.message
+
+
+@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_account_is_the_sum_of_all_calls(build: Build, told: Any, say: Any, data: st.DataObject) -> None:
+    """Usage, attempts and the meter agree with the requests that the clients received."""
+    count = data.draw(st.integers(1, 3))
+    verifier = data.draw(st.integers(0, 3))
+    tokens = [data.draw(st.integers(0, 50)) for _ in range(count)]
+    costs = [data.draw(st.sampled_from([0.0, 0.25, 1.0])) for _ in range(count)]
+    rows = [data.draw(st.lists(st.integers(0, 10), min_size=count, max_size=count)) for _ in range(4)]
+
+    def rule(model: int) -> Callable[[str], Any]:
+        def answer(text: str) -> Any:
+            sure = rows[int(text)][model] / 10
+            return DOWN if sure == 0 else say("cat", sure, tokens=tokens[model], cost=costs[model])
+
+        return answer
+
+    built = build(*[rule(model) for model in range(count)], method=told(calls=verifier))
+    found = built.cascade.classify_many([str(number) for number in range(4)])
+    answered = [
+        sum(rows[int(request.messages[1]["content"])][model] > 0 for request in client.requests)
+        for model, client in enumerate(built.clients)
+    ]
+    verified = len(built.method.asked)
+    assert verified == sum(answered)
+    gate = built.cascade.meter
+    assert sum(row.attempts for row in found) == sum(built.calls) + verifier * verified == gate.requests
+    expected = (
+        sum(number * one for number, one in zip(answered, tokens, strict=True)) + 100 * verifier * verified
+    )
+    assert sum(row.usage.prompt_tokens for row in found) == expected == gate.tokens
+    cost = sum(number * one for number, one in zip(answered, costs, strict=True))
+    assert sum(row.usage.cost or 0.0 for row in found) == cost == gate.cost
+    for row in found:
+        assert sum((step.usage for step in row.steps), Usage()) == row.usage
+        assert sum(step.attempts for step in row.steps) == row.attempts

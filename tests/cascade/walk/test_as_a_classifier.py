@@ -16,7 +16,7 @@ from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
 from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError
-from calibrant.core._predictor import Query
+from calibrant.core._predictor import Query, Stop
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
@@ -446,3 +446,29 @@ def test_closing_closes_what_the_cascade_owns(told: Any, monkeypatch: pytest.Mon
     clients, owners = models()
     Cascade(owners, method="margin").close()
     assert (method.closed, [client.closed for client in clients]) == (2, [False, False])
+
+
+def test_a_stopped_batch_goes_on_where_it_was(build: Build, tmp_path: Path) -> None:
+    """A stopped batch ends with the predictions of one run, and repeats no call."""
+    serial = BatchEvaluator(build(unsure, sure).cascade, concurrency=1).evaluate(ROWS).predictions
+    built = build(unsure, sure, client={"latency": 0.001})
+    stop = Stop()
+
+    def enough(progress: Any) -> None:
+        if progress.rows:
+            stop.request("enough")
+
+    first = build(
+        lambda text: (stop.request("enough"), unsure(text))[1] if text.endswith("12") else unsure(text), sure
+    )
+    BatchEvaluator(first.cascade, concurrency=4).evaluate(
+        ROWS, out=tmp_path / "run", stop=stop, on_progress=enough
+    )
+    asked = first.calls[0]
+    assert 12 < asked < 30
+    BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
+    assert asked + built.calls[0] == 30
+    lines = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+    assert [(line["label"], line["confidence"]) for line in lines] == [
+        (row.label, row.confidence) for row in serial
+    ]
