@@ -318,7 +318,7 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     for row, record in enumerate(records):
         try:
             for label, probability in _probabilities(record).items():
-                if not 0.0 <= probability <= 1.0 + _ROUNDING:
+                if not -_ROUNDING <= probability <= 1.0 + _ROUNDING:
                     raise ValueError(f"expected a probability in [0, 1], got {probability!r:.40}")  # noqa: TRY301
                 if label in place:
                     found[row, place[label]] = probability
