@@ -353,3 +353,23 @@ def test_parameters_out_of_range_are_errors(options: dict[str, Any], message: st
     """The message names the parameter, its range and the value."""
     with pytest.raises(ConfigurationError, match=message):
         LabelPriorCorrection(**options)
+
+
+def test_the_log_loss_is_convex_in_the_strength() -> None:
+    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
+    rows, answers = calibrated(0, bias=(2.0, 0.0, -1.0))
+    losses = [
+        mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
+        for s in np.linspace(0.0, 4.0, 81)
+    ]
+    assert np.diff(losses, n=2).min() > 0.0
+
+
+def test_lists_and_small_floats_become_arrays() -> None:
+    """Lists give the same numbers, and float32 rows a prior of float64."""
+    expected = LabelPriorCorrection().fit(TWO)
+    assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
+        expected.transform(TWO[0]).tolist()
+    )
+    small = LabelPriorCorrection().fit(TWO.astype(np.float32), np.array([0, 1], dtype=np.uint8))
+    assert small.prior_.dtype == np.float64
