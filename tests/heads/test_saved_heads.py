@@ -84,7 +84,7 @@ def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], tmp_path: Pat
     assert loaded.digest == head.digest
     assert says(loaded).tolist() == says(head).tolist()
     record = json.loads(path.read_text())
-    for new in (None, "x", [], [0.0] * 3, [math.nan] * 4, {}):
+    for new in (None, "x", [], [0.0] * 3, [math.nan] * 4, [10**400] * 4, {}):
         path.write_text(json.dumps(spoil(record, ("state", "shift"), new)))
         with pytest.raises(StateError, match="damaged"):
             Head.load(path, fingerprint=FINGERPRINT)
