@@ -318,6 +318,8 @@ def test_plain_verifier_addresses_are_taken(url: str) -> None:
         "ftp://host",
         "http://",
         "http://user:secret@host",
+        "http:host",
+        "http:\\\\host",
         "http://host?x=1",
         "http://host#x",
         "http://ho st",

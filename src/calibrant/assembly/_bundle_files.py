@@ -272,7 +272,8 @@ def _content(place: Path, *, most: int) -> bytes:
                 raise damaged_file(place, "expected a regular file, got something else")
             if about.st_size > most:
                 raise damaged_file(place, f"expected {most:,} bytes at most, got {about.st_size:,}")
-            return os.read(descriptor, most + 1)
+            with open(descriptor, "rb", closefd=False) as file:  # reads on where a file system returns less
+                return file.read(most + 1)
         finally:
             os.close(descriptor)
     except OSError as error:

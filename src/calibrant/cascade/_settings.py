@@ -246,4 +246,6 @@ def _is_service(url: str) -> bool:
         legal = pydantic.AnyHttpUrl(url).port != 0
     except ValueError:
         return False
-    return legal and url.isprintable() and not set(" @?#") & set(url)
+    # Pydantic mends "http:host" and backslashes; a call would not.
+    has_host = url.lower().startswith(("http://", "https://")) and "\\" not in url
+    return legal and has_host and url.isprintable() and not set(" @?#") & set(url)

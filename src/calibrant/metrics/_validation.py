@@ -127,7 +127,9 @@ def check_count(name: str, value: object, *, low: int, high: int | None = None) 
     ConfigurationError
         Not a whole number, or out of range.
     """
-    whole = isinstance(value, (int, float, np.integer, np.floating)) and float(value).is_integer()
+    whole = isinstance(value, (int, np.integer)) or (
+        isinstance(value, (float, np.floating)) and float(value).is_integer()
+    )
     number = int(value) if whole and not isinstance(value, bool) else None  # type: ignore[call-overload]
     if number is None or number < low or (high is not None and number > high):
         allowed = f"of at least {low}" if high is None else f"in [{low}, {high}]"

@@ -50,7 +50,8 @@ class ConnectionLimits:
     most_connections: int = 512
 
     def __post_init__(self) -> None:
-        check_count("most_connections", self.most_connections, low=1)
+        most = check_count("most_connections", self.most_connections, low=1)
+        object.__setattr__(self, "most_connections", most)
         for name in (own.name for own in fields(self) if own.name.startswith("seconds_")):
             check_number(name, getattr(self, name), "[0, inf)")
 
@@ -104,7 +105,7 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         for name in ("most_bytes", "most_texts", "most_rows"):
-            check_count(name, getattr(self, name), low=1)
+            object.__setattr__(self, name, check_count(name, getattr(self, name), low=1))
         check_number("deadline_seconds", self.deadline_seconds, "[0.001, inf)")
         if self.most_rows < self.most_texts:
             raise ConfigurationError(

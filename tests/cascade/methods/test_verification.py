@@ -157,7 +157,7 @@ def test_passing_faults_are_tried_again() -> None:
 
     fault = ProviderError("busy", provider="fake", retryable=True)
     client = FakeClient(WORDS, lambda _: "correct", field="verdict", failures={0: fault})
-    found = Verifier(client, k=2, retry=RetryPolicy(sleep=no_sleep)).verify("Who?", "Ann")
+    found = Verifier(client, k=2.0, retry=RetryPolicy(sleep=no_sleep)).verify("Who?", "Ann")  # type: ignore[arg-type]
     assert (found.confidence, found.total_samples, found.attempts) == (1.0, 2, 3)
 
 

@@ -141,8 +141,8 @@ class Verifier:
         retry: RetryPolicy | None = None,
     ) -> None:
         options = dict(options or {})
-        _check(k, temperature, options)
-        self.k = k
+        self.k = check_count("k, the samples of a verifier,", k, low=1)
+        _check(self.k, temperature, options)
         self.temperature = temperature
         self.prompt = VERIFIER_PROMPT if prompt is None else prompt
         _check_prompt(self.prompt)
@@ -296,8 +296,7 @@ class Verifier:
         self._classifier.close()
 
 
-def _check(k: object, temperature: object, options: Mapping[str, Any]) -> None:
-    check_count("k, the samples of a verifier,", k, low=1)
+def _check(k: int, temperature: object, options: Mapping[str, Any]) -> None:
     check_seed(options)
     if "temperature" in options:
         raise ConfigurationError(
