@@ -40,10 +40,22 @@ _PROMPTS: Final = 256
 class BasePredictor(Predictor):
     """A `calibrant.core.Predictor` that classifies texts, from synchronous and asynchronous code; a context manager."""
 
+    _runner: Runner
+
     @property
     @abstractmethod
     def clients(self) -> tuple[Client, ...]:
         """Clients of its models, in the order in which they are asked."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
+    @property
+    def meter(self) -> Gate:
+        """Meter of its rows: calls, tokens and cost so far."""
+        return self._runner.gate
 
     @property
     def limits(self) -> Limits:
@@ -264,7 +276,6 @@ class ModelPredictor(BasePredictor):
     """A predictor that asks one model."""
 
     _model: PromptedModel
-    _runner: Runner
     _head: Head | None = None
     _prior_correction: LabelPriorCorrection | None = None
 
@@ -324,19 +335,9 @@ class ModelPredictor(BasePredictor):
         return self._model.retrieval
 
     @property
-    def meter(self) -> Gate:
-        """Meter of its rows: calls, tokens and cost so far."""
-        return self._runner.gate
-
-    @property
     def gates(self) -> tuple[Gate, ...]:
         """Meter of the calls to its model, with their rates."""
         return (self._runner.gate,)
-
-    @property
-    def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
-        return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
         """Use `journal` for looking up and storing predictions; copies that share it follow."""
