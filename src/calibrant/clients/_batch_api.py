@@ -27,7 +27,7 @@ _ROUTE: Final = "/v1/chat/completions"
 _WINDOW: Final = "24h"
 _OPENAI: Final = "openai/"
 _OPENAI_BASE: Final = "https://api.openai.com/v1"
-_ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 # Options that belong to an HTTP call, not to its body, and may hold credentials.
 _OF_A_CALL: Final = ("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "stream")
 # Options of the client itself, which are never sent.
@@ -84,7 +84,7 @@ class RemoteBatch:
     @property
     def ended(self) -> bool:
         """True once the batch has reached a final status."""
-        return self.status in _ENDED
+        return self.status in ENDED
 
 
 class BatchApi:

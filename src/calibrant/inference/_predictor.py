@@ -25,6 +25,8 @@ from calibrant.inference._loop import ask_async, run_sync
 from calibrant.inference._methods import Method
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import Retrieval
@@ -442,6 +444,12 @@ class ModelPredictor(BasePredictor):
             check_head(head, labels=self.labels, method=self.method)
             head = opened_head(head)
         self._head = head
+
+    def save_learned(self, directory: Path) -> None:
+        """Write the label prior and the head to ``label_prior.json`` and ``head.json``, if there are any."""
+        for name, learned in (("label_prior", self.prior_correction), ("head", self.head)):
+            if learned is not None:
+                learned.save(directory / f"{name}.json", fingerprint=self.fingerprint())
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction with the label prior and head of its own prompt applied."""
