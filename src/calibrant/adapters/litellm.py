@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.clients._translate import NOT_ABOUT_THE_REQUEST
 from calibrant.core._errors import ConfigurationError
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._loop import run_sync
@@ -40,6 +39,8 @@ _log = logging.getLogger(__name__)
 _SEAMS: Final = ("_get_routing_context", "async_get_available_deployment", "get_available_deployment")
 _ASKED: Final = "calibrant_asked"  # in a request's metadata, which goes along with its retries
 _REDACTED: Final = "redacted-by-litellm"
+# 401 to 404 are about the deployment's key, price plan and model; a request cannot be at fault.
+_THEIR_FAULT: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 # litellm's own name for strategies that are shown the messages; what it stands for is never built.
 _SHOWN_MESSAGES: Final = "latency-based-routing"
 
@@ -462,7 +463,7 @@ def _is_deployment_fault(error: object) -> bool:
     """Return True if an error is the deployment's fault, not the request's."""
     status = getattr(error, "status_code", None)
     try:
-        return status is not None and (int(status) >= 500 or int(status) in NOT_ABOUT_THE_REQUEST)
+        return status is not None and (int(status) >= 500 or int(status) in _THEIR_FAULT)
     except (TypeError, ValueError):
         return False
 

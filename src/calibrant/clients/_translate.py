@@ -38,7 +38,7 @@ _REFUSALS = frozenset(
         "BlockedPiiEntityError",
     }
 )
-BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
+_BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 # Statuses below 500 that are about the account, the address or the moment, not about the request.
 NOT_ABOUT_THE_REQUEST = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 # Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
@@ -169,7 +169,7 @@ def declined(error: Exception, found: ProviderError) -> bool:
     """Return whether the provider's content policy blocked the call."""
     if type(error).__name__ in _REFUSALS:
         return True
-    return found.status == 400 and any(word in message_and_code(error) for word in BLOCKED)
+    return found.status == 400 and any(word in message_and_code(error) for word in _BLOCKED)
 
 
 def refusal(error: ProviderError, model: str) -> dict[str, Any]:

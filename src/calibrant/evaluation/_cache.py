@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("calibrant")
 
-_MAX_BYTES: Final = 4 * 1024**3
+MAX_BYTES: Final = 4 * 1024**3
 
 
 def default_cache() -> str:
@@ -40,7 +40,7 @@ def default_history() -> str:
 
 @contextlib.contextmanager
 def open_cache(
-    place: str | Path, *, max_bytes: int | None = _MAX_BYTES, recreate: bool = True
+    place: str | Path, *, max_bytes: int | None = MAX_BYTES, recreate: bool = True
 ) -> Iterator[PredictionCache]:
     """Open a cache for the block; a failed save at its end is only a warning.
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
-from calibrant.clients._translate import BLOCKED
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ContextLengthError, StateError
 from calibrant.core._fingerprint import Fingerprint, asked_text
@@ -33,6 +32,7 @@ from calibrant.inference._reader import AnswerReader
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
 _TIMED_OUT: Final = ("batch_expired", "batch_cancelled")
+_BLOCKED: Final = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _OPEN_FILES: Final = 32  # a process may hold few open files, and a job may have hundreds
 
 
@@ -161,7 +161,7 @@ class BatchAnswers:
         failure = self._api.refusal(status, body)
         if isinstance(failure, ContextLengthError):
             return Prediction(label=None, outcome=Outcome.UNPARSED, reason=str(failure))
-        if status == 400 and any(word in str(failure).lower() for word in BLOCKED):
+        if status == 400 and any(word in str(failure).lower() for word in _BLOCKED):
             return Prediction(label=None, outcome=Outcome.REFUSAL, reason=str(failure))
         return _error(str(failure))
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.clients._batch_api import ENDED
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import is_in_place, make_rescue_folder
 from calibrant.core._rows import Example
@@ -27,6 +26,7 @@ VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
+_ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
 
 
@@ -134,7 +134,7 @@ class BatchPart:
     @property
     def ended(self) -> bool:
         """True once the provider has finished the batch."""
-        return self.status in ENDED
+        return self.status in _ENDED
 
 
 @dataclass(frozen=True, kw_only=True)
