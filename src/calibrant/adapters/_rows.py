@@ -25,8 +25,8 @@ from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
 from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, ScoringStrategy
 
-_USER_TEMPLATE: Final = "user_template"
-_DEMONSTRATIONS: Final = "demonstrations"
+USER_TEMPLATE: Final = "user_template"
+DEMONSTRATED: Final = "demonstrations"
 _AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."
 
 Candidate: TypeAlias = dict[str, str]
@@ -75,7 +75,7 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
 
 def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
     """Return the query of a row under a candidate's prompt, template and demonstrations."""
-    named = (_USER_TEMPLATE, _DEMONSTRATIONS)
+    named = (USER_TEMPLATE, DEMONSTRATED)
     prompt = next((text for name, text in candidate.items() if name not in named), None)
     if prompt is None:
         raise ConfigurationError(
@@ -84,9 +84,9 @@ def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
     return Query(
         prompt=prompt,
         text=row["input"],
-        user_template=candidate.get(_USER_TEMPLATE),
+        user_template=candidate.get(USER_TEMPLATE),
         context=row.get("context"),
-        demonstrations=candidate.get(_DEMONSTRATIONS),
+        demonstrations=candidate.get(DEMONSTRATED),
     )
 
 

@@ -23,6 +23,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.inference._predictor import BasePredictor
+from calibrant.metrics._validation import is_number
 from calibrant.scoring._strategies import ScoringStrategy
 
 try:
@@ -241,8 +242,7 @@ def _outcome(value: Any) -> Outcome:  # noqa: ANN401
 
 
 def _confidence(value: Any) -> float | None:  # noqa: ANN401
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and 0.0 <= value <= 1.0 + 1e-6):
+    if value is not None and not (is_number(value) and 0.0 <= value <= 1.0 + 1e-6):
         raise ConfigurationError(
             f"Expected the prediction's confidence to be a number in [0, 1] or None, got {value!r:.80}."
         )

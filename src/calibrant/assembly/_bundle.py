@@ -28,7 +28,7 @@ from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
-_LEARNED: Final = "learned.json"
+LEARNED: Final = "learned.json"
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
 DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
@@ -394,9 +394,9 @@ class _BundleReader:
         ]
         cascades = [cascade_settings(own.task) for own in tasks]
         learned = {own.learned_file for own in cascades if own is not None} - {None}
-        if learned != ({self._folder / _LEARNED} if _LEARNED in files else set()):
+        if learned != ({self._folder / LEARNED} if LEARNED in files else set()):
             raise self._damage(
-                "settings.json", f"expected {_LEARNED} where a learned scorer is used, and only there"
+                "settings.json", f"expected {LEARNED} where a learned scorer is used, and only there"
             )
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, Figure, read_bundle
+from calibrant.assembly._bundle import LEARNED, Bundle, BundleHistory, BundleSettings, Figure, read_bundle
 from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -36,7 +36,6 @@ from calibrant.logprobs._schema import enum_schema
 from calibrant.runs._directory import unfinished
 
 _HISTORY: Final = 1000  # confidences that are kept
-_LEARNED: Final = "learned.json"
 _DESCRIBED: Final = (
     "model",
     "options",
@@ -259,8 +258,8 @@ class _ExportedRun:
             packed = _PACKED_ALWAYS if number else _PACKED
             own = {key: value for key, value in record.items() if key not in packed}
             if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
-                files[_LEARNED] = _text(Path(own["cascade"]["learned_file"]))
-                own["cascade"] = {**own["cascade"], "learned_file": _LEARNED}
+                files[LEARNED] = _text(Path(own["cascade"]["learned_file"]))
+                own["cascade"] = {**own["cascade"], "learned_file": LEARNED}
             if self._demonstrations is not None:  # a search may have found others than the task's
                 own["demonstrations"] = self._demonstrations.model_dump()
             tasks.append(own)

@@ -18,7 +18,7 @@ import pydantic
 
 from calibrant.assembly._task_record import checked_record
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import without_doubles
+from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._sections import Section
 
 MANIFEST: Final = "manifest.json"
@@ -284,6 +284,5 @@ def _utf8_text(data: bytes, place: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = data[error.start]
-        raise damaged_file(f"{place}:{line}", f"expected UTF-8 text, got the byte 0x{byte:02x}") from error
+        line, problem = decoding_problem(error)
+        raise damaged_file(f"{place}:{line}", problem) from error

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSet
 from calibrant.cascade.methods._learned import LearnedScorer
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import user_path
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
 from calibrant.core._task import Task
@@ -66,16 +66,7 @@ def default_router_state() -> str:
     ``$CALIBRANT_ROUTER_STATE`` (a SQLAlchemy URL or a file), or else ``router.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
     """
-    named = os.environ.get("CALIBRANT_ROUTER_STATE")
-    if named:
-        return named
-    home = os.environ.get("CALIBRANT_HOME")
-    if home:
-        return str(Path(home).expanduser() / "router.sqlite")
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The XDG standard requires relative paths to be ignored.
-    folder = state if state.is_absolute() else Path.home() / ".local" / "state"
-    return str(folder / "calibrant" / "router.sqlite")
+    return os.environ.get("CALIBRANT_ROUTER_STATE") or str(user_path("router.sqlite", "state"))
 
 
 def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = None) -> Router:

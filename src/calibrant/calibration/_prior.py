@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from operator import index
 from typing import Any, Literal, Self, get_args
 
@@ -450,11 +449,4 @@ def correct_prediction(prediction: Prediction, correction: LabelPriorCorrection)
         )
     if correction.strength_ == 0:
         return prediction
-    logprobs = correction.transform(given.logprobs)
-    label = given.labels[int(logprobs.argmax())]
-    # The log-probability reported for the label that the model wrote is no confidence in the corrected one.
-    distribution = replace(
-        given, logprobs=logprobs, emitted=label, joint_logprob=None, closing_logprob=None, error_bound=None
-    )
-    confidence = distribution.confidence(label)
-    return replace(prediction, label=label, confidence=confidence, distribution=distribution)
+    return prediction.with_logprobs(given, correction.transform(given.logprobs))

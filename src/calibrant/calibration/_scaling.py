@@ -15,6 +15,7 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._state import SavedFit
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import (
+    HUGE,
     as_numbers,
     as_rows,
     check_answers,
@@ -24,8 +25,7 @@ from calibrant.metrics._validation import (
 
 _Floats = NDArray[np.float64]
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
-_FLOOR = float(np.log(1e-12))
-_HUGE = 1e100
+FLOOR = float(np.log(1e-12))
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.
 _RANKED_FLOOR: Final = float(np.log(1e-6))
@@ -216,7 +216,7 @@ class VectorScaling(DistributionScaling):
     def _restore(self, learned: Mapping[str, Any]) -> None:
         self.l2 = check_number("l2", learned["l2"], "(0, 1e6]")
         both = as_numbers("weight and offset", [learned["weight"], learned["offset"]])
-        if both.shape != (2, self.n_labels_) or not (np.abs(both) <= _HUGE).all():
+        if both.shape != (2, self.n_labels_) or not (np.abs(both) <= HUGE).all():
             raise ConfigurationError(
                 f"Expected a weight and an offset for {self.n_labels_} labels, got {both.shape}."
             )
@@ -224,7 +224,7 @@ class VectorScaling(DistributionScaling):
 
 
 def _logits(rows: _Floats) -> _Floats:
-    return np.maximum(log_normalise(rows), _FLOOR)
+    return np.maximum(log_normalise(rows), FLOOR)
 
 
 def held_out_answer_probability(

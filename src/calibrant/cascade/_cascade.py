@@ -230,16 +230,6 @@ class Cascade(BasePredictor):
         """True if a model runs in this process, where concurrent rows queue for it."""
         return any(member.classifier.in_process for member in self._walk.members)
 
-    @property
-    def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
-        return self._runner.journal
-
-    @property
-    def meter(self) -> Purse:
-        """Meter of its rows, all models together."""
-        return self._walk.purse
-
     async def feed(
         self,
         queries: Iterable[Query],

@@ -21,6 +21,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
+from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from calibrant.store._cache import PredictionCache
 
 _ENGINES: Final = ("local", "ray")
-_SPLITS: Final = ("train", "validation", "test")
 
 
 def evaluate(options: Evaluate) -> None:
@@ -107,8 +107,8 @@ def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | Non
     sources = {str(name): source for name, source in task.sources.items()}
     if file is not None:
         source = DataSource(path=file, columns=task.columns)
-    elif split not in _SPLITS:
-        raise ConfigurationError(f"Expected --split to be one of {', '.join(_SPLITS)}, got {split!r}.")
+    elif split not in SPLITS:
+        raise ConfigurationError(f"Expected --split to be one of {', '.join(SPLITS)}, got {split!r}.")
     elif split in sources:
         source = sources[split]
     else:
@@ -239,9 +239,7 @@ def _write_down(task: Task, options: Evaluate, classifier: BasePredictor) -> Non
     out = options.out
     record_run(out, [(task, options.model)], prompt_for_all=_replaces_prompt(options))
     if isinstance(classifier, inference.Classifier):
-        for name, learned in (("label_prior", classifier.prior_correction), ("head", classifier.head)):
-            if learned is not None:
-                learned.save(out / f"{name}.json", fingerprint=classifier.fingerprint())
+        classifier.save_learned(out)
         write_demonstrations(classifier, out)
 
 

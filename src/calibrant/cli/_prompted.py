@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import decoding_problem, write_atomically
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
@@ -163,6 +163,5 @@ def read_prompt(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
-        raise DataError(msg, path=path, line=line) from error
+        line, problem = decoding_problem(error)
+        raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._endpoint import resolve_endpoint
+from calibrant.clients._endpoint import OPENAI, resolve_endpoint
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.clients._redact import redact, secret_texts
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _ROUTE: Final = "/v1/chat/completions"
 _WINDOW: Final = "24h"
 _OPENAI: Final = "openai/"
-_OPENAI_BASE: Final = "https://api.openai.com/v1"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 # Options that belong to an HTTP call, not to its body, and may hold credentials.
 _OF_A_CALL: Final = ("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "stream")
@@ -355,7 +354,7 @@ class BatchApi:
 
 def _address(model: str, api_base: str | None) -> str:
     if api_base is None and model.startswith(_OPENAI):
-        api_base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_BASE
+        api_base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
     if api_base is None:
         raise ConfigurationError(
             f"Expected a model with OpenAI's batch interface, openai/NAME or any name with api_base, got {model!r}: "

@@ -54,8 +54,7 @@ class CallableClient:
         self.space = LogprobSpace(space)
         self._function = function
         self._pool: ThreadPoolExecutor | None = None
-        method = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
-        if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(method):
+        if not is_coroutine_function(function):
             self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="calibrant-call")
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -106,3 +105,9 @@ def _guarded_call(
         return function(messages)
     except Exception as error:  # noqa: BLE001 (the seam: anything may come)
         return _Raised(error)
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Return True if calling a function, or an object, returns a coroutine."""
+    method = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)

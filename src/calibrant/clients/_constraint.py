@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import reported_mapping
-from calibrant.core._schema import SchemaNode
+from calibrant.core._schema import SchemaNode, with_inner_schemas
 
 # 50,000 labels with 5,000,000 bytes were obeyed; larger enums were not measured.
 MAX_ENUM_BYTES = 5_000_000
@@ -282,25 +283,13 @@ def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
     return _single_choice(_choices(_parts(items, (*path, "[]")) or []))
 
 
-# Under the first keys are values, which may look like schemas; under the second, schemas by name.
-_NOT_SCHEMAS = frozenset({"enum", "const", "default", "examples"})
-_BY_NAME = frozenset({"properties", "$defs", "definitions"})
-
-
 def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part of a schema)
     """Return the schema with ``maxItems`` for every array of enums without it: the size of its largest enum."""
     if isinstance(node, list):
         return [_bounded(part, root) for part in node]
     if not isinstance(node, Mapping):
         return node
-    bounded = {
-        name: part
-        if name in _NOT_SCHEMAS
-        else {key: _bounded(child, root) for key, child in part.items()}
-        if name in _BY_NAME and isinstance(part, Mapping)
-        else _bounded(part, root)
-        for name, part in node.items()
-    }
+    bounded = with_inner_schemas(node, partial(_bounded, root=root))
     if node.get("type") == "array" and "maxItems" not in node:
         most = _largest_enum(SchemaNode.of(node.get("items"), root))
         if most:

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from calibrant.clients._redact import identifying_address, public_address, redact, secret_texts
 from calibrant.core._errors import ConfigurationError
 
-_OPENAI: Final = "https://api.openai.com/v1"
+OPENAI: Final = "https://api.openai.com/v1"
 _CHAT: Final = "/chat/completions"
 # Placeholders for the key of a server that needs none.
 _NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-needed"})
@@ -31,7 +31,7 @@ class _Variables(NamedTuple):
 
 
 _VARIABLES: Final = {
-    "openai/": _Variables(("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY", _OPENAI),
+    "openai/": _Variables(("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY", OPENAI),
     "hosted_vllm/": _Variables(("HOSTED_VLLM_API_BASE",), "HOSTED_VLLM_API_KEY"),
     "llamafile/": _Variables(("LLAMAFILE_API_BASE",), "LLAMAFILE_API_KEY", "http://127.0.0.1:8080/v1"),
     "lm_studio/": _Variables(("LM_STUDIO_API_BASE",), "LM_STUDIO_API_KEY"),

@@ -16,7 +16,7 @@ from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
 from calibrant.clients._gates import FirstCall, check_seconds
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
-from calibrant.clients._rates import rate_headers
+from calibrant.clients._rates import HIDDEN, rate_headers
 from calibrant.clients._redact import secret_texts
 from calibrant.clients._translate import advised, as_status, declined, refusal
 from calibrant.core._completion import CompletionRequest, Message
@@ -24,7 +24,6 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._reported import reported_mapping
 
-_HIDDEN: Final = "_hidden_params"
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
     {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
@@ -125,12 +124,12 @@ class OpenAIChatClient:
             # In a thread, because the first look reads a file of 3 MB.
             self._listed = await asyncio.to_thread(listed_price, self._model)
             self._looked_up = True
-        data.pop(_HIDDEN, None)  # a server must not set the cost
+        data.pop(HIDDEN, None)  # a server must not set the cost
         price, headers = draft.price or self._listed, rate_headers(reply.headers)
         hidden: dict[str, Any] = {} if headers is None else {"additional_headers": headers}
         if price is not None:
             hidden["response_cost"] = price.cost(data.get("usage"))
-        return {**data, _HIDDEN: hidden} if hidden else data
+        return {**data, HIDDEN: hidden} if hidden else data
 
     def hidden(self, text: str) -> str:
         """Return a text of the server without the client's secrets."""

@@ -63,7 +63,7 @@ _TOKENS: Final = (
 _KNOWN: Final = tuple(name for names in (*_REQUESTS, *_TOKENS) for name in names)
 _REMAINING: Final = tuple(remaining for remaining, _ in (*_REQUESTS, *_TOKENS))
 
-_HIDDEN: Final = "_hidden_params"
+HIDDEN: Final = "_hidden_params"
 _LITELLM: Final = "llm_provider-"
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)", re.ASCII)
@@ -100,8 +100,8 @@ def rate_state(response: object) -> RateState | None:
     RateState or None
         None without any readable header.
     """
-    plain = response.get(_HIDDEN) if isinstance(response, dict) else None
-    hidden = reported_mapping(plain or getattr(response, _HIDDEN, None))
+    plain = response.get(HIDDEN) if isinstance(response, dict) else None
+    hidden = reported_mapping(plain or getattr(response, HIDDEN, None))
     headers = hidden.get("additional_headers")
     return reported_state(headers) if isinstance(headers, Mapping) else None
 

@@ -36,7 +36,7 @@ _HARMLESS_TEXT: Final = re.compile(
 # Parameters that clearly hold a secret are left out of an endpoint's identity: a renewed key is the same endpoint.
 _SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
 _HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
-_ADDRESSES: Final = frozenset({"api_base", "base_url"})
+ADDRESSES: Final = frozenset({"api_base", "base_url"})
 _ROUNDS: Final = 50_000
 _DIGEST: Final = re.compile(r"\[redacted [0-9a-f]{8}\]")
 _SCHEME: Final = re.compile(r"[A-Za-z-]+ +(\S{8,})")
@@ -169,7 +169,7 @@ def name_inside(outer: str, inner: str) -> str:
 def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
     """Yield every text in a model's options that may be a secret: headers, parameters, unknown options."""
     for name, value in options.items():
-        if name in _ADDRESSES and isinstance(value, str):
+        if name in ADDRESSES and isinstance(value, str):
             yield from _secrets_of(value)
         elif name in _HEADERS and isinstance(value, Mapping):
             yield from map(str, value.values())

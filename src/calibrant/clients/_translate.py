@@ -39,6 +39,8 @@ _REFUSALS = frozenset(
     }
 )
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
+# Statuses below 500 that are about the account, the address or the moment, not about the request.
+NOT_ABOUT_THE_REQUEST = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 # Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
 _NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
 # litellm's own messages for a missing key or library, often with status 500.

@@ -1,4 +1,4 @@
-"""Atomic file writes, file locks, and rescue of files whose directory was moved."""
+"""The user's folders, atomic file writes, file locks, and rescue of files whose directory was moved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,31 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final, Literal
 
 from calibrant.core._errors import StateError
 
 _TEMPORARY = ".tmp"
+_XDG: Final = {"cache": ("XDG_CACHE_HOME", ".cache"), "state": ("XDG_STATE_HOME", ".local/state")}
+
+
+def user_path(name: str, kind: Literal["cache", "state"]) -> Path:
+    """Return the place of a file or folder of the user.
+
+    It lies in ``$CALIBRANT_HOME``, or else in ``calibrant`` in the user's folder for caches (``$XDG_CACHE_HOME``,
+    ``~/.cache``) or for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+
+    Raises
+    ------
+    RuntimeError
+        The user has no home.
+    """
+    if home := os.environ.get("CALIBRANT_HOME"):
+        return Path(home).expanduser() / name
+    variable, folder = _XDG[kind]
+    xdg = Path(os.environ.get(variable, ""))
+    # The standard says that a relative path is to be ignored.
+    return (xdg if xdg.is_absolute() else Path.home() / folder) / "calibrant" / name
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
@@ -150,6 +170,12 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice!r:.80} is there twice")
     return found
+
+
+def decoding_problem(error: UnicodeDecodeError) -> tuple[int, str]:
+    """Return the line of the wrong byte in a text, and the message about it."""
+    line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+    return line, f"expected UTF-8 text, got the byte 0x{byte:02x}"
 
 
 def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:

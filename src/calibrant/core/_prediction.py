@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -456,6 +456,19 @@ class Prediction:
     def has_low_label_mass(self) -> bool:
         """True if the label mass of the answer, or of one of its parts, is low."""
         return any(distribution.is_label_mass_low for distribution in self.distributions)
+
+    def with_logprobs(
+        self,
+        given: LabelDistribution,
+        logprobs: NDArray[np.float64],
+        **others: Any,  # noqa: ANN401 (attributes of the distribution)
+    ) -> Prediction:
+        """Return a copy that answers by other log-probabilities than those of `given`, its distribution."""
+        label = given.labels[int(logprobs.argmax())]
+        # What was reported for the label that the model wrote is no confidence in this one.
+        others |= {"emitted": label, "joint_logprob": None, "closing_logprob": None, "error_bound": None}
+        found = replace(given, logprobs=logprobs, **others)
+        return replace(self, label=label, confidence=found.confidence(label), distribution=found)
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
         """Return a copy with another number of attempts, or another duration in seconds.

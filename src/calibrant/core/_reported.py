@@ -72,3 +72,8 @@ def clean_text(text: str) -> str:
     Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
     """
     return text if text.isprintable() else _UNWRITABLE.sub(_REPLACEMENT, text)
+
+
+def writable(text: str) -> str:
+    """Return a text that UTF-8 can encode: half a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()

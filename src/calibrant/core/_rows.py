@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import without_doubles
+from calibrant.core._files import decoding_problem, without_doubles
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
@@ -221,8 +221,8 @@ def _decode(data: bytes, path: Path, line: int) -> str:
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        msg = f"expected UTF-8 text, got the byte 0x{error.object[error.start]:02x}: save the file as UTF-8."
-        raise DataError(msg, path=path, line=line) from error
+        _, problem = decoding_problem(error)
+        raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error
 
 
 def _read_csv(path: Path, most: int) -> Iterator[Row]:

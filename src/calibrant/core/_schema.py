@@ -7,7 +7,7 @@ level. Labels that a schema allows, and text that it leaves open, are read throu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -17,6 +17,9 @@ from calibrant.core._reported import reported_mapping
 _Node = dict[str, Any]
 _MAX_DEPTH: Final = 64
 _CHOICES: Final = ("anyOf", "oneOf")
+# Under the first keys are values, which may look like schemas; under the second, schemas by name.
+_NOT_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples"})
+_BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
 
 
 def plain_schema(schema: object) -> dict[str, Any]:
@@ -56,6 +59,21 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
             return node
     msg = f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
     raise ConfigurationError(msg)
+
+
+def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of a schema with `change` applied to the schemas directly inside it.
+
+    It gets other keywords than enums and constants, too: texts, numbers, and lists of schemas.
+    """
+    return {
+        key: part
+        if key in _NOT_SCHEMAS
+        else {name: change(child) for name, child in part.items()}
+        if key in _BY_NAME and isinstance(part, Mapping)
+        else change(part)
+        for key, part in node.items()
+    }
 
 
 @dataclass(frozen=True)

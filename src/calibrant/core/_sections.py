@@ -14,6 +14,7 @@ import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import decoding_problem
 
 # Strict: neither true nor "0.5" is a number.
 Number: TypeAlias = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
@@ -76,10 +77,8 @@ def read_text(path: Path, missing: str) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
-        raise ConfigurationError(
-            f"{path}:{line}: expected UTF-8 text, got the byte 0x{byte:02x}: save the file as UTF-8."
-        ) from error
+        line, problem = decoding_problem(error)
+        raise ConfigurationError(f"{path}:{line}: {problem}: save the file as UTF-8.") from error
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Leased, Ledger, Spent
+from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, checked
 from calibrant.inference._loop import run_sync
 from calibrant.runs._records import row_line
@@ -26,7 +27,6 @@ from calibrant.store._cache import PredictionCache
 if TYPE_CHECKING:
     from calibrant.distributed._ray import RemoteLedger
 
-_MAX_CACHE_BYTES: Final = 4 * 1024**3
 _LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
 _FAILURES_IN_A_ROW: Final = 100
 _DEATHS: Final = 5  # most crashes of workers at one block, or while they open
@@ -175,7 +175,7 @@ class Worker:
         self._predictor = opening(limits=limits).with_limits(limits)
         for number, gate in enumerate(self._predictor.gates):
             gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
-        self._cache = None if cache is None else PredictionCache(cache, max_bytes=_MAX_CACHE_BYTES)
+        self._cache = None if cache is None else PredictionCache(cache, max_bytes=MAX_BYTES)
         if self._cache is not None:
             self._predictor.use_journal(self._cache)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant.core._errors import StateError
+from calibrant.core._files import user_path
 
 if TYPE_CHECKING:
     from calibrant.store._cache import PredictionCache
 
 _LOG = logging.getLogger("calibrant")
 
-_MAX_BYTES: Final = 4 * 1024**3
+MAX_BYTES: Final = 4 * 1024**3
 
 
 def default_cache() -> str:
@@ -25,7 +26,7 @@ def default_cache() -> str:
     ``$CALIBRANT_CACHE`` (a SQLAlchemy URL or a file), or else ``predictions.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``).
     """
-    return _database("CALIBRANT_CACHE", "predictions.sqlite", "XDG_CACHE_HOME", ".cache")
+    return os.environ.get("CALIBRANT_CACHE") or str(user_path("predictions.sqlite", "cache"))
 
 
 def default_history() -> str:
@@ -34,23 +35,12 @@ def default_history() -> str:
     ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
     """
-    return _database("CALIBRANT_HISTORY", "history.sqlite", "XDG_STATE_HOME", ".local/state")
-
-
-def _database(variable: str, name: str, xdg_variable: str, folder: str) -> str:
-    """Return the URL or file in environment `variable`, otherwise file `name` in the user's folder."""
-    if named := os.environ.get(variable):
-        return named
-    if home := os.environ.get("CALIBRANT_HOME"):
-        return str(Path(home).expanduser() / name)
-    xdg = Path(os.environ.get(xdg_variable, ""))
-    # The standard says that a relative path is to be ignored.
-    return str((xdg if xdg.is_absolute() else Path.home() / folder) / "calibrant" / name)
+    return os.environ.get("CALIBRANT_HISTORY") or str(user_path("history.sqlite", "state"))
 
 
 @contextlib.contextmanager
 def open_cache(
-    place: str | Path, *, max_bytes: int | None = _MAX_BYTES, recreate: bool = True
+    place: str | Path, *, max_bytes: int | None = MAX_BYTES, recreate: bool = True
 ) -> Iterator[PredictionCache]:
     """Open a cache for the block; a failed save at its end is only a warning.
 

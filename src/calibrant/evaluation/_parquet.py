@@ -11,6 +11,7 @@ from typing import Any, Final
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import atomic_bytes_writer
 from calibrant.core._installation import install_command
+from calibrant.core._reported import writable
 from calibrant.runs._records import RowFile
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
@@ -94,4 +95,4 @@ def _value(value: object) -> object:
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     # Half of a surrogate pair is no text in UTF-8, so Parquet cannot hold it.
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    return writable(value) if isinstance(value, str) else value

@@ -20,8 +20,6 @@ from calibrant.core._prediction import Outcome
 from calibrant.core._rows import Example
 from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
-    HEAD,
-    LABEL_PRIOR,
     BatchJob,
     BatchLimits,
     BatchReport,
@@ -110,7 +108,7 @@ def submit_batch(
         if job is None:
             job = wanted
             job.write_rows(rows)
-            _keep_learned(out, classifier)
+            classifier.save_learned(out)
             lines = (
                 api.line(custom_id(number), classifier.request(classifier.query(row.input)))
                 for number, row in enumerate(rows)
@@ -289,15 +287,6 @@ def _opened_job(
         options = {**job.connection, "api_key": api_key}
         with closing(open_batch_api(options.pop("model"), options=options, retry=retry)) as api:
             yield job, api
-
-
-def _keep_learned(out: Path, classifier: Classifier) -> None:
-    """Write a classifier's head and label prior into the directory of its job."""
-    fingerprint = classifier.fingerprint()
-    if classifier.head is not None:
-        classifier.head.save(out / HEAD, fingerprint=fingerprint)
-    if classifier.prior_correction is not None:
-        classifier.prior_correction.save(out / LABEL_PRIOR, fingerprint=fingerprint)
 
 
 def _new_job(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import writable
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
 _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less between machines
@@ -121,14 +122,18 @@ def _probe(model: EmbeddingModel, labels: Sequence[str]) -> tuple[float, ...]:
 
 
 def _vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:
-    # Half a surrogate pair has no bytes, which tokenisers ask for.
-    legal = [text.encode("utf-8", "replace").decode() for text in texts]
+    legal = list(map(writable, texts))  # tokenisers ask for bytes
     found = np.asarray(model.vectors(legal), dtype=np.float64)
     if found.ndim != 2 or len(found) != len(legal) or not np.isfinite(found).all():
         raise ConfigurationError(
             f"Expected {model.name!r} to give a vector of finite numbers for each of {len(legal)} texts, got shape "
             f"{found.shape}: use another embedding model."
         )
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    vectors: NDArray[np.float64] = found / np.where(lengths > 0.0, lengths, 1.0)
-    return vectors
+    return unit_rows(found)
+
+
+def unit_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows of length 1, shape (n, d); zeros stay zeros."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    units: NDArray[np.float64] = rows / np.where(lengths > 0.0, lengths, 1.0)
+    return units

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +18,8 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
+from calibrant.metrics._validation import HUGE, check_log_probabilities
 from calibrant.metrics._validation import as_numbers as check_numbers
-from calibrant.metrics._validation import check_log_probabilities
-
-_HUGE: Final = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +291,7 @@ def _check_state(state: Mapping[str, Any]) -> None:
     if not isinstance(state["reason"], str) or type(state["n_rows"]) is not int or state["n_rows"] < 1:
         raise ValueError("the reason or the number of rows is missing")
     if (temperature is None) != (rung == "as scored") or (
-        temperature is not None and not (isinstance(temperature, float) and 0.0 < temperature < _HUGE)
+        temperature is not None and not (isinstance(temperature, float) and 0.0 < temperature < HUGE)
     ):
         raise ValueError("the temperature does not go with the rung")
 
@@ -317,7 +315,7 @@ def check_rows(
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
     if columns is not None and (
-        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= _HUGE).all()
+        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= HUGE).all()
     ):
         raise ConfigurationError(
             f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._losses import log_normalise
+from calibrant.calibration._scaling import FLOOR
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import writable
 
 Block = Literal["labels", "features", "text", "embeddings"]
 _T = TypeVar("_T")
 
-# The least probability a label has in a distribution read from an answer.
-_FLOOR: Final = float(np.log(1e-12))
 # scikit-learn's C, and how large a standardised column is beside a text, whose words have length 1: a column's
 # penalty is that of C times the square. Found on rows of the shared tasks that no figure is reported on.
 _C: Final = 10.0
@@ -64,7 +64,7 @@ class HeadRows:
         texts: Sequence[str] | None = None,
     ) -> Self:
         """Return rows whose log-probabilities are normalised and bounded below."""
-        bounded = np.maximum(log_normalise(logprobs), _FLOOR)
+        bounded = np.maximum(log_normalise(logprobs), FLOOR)
         return cls(logprobs=bounded, features=features, texts=None if texts is None else tuple(texts))
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Words:
 
     def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Learn the words of `texts`, and return them, shape (n, words)."""
-        texts = [_writable(text) for text in texts]
+        texts = [writable(text) for text in texts]
         used = []
         for place, vectorizer in enumerate(self._vectorizers):
             try:
@@ -161,7 +161,7 @@ class Words:
 
         if not self._used or len(texts) == 0:
             return csr_array((len(texts), sum(len(self._vectorizers[place].idf_) for place in self._used)))
-        texts = [_writable(text) for text in texts]
+        texts = [writable(text) for text in texts]
         return hstack([self._vectorizers[place].transform(texts) for place in self._used], format="csr")
 
     def to_state(self) -> dict[str, Any]:
@@ -405,8 +405,3 @@ def _required(value: _T | None) -> _T:
     if value is None:
         raise TypeError("a block of columns is missing")
     return value
-
-
-def _writable(text: str) -> str:
-    """Return a text that UTF-8 can encode: a lone surrogate becomes a question mark."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -22,6 +22,7 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.core._task_file import Split
+from calibrant.heads._embedding import unit_rows
 from calibrant.heads._linear import Words
 from calibrant.inference._embeddings import Model2VecEmbedder
 from calibrant.logprobs._fields import FieldPath, array_path, parse_path
@@ -54,10 +55,7 @@ def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
     embedder = Model2VecEmbedder()
 
     def unit_vectors(texts: Sequence[str]) -> _Floats:
-        vectors = np.asarray(embedder.vectors(list(texts)), dtype=np.float64)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        units: _Floats = vectors / np.where(lengths > 0.0, lengths, 1.0)
-        return units
+        return unit_rows(np.asarray(embedder.vectors(list(texts)), dtype=np.float64))
 
     matrix = unit_vectors(rows)
     return lambda texts: unit_vectors(texts) @ matrix.T

@@ -16,10 +16,12 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.clients._callable import is_coroutine_function
 from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
-from calibrant.heads._embedding import EmbeddingModel
+from calibrant.core._reported import writable
+from calibrant.heads._embedding import EmbeddingModel, unit_rows
 from calibrant.metrics._validation import check_count
 
 _LOG = logging.getLogger("calibrant")
@@ -82,8 +84,7 @@ class CallableEmbedder:
             raise ConfigurationError(f"Expected a function from texts to vectors, got {function!r}.")
         self.name = str(getattr(function, "__name__", type(function).__name__))
         self._function = function
-        called = getattr(function, "__call__", None)  # noqa: B004 (asking what it is, not whether it exists)
-        waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+        waits = is_coroutine_function(function)
         # Two are enough to keep the event loop free; the work itself holds the interpreter for most of its time.
         self._pool = None if waits else ThreadPoolExecutor(2, thread_name_prefix="calibrant-embed")
 
@@ -153,13 +154,9 @@ class HashingEmbedder(CallableEmbedder):
     def _vectors(self, texts: list[str]) -> NDArray[np.float64]:
         if not texts:
             return np.zeros((0, self.dimension or 0))
-        # Half a surrogate pair has no hash.
-        legal = [text.encode("utf-8", "replace").decode() for text in texts]
+        legal = list(map(writable, texts))  # a hash is one of bytes
         words, pieces = (view.transform(legal).toarray() for view in self._views)
-        roots = np.sqrt(words + pieces)
-        lengths = np.linalg.norm(roots, axis=1, keepdims=True)
-        vectors: NDArray[np.float64] = roots / np.where(lengths > 0.0, lengths, 1.0)
-        return vectors
+        return unit_rows(np.sqrt(words + pieces))
 
 
 class Model2VecEmbedder(CallableEmbedder):

@@ -137,22 +137,10 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
         return replace(prediction, features=None)
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
-    label = found.labels[int(logprobs.argmax())]
-    distribution = replace(
+    return replace(prediction, features=None).with_logprobs(
         found,
-        logprobs=logprobs,
+        logprobs,
         measured=np.ones(len(logprobs), dtype=np.bool_),
         label_mass=1.0,  # what the model would write is no longer the question
         unresolved_mass=0.0,
-        emitted=label,
-        joint_logprob=None,
-        closing_logprob=None,
-        error_bound=None,
-    )
-    return replace(
-        prediction,
-        label=label,
-        confidence=distribution.confidence(label),
-        distribution=distribution,
-        features=None,
     )

@@ -26,6 +26,7 @@ from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
+from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
     from calibrant.inference._exact import ExactMethod
@@ -352,8 +353,7 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
 
 
 def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a caller writes)
-    is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-    if tolerance != "exact" and not (is_number and 0.0 <= tolerance <= 1.0):
+    if tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
         raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
-from calibrant.clients._redact import public_address, secret_texts
+from calibrant.clients._redact import ADDRESSES, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
@@ -38,7 +38,6 @@ _LOCAL = "local/"
 _GGUF = "llamacpp:"
 _FAKE = "fake/"
 _ENGINE_USE = f"sizes an embedded engine ({_LOCAL}NAME or {_GGUF}PATH.gguf)"
-_ADDRESSES = frozenset({"api_base", "base_url"})
 
 
 def open_client(
@@ -208,7 +207,7 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     kept: dict[str, Any] = {}
     left_out = []
     for name, value in options.items():
-        if name in _ADDRESSES and isinstance(value, str):
+        if name in ADDRESSES and isinstance(value, str):
             public = public_address(value)
             hides = public != value.strip().rstrip("/")
             kept[name] = public if hides else value
@@ -222,7 +221,7 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
 
 def may_be_withheld(name: str) -> bool:
     """Return True if an option describes the caller or the address, not the request."""
-    return is_secret(name) or name in _ADDRESSES or "timeout" in name.lower()
+    return is_secret(name) or name in ADDRESSES or "timeout" in name.lower()
 
 
 def _names_secret(value: object) -> bool:

@@ -25,6 +25,8 @@ from calibrant.inference._loop import ask_async, run_sync
 from calibrant.inference._methods import Method
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import Retrieval
@@ -40,10 +42,22 @@ _PROMPTS: Final = 256
 class BasePredictor(Predictor):
     """A `calibrant.core.Predictor` that classifies texts, from synchronous and asynchronous code; a context manager."""
 
+    _runner: Runner
+
     @property
     @abstractmethod
     def clients(self) -> tuple[Client, ...]:
         """Clients of its models, in the order in which they are asked."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
+    @property
+    def meter(self) -> Gate:
+        """Meter of its rows: calls, tokens and cost so far."""
+        return self._runner.gate
 
     @property
     def limits(self) -> Limits:
@@ -264,7 +278,6 @@ class ModelPredictor(BasePredictor):
     """A predictor that asks one model."""
 
     _model: PromptedModel
-    _runner: Runner
     _head: Head | None = None
     _prior_correction: LabelPriorCorrection | None = None
 
@@ -324,19 +337,9 @@ class ModelPredictor(BasePredictor):
         return self._model.retrieval
 
     @property
-    def meter(self) -> Gate:
-        """Meter of its rows: calls, tokens and cost so far."""
-        return self._runner.gate
-
-    @property
     def gates(self) -> tuple[Gate, ...]:
         """Meter of the calls to its model, with their rates."""
         return (self._runner.gate,)
-
-    @property
-    def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
-        return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
         """Use `journal` for looking up and storing predictions; copies that share it follow."""
@@ -441,6 +444,12 @@ class ModelPredictor(BasePredictor):
             check_head(head, labels=self.labels, method=self.method)
             head = opened_head(head)
         self._head = head
+
+    def save_learned(self, directory: Path) -> None:
+        """Write the label prior and the head to ``label_prior.json`` and ``head.json``, if there are any."""
+        for name, learned in (("label_prior", self.prior_correction), ("head", self.head)):
+            if learned is not None:
+                learned.save(directory / f"{name}.json", fingerprint=self.fingerprint())
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction with the label prior and head of its own prompt applied."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from calibrant.core._composite import FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._schema import SchemaNode, plain_schema, schema_target
+from calibrant.core._schema import SchemaNode, plain_schema, schema_target, with_inner_schemas
 from calibrant.logprobs._fields import FieldPath, array_path, parse_path
 
 _Node = dict[str, Any]
@@ -76,7 +77,7 @@ def as_response_format(schema: object) -> dict[str, Any]:
         return deepcopy(dict(schema))
     root = plain_schema(schema)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", str(root.get("title") or "answer"))[:64]
-    strict = _strict(root, root)
+    strict = deepcopy(_strict(root, root))  # enums are shared with the argument
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": strict}}
 
 
@@ -152,17 +153,8 @@ def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any
             return {"$ref": reference}
         beside = {key: value for key, value in node.items() if key != "$ref"}
         return _strict({**schema_target(reference, root), **beside}, root, inside | {reference})
-    result = {key: _strict_part(key, value, root, inside) for key, value in node.items()}
+    result = with_inner_schemas(node, partial(_strict, root=root, inside=inside))
     if node.get("type") == "object" or "properties" in node:
         result.setdefault("additionalProperties", False)
         result["required"] = list(node.get("properties") or {})
     return result
-
-
-def _strict_part(key: str, value: Any, root: _Node, inside: frozenset[str]) -> Any:  # noqa: ANN401
-    # The values of these keys hold field names or data, which may look like keywords of a schema.
-    if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
-        return {name: _strict(child, root, inside) for name, child in value.items()}
-    if key in ("enum", "const", "default", "examples"):
-        return deepcopy(value)
-    return _strict(value, root, inside)

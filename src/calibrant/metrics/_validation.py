@@ -15,7 +15,7 @@ from calibrant.core._errors import ConfigurationError
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
 ROUNDING = 1e-6
 # Masked logits are often the least float32, about -3e38; beyond this, squares overflow.
-_HUGE = 1e100
+HUGE = 1e100
 
 
 def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -222,7 +222,7 @@ def check_log_probabilities(
     if width != (n_labels or max(width, 2)):
         msg = f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."
         raise ConfigurationError(msg)
-    usable = np.abs(rows) <= _HUGE  # False for NaN
+    usable = np.abs(rows) <= HUGE  # False for NaN
     if not usable.all():
         row, column = (int(i) for i in np.argwhere(~usable)[0])
         msg = (

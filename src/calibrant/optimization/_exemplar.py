@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
@@ -21,8 +22,7 @@ from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, esti
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25
-DEMONSTRATIONS = "demonstrations"
-OTHER_COMPONENTS = ("user_template", DEMONSTRATIONS)
+OTHER_COMPONENTS = (USER_TEMPLATE, DEMONSTRATED)
 RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anything else
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -196,13 +196,13 @@ class ExemplarProposer:
         components_to_update : sequence of str
             Not used: demonstrations belong into the system prompt.
         """
-        given = candidate.get(DEMONSTRATIONS, "")
+        given = candidate.get(DEMONSTRATED, "")
         settings = DemonstrationSettings.from_text(given) if given.strip() else DemonstrationSettings()
-        for k in RETRIEVED if DEMONSTRATIONS in candidate else ():
+        for k in RETRIEVED if DEMONSTRATED in candidate else ():
             shown = settings.model_copy(update={"k": k}).to_text()
-            if k < len(set(self._train)) and shown not in {*self._proposed, candidate[DEMONSTRATIONS]}:
+            if k < len(set(self._train)) and shown not in {*self._proposed, candidate[DEMONSTRATED]}:
                 self._proposed.add(shown)
-                return {DEMONSTRATIONS: shown}
+                return {DEMONSTRATED: shown}
         component = _component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
@@ -342,7 +342,7 @@ def _component(candidate: Mapping[str, str]) -> str:
 
 def _answers_key(candidate: Mapping[str, str]) -> str:
     """Return the key of a candidate's answers."""
-    shown = candidate.get(DEMONSTRATIONS, "")
+    shown = candidate.get(DEMONSTRATED, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from calibrant.adapters._calls import SearchSize
 from calibrant.adapters._gepa import ConfidenceAdapter
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from calibrant.core._predictor import Query
     from calibrant.inference._models import ModelLike
 
-USER_TEMPLATE: Final = "user_template"
-DEMONSTRATED: Final = "demonstrations"
 
 EXEMPLAR_MINIBATCH = 20
 REFLECTION_MINIBATCH = 3

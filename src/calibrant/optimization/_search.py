@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._rows import example_row
+from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, example_row
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
@@ -31,7 +31,7 @@ from calibrant.optimization._choice import (
     row_scores,
     standing,
 )
-from calibrant.optimization._plan import DEMONSTRATED, USER_TEMPLATE, SearchPlan, SearchStage, queries_of
+from calibrant.optimization._plan import SearchPlan, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, NoCopies, given_prompts
 from calibrant.optimization._reflection import Guard
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ProviderError
@@ -35,7 +36,7 @@ from calibrant.optimization._choice import (
     ValidatedPrompt,
     beats,
 )
-from calibrant.optimization._plan import DEMONSTRATED, SCREENED, USER_TEMPLATE, SearchStage, queries_of
+from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
 from calibrant.optimization._progress import PERFECT
 from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
 from calibrant.optimization._result import OptimizationResult, compare, final_score, score_prompt

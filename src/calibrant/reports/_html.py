@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
+from calibrant.core._reported import writable
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._paired import holm
@@ -92,7 +93,7 @@ def write_page(path: Path, text: str, *, remedy: str) -> None:
     """
     try:
         # Half of a surrogate pair is legal in JSON and in no file.
-        write_atomically(path, text.encode("utf-8", "replace").decode())
+        write_atomically(path, writable(text))
     except OSError as error:
         raise StateError(f"{path}: cannot be written ({error.strerror or error}): {remedy}.") from error
 

@@ -19,7 +19,6 @@ from calibrant.metrics._validation import check_number
 _LOG = logging.getLogger("calibrant")
 _ROUTE: Final = "/verify"
 _DEFAULT_SECONDS: Final = 60.0
-_MOST_BYTES: Final = 2**20
 # Confidences rounded to two places may differ from the counts by this much.
 _ROUNDING: Final = 0.005 + 1e-9
 _CALLED: Final = "verifier"
@@ -87,7 +86,6 @@ class AutoMixEntailment(BaseMethod):
                 _address(url),
                 name=_CALLED,
                 timeout_seconds=seconds or _DEFAULT_SECONDS,
-                most_bytes=_MOST_BYTES,
                 retry=retry or RetryPolicy(attempts=3),
             )
         elif url is not None or not isinstance(verifier, Verifier):

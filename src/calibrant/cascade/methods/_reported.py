@@ -27,12 +27,11 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
+from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.metrics._validation import check_number
 
 _SCALE: Final = 3.0  # nats
-# Servers write -9999 for a token that was ruled out; less would overflow a mean.
-_IMPOSSIBLE: Final = -9999.0
 # Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
 # OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
 _LEAST: Final = math.log(1e-12)
@@ -159,7 +158,7 @@ class AvgLogprob(_TokenMethod):
     default_threshold = 2.0 / 3.0
 
     def _measure(self, tokens: Sequence[Token]) -> float:
-        return math.fsum(max(token.logprob, _IMPOSSIBLE) for token in tokens) / len(tokens)
+        return math.fsum(max(token.logprob, IMPOSSIBLE) for token in tokens) / len(tokens)
 
     def to_confidence(self, native: float) -> float:
         """Return the confidence of a mean natural log-probability.

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.clients._translate import NOT_ABOUT_THE_REQUEST
 from calibrant.core._completion import (
     Client,
     CompletionRequest,
@@ -29,8 +30,6 @@ from calibrant.logprobs._walk import LabelWalk
 
 _T = TypeVar("_T")
 
-# Statuses below 500 that are about the account, the address or the moment, not about the request.
-_NOT_ABOUT_THE_REQUEST: Final = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 _FIRST_TOP: Final = 5
 _MORE_TOP: Final = (20, 100, 1000)
 # As many alternatives as the rest of the examination asks for at most.
@@ -264,7 +263,7 @@ class ExaminationCalls:
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
         except ProviderError as error:
             status = error.status or 0
-            about_request = 400 <= status < 500 and status not in _NOT_ABOUT_THE_REQUEST
+            about_request = 400 <= status < 500 and status not in NOT_ABOUT_THE_REQUEST
             if not self.seconds and not about_request:
                 raise
             self.first_error = self.first_error or error

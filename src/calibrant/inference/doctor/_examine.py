@@ -15,7 +15,7 @@ from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference.doctor._evidence import Evidence, ExaminationCalls, FailedCall, gather
-from calibrant.inference.doctor._readings import SENTINEL, TEXTS, TopicReading
+from calibrant.inference.doctor._readings import TEXTS, TopicReading
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,
@@ -24,6 +24,7 @@ from calibrant.inference.doctor._records import (
     Thresholds,
     identity,
 )
+from calibrant.logprobs._completion import IMPOSSIBLE
 
 _FAMILIES: Final = (
     Thresholds(high=0.99, low=0.90),
@@ -315,7 +316,7 @@ def _gap(first: Sequence[Token], second: Sequence[Token]) -> float:
     """Return the largest difference between two reports of the same tokens, in nats."""
     gaps = [0.0]
     for one, other in zip(first, second, strict=False):
-        gaps.append(abs(max(one.logprob, SENTINEL) - max(other.logprob, SENTINEL)))
+        gaps.append(abs(max(one.logprob, IMPOSSIBLE) - max(other.logprob, IMPOSSIBLE)))
         values = dict(other.top)
         gaps += [
             abs(max(value, _NOISE) - max(values[data], _NOISE)) for data, value in one.top if data in values
@@ -347,10 +348,10 @@ def _units(evidence: Evidence) -> _Judgement:
             f"Not natural log-probabilities: {evidence.fault}.", f"Use {_SAMPLED}; or another endpoint."
         )
     values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
-    impossible = sum(value <= SENTINEL for value in values)
-    remark = f"; {impossible} of {len(values)} at or below {SENTINEL:.0f}, read as impossible"
+    impossible = sum(value <= IMPOSSIBLE for value in values)
+    remark = f"; {impossible} of {len(values)} at or below {IMPOSSIBLE:.0f}, read as impossible"
     remark = remark if impossible else ""
-    if all(value == 0.0 or value <= SENTINEL for value in values):
+    if all(value == 0.0 or value <= IMPOSSIBLE for value in values):
         return _warning(
             f"Every value is 0 or impossible{remark}: they do not tell a sure answer from a doubtful one.",
             f"Where your own texts show the same, use {_SAMPLED}.",

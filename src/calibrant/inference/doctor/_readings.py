@@ -12,7 +12,7 @@ from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.inference._reader import AnswerReader
-from calibrant.logprobs._completion import read_completion, reported_tokens
+from calibrant.logprobs._completion import IMPOSSIBLE, read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses
 from calibrant.logprobs._fields import align
 from calibrant.logprobs._schema import enum_schema
@@ -56,9 +56,6 @@ LOTTERY: Final[tuple[Message, ...]] = (
 """A question with very many answers."""
 
 SCHEMA: Final = enum_schema(LABELS, _FIELD)
-
-SENTINEL: Final = -9999.0
-"""At or below this a log-probability means "impossible"."""
 
 # A log-probability may exceed 0 by this much: rounding.
 _ROUNDING: Final = 1e-6
@@ -207,7 +204,7 @@ def _their_label(response: object) -> _LabelTokens | str:
     if not entries:
         return "the field is missing"
     label = entries[0].field_logprob
-    logprobs = tuple(min(max(token.logprob, SENTINEL), 0.0) for token in label.tokens)
+    logprobs = tuple(min(max(token.logprob, IMPOSSIBLE), 0.0) for token in label.tokens)
     return _LabelTokens(
         label.value, tuple(token.token for token in label.tokens), logprobs, label.joint_logprob
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from calibrant.clients._redact import (
     redact,
 )
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._methods import Decoding, Method
 
@@ -278,15 +277,6 @@ def is_secret(name: str) -> bool:
     return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
-def _directory() -> Path:
-    home = os.environ.get("CALIBRANT_HOME")
-    if home:
-        return Path(home).expanduser() / "doctor"
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The standard says that a relative path is to be ignored.
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "calibrant" / "doctor"
-
-
 def record_path(found: Identity) -> Path:
     """Return the file of one setup.
 
@@ -300,7 +290,7 @@ def record_path(found: Identity) -> Path:
     """
     model, address, parameters = found
     parts = json.dumps([address, model, parameters], sort_keys=True)
-    return _directory() / f"{hashlib.sha256(parts.encode()).hexdigest()}.json"
+    return user_path("doctor", "cache") / f"{hashlib.sha256(parts.encode()).hexdigest()}.json"
 
 
 def save_examination(examination: Examination) -> Path:
