@@ -1,4 +1,4 @@
-"""Checks shared by metrics and estimators: every array that enters is finite, in range and of one length."""
+"""Checks of the arrays and numbers that metrics and estimators take."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def refuse_rows(illegal: NDArray[np.bool_], values: NDArray[Any], expected: str, remedy: str) -> None:
-    """Raise ConfigurationError with the first illegal row; `illegal` is a mask of shape (n,)."""
+    """Raise ConfigurationError for the first row of the mask `illegal`, shape (n,), if there is one."""
     if illegal.any():
         row = int(np.argmax(illegal))
         raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
@@ -179,7 +179,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_level(level: float) -> float:
-    """Return a confidence level, such as 0.95; ConfigurationError unless it is strictly between 0 and 1."""
+    """Return a confidence level; ConfigurationError unless it is strictly between 0 and 1."""
     return check_number("level", level, "(0, 1)")
 
 
@@ -232,7 +232,7 @@ def check_log_probabilities(
 
 
 def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:
-    """Return log-probabilities of shape (n, L), or (L,) for a single row, as checked rows of shape (n, L)."""
+    """Return checked rows of shape (n, L), from log-probabilities of shape (n, L) or (L,)."""
     return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
 
 
