@@ -153,7 +153,7 @@ class LabelArray:
 
 
 def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
-    """Return the array in a ``json_schema`` format whose only open value it is; else None.
+    """Return the array of a ``json_schema`` format if nothing else is open in it; otherwise None.
 
     None as well for an array with a minimum or maximum number of elements.
     """

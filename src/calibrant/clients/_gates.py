@@ -42,7 +42,7 @@ class FirstCall:
         ] = WeakKeyDictionary()
 
     async def then(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the result of `call`; it first waits up to one second for the first call of the loop.
+        """Wait at most one second for the loop's first call, then return the result of `call`.
 
         Raises
         ------

@@ -154,7 +154,7 @@ class LlamaCppClient:
             return await self._decode(row, decoding)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Raise ConfigurationError if a label is not spelled by tokens or longer than the context.
+        """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
 
         Raises
         ------
@@ -352,7 +352,7 @@ class _EngineRow:
         return self.engine.vocabulary
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer prefix, as they stand behind the prompt."""
+        """Return the tokens of an answer prefix, as tokenised after the prompt."""
         return tuple(self.engine.tokenize(self.prompt.tail + self.begun + text))
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:  # noqa: ARG002 (all are known)

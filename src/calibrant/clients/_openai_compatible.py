@@ -110,7 +110,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         return {name: value for name, value in settings.items() if value is not None}
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Raise ConfigurationError if a label is not spelled by tokens or longer than the context.
+        """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
 
         Raises
         ------

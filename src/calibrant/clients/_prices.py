@@ -1,4 +1,4 @@
-"""Prices of calls, from litellm's price list or the options, and the decision for litellm."""
+"""Prices of calls, from litellm's price list or the options, and whether calls need litellm."""
 
 from __future__ import annotations
 

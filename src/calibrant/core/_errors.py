@@ -93,7 +93,7 @@ class DataError(CalibrantError):
 
 
 class NotFittedError(CalibrantError):
-    """A learned object was used before ``fit``.
+    """An estimator was used before ``fit``.
 
     Examples
     --------

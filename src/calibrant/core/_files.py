@@ -189,7 +189,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write a folder to disk, if the system allows it, so that a rename survives a power failure."""
+    """Sync a folder to disk, if the system allows it, so that a rename survives a power failure."""
     with contextlib.suppress(OSError):  # the file is in place already
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -115,7 +115,7 @@ class TokenContinuation(Continuation, Protocol):
         """Name of the model."""
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer prefix, as they stand behind the prompt."""
+        """Return the tokens of an answer prefix, as tokenised after the prompt."""
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
         """Return the next-token log-probabilities after each answer prefix of `texts`, given as tokens.

@@ -109,7 +109,7 @@ class HeadEmbedding:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Return the embedding of a `to_state` record, unopened; KeyError, TypeError, ValueError if bad."""
+        """Return the unopened embedding of a `to_state` record; raise an error if it is invalid."""
         probe = np.asarray(state["probe"], dtype=np.float64)
         if not isinstance(state["name"], str) or probe.ndim != 1 or not np.isfinite(probe).all():
             raise ValueError("the name or the probe of the embedding model is missing")

@@ -265,7 +265,7 @@ def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -
 
 
 def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
-    """Normalise the probabilities to continue and to end; an unreported one is exp(`bound`) before."""
+    """Normalise the probabilities to continue and to end, with exp(`bound`) for an unreported one."""
     mass, assumed = goes_on + ends, False
     if not (goes_on and ends) and math.exp(bound) > 0.0:
         assumed = True
@@ -325,7 +325,7 @@ class ArrayPlace:
 
     @property
     def next_label(self) -> str | None:
-        """Most probable new label, or None if it is more probable that no new label comes."""
+        """Most probable new label; None if it is more probable that no new label comes."""
         moves = self.moves
         best = int(moves.argmax())
         return self.labels.labels[best] if moves[best] > 1.0 - math.fsum(moves) else None

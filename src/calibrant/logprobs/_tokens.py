@@ -202,7 +202,7 @@ class TokenWalk:
         self._propagate(node, np.bincount(here.leads_to, weights=probabilities).astype(np.float64))
 
     def _propagate(self, node: int, shares: NDArray[np.float64]) -> None:
-        """Pass a node's mass on by `shares`: those of its children, then of the labels that end here."""
+        """Pass the mass of a node on, by the shares of its children and of the labels that end there."""
         here = self._trie.nodes[node]
         self._read[node] = shares
         mass = self._open.pop(node)

@@ -92,7 +92,7 @@ class AnsweredLabels:
 
     @property
     def collapsed(self) -> bool:
-        """True if fewer than half of the labels that occur were predicted, with fields in any field."""
+        """True if under half of the occurring labels were predicted; with fields, if so in any field."""
         return self.share < _COLLAPSED
 
     @property
