@@ -53,7 +53,7 @@ class PairedGain:
 
 
 def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
-    """Compare the losses of the same n rows, both of shape (n,)."""
+    """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
     error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf

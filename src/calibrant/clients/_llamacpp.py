@@ -194,7 +194,7 @@ class LlamaCppClient:
                 engine.leave(future.result())
 
     def close(self) -> None:
-        """Free the model unless another client uses it; computations under way are finished first."""
+        """Free the model unless another client uses it; requests in flight may fail."""
         with self._lock:
             engine, self._engine, self._closed = self._engine, None, True
         if engine is not None:

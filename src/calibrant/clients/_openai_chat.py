@@ -39,7 +39,7 @@ _MOST_KEPT: Final = 32
 
 
 class OpenAIChatClient:
-    """Client for any server of ``/v1/chat/completions``.
+    """Client for servers with the route ``/v1/chat/completions``.
 
     The server's JSON is returned unchanged, so a call costs little CPU (litellm takes milliseconds). Cost and rate
     limits are added under the keys litellm uses: ``_hidden_params["response_cost"]`` (US dollars) and

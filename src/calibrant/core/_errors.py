@@ -142,7 +142,7 @@ class LimitReachedError(CalibrantError):
 
 
 class StateError(CalibrantError):
-    """A run directory or another stored state is damaged, foreign or from another version.
+    """Stored state, such as a run directory, is damaged or of another kind or version.
 
     Examples
     --------

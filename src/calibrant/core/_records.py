@@ -32,7 +32,7 @@ _KEYS: Final = (
 
 
 class Journal(Protocol):
-    """Store of finished predictions, so that no call is paid for twice.
+    """Store of finished predictions, which makes repeated calls unnecessary.
 
     Examples
     --------

@@ -306,7 +306,7 @@ def check_rows(
     n_labels: int,
     least: int = 1,
 ) -> HeadRows:
-    """Return the checked inputs of at least `least` rows.
+    """Check the inputs of a head and return them, at least `least` rows.
 
     Raises
     ------
@@ -327,7 +327,7 @@ def check_rows(
 
 
 def check_texts(texts: Sequence[str] | None, n: int) -> None:
-    """Raise ConfigurationError unless there are n texts, or None."""
+    """Raise ConfigurationError unless `texts` is None or a sequence of n strings."""
     if texts is None:
         return
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):

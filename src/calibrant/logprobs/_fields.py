@@ -334,7 +334,7 @@ class AlignedField:
 
 
 def checked_logprob(logprob: float) -> float:
-    """Return `logprob` clipped to [-9999, 0].
+    """Return `logprob` clipped to [-9999, 0]; LogprobsUnavailableError if it is positive or NaN.
 
     Raises
     ------

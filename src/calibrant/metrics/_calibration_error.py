@@ -224,7 +224,7 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
 def _check_distributions(
     probabilities: ArrayLike, answers: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return probabilities clipped to [0, 1] and positions of the true labels, after checks."""
+    """Check distributions and positions of true labels; return both, probabilities in [0, 1]."""
     p = as_numbers("probabilities", probabilities)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
         raise ConfigurationError(
