@@ -142,7 +142,7 @@ class LimitReachedError(CalibrantError):
 
 
 class StateError(CalibrantError):
-    """Stored state, such as a run directory, is damaged or of another kind or version.
+    """Stored state, such as a run directory, is damaged, unwritable, or of another kind or version.
 
     Examples
     --------

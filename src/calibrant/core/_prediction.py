@@ -58,7 +58,7 @@ class LogprobSpace(StrEnum):
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
-    """Return True if most of the reported probability is on texts that are not labels.
+    """Return True if the model put less than half of its probability on labels.
 
     Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
 
@@ -147,7 +147,7 @@ class LabelDistribution:
 
     @property
     def is_label_mass_low(self) -> bool:
-        """True if most of the reported probability is on texts that are not labels."""
+        """True if the model put less than half of its probability on labels; see `is_label_mass_low`."""
         return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
