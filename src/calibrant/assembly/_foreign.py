@@ -312,9 +312,9 @@ class _Reader:
             table = table.setdefault(str(name), {})
             # So that a missing key has the line of its table.
             self.origins.setdefault(location[:length], place[: length - len(location)])
-        if (
-            location[-1] in table and not table[location[-1]] == value == "confidence"
-        ):  # the type, at both places
+        if table.get(str(location[-1])) == value == "confidence":
+            pass  # the type may stand at both places
+        elif location[-1] in table:
             self.note(place, f"{place[-1]}: expected it once, got it twice: keep one.")
         table[str(location[-1])] = value
         self.origins[location] = place

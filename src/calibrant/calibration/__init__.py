@@ -1,4 +1,4 @@
-"""Calibration: probabilities that match the share of right answers, fitted on finished predictions."""
+"""Calibration: probabilities that match the share of right answers, fitted on predictions."""
 
 from typing import TYPE_CHECKING
 

@@ -29,7 +29,7 @@ TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationEvaluation:
-    """Calibration error before and after, on rows outside the fit.
+    """Brier score, calibration error and log loss before and after calibration, on other rows.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class CalibrationEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedRows:
-    """The rows of a fit, as digests, so that a calibrator is never evaluated on them.
+    """Digests of the rows of a fit, used to detect an evaluation on the same rows.
 
     Most rows of a language model have confidence 1, so a row cannot be recognised by its confidence;
     the whole set can, and so can rows that were named.
@@ -72,7 +72,7 @@ class FittedRows:
 
     @classmethod
     def of(cls, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> Self:
-        """Return the digests of rows of confidence `p` and correctness `y`, both of shape (n,)."""
+        """Return the digests of rows with confidence `p` and correctness `y`, both of shape (n,)."""
         if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
             raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
         order = np.lexsort((y, p))
@@ -84,7 +84,7 @@ class FittedRows:
         return cls(digest=hashlib.sha256(rows.tobytes()).hexdigest(), ids=sorted(named))
 
     def refuse(self, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> None:
-        """Raise ConfigurationError if the rows are, or contain, fitted rows.
+        """Raise ConfigurationError if all rows, or with ids any of them, belong to the fit.
 
         Rows are compared by name if both the fit and this call name them; else as a whole set.
         """
@@ -104,7 +104,7 @@ class FittedRows:
 
 
 class ConfidenceCalibrator(SavedFit):
-    """Base class of calibrators that map one confidence per row to a probability of being right.
+    """Base class of calibrators from one confidence per row to the probability of being right.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class ConfidenceCalibrator(SavedFit):
         predicted: Sequence[str] | None = None,
         ids: Sequence[object] | None = None,
     ) -> Self:
-        """Fit the probability of a right answer given its confidence; an earlier fit is discarded.
+        """Fit the probability of a right answer on its confidence; an earlier fit is discarded.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class ConfidenceCalibrator(SavedFit):
         predicted: Sequence[str] | None = None,
         ids: Sequence[object] | None = None,
     ) -> CalibrationEvaluation:
-        """Compare raw and calibrated confidence on rows outside the fit.
+        """Compare raw and calibrated confidence on rows that were not used in the fit.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class ConfidenceCalibrator(SavedFit):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError for any other."""
+        """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError if invalid."""
         cls._check_method(record, cls.method)
         calibrator = cls()
         calibrator._restore(record["learned"])
@@ -230,7 +230,7 @@ class ConfidenceCalibrator(SavedFit):
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
-    """Calibrator that leaves confidence unchanged: the baseline of a selection.
+    """Calibrator that leaves confidence unchanged, the baseline when a calibrator is selected.
 
     Examples
     --------
@@ -252,7 +252,7 @@ class IdentityCalibrator(ConfidenceCalibrator):
 
 
 class PlattCalibrator(ConfidenceCalibrator):
-    """A logistic curve over the log-odds of the confidence (Platt 1999).
+    """Calibrator with a logistic curve over the log-odds of the confidence (Platt 1999).
 
     ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], a and b
     of greatest likelihood for Platt's smoothed targets: ``(r + 1) / (r + 2)`` instead of 1 for each of r right
@@ -298,7 +298,7 @@ class PlattCalibrator(ConfidenceCalibrator):
 
 
 class TemperatureCalibrator(ConfidenceCalibrator):
-    """One temperature over the log-odds of the confidence (Guo et al. 2017, for two outcomes).
+    """Calibrator with one temperature for the log-odds of the confidence (Guo et al. 2017).
 
     ``sigmoid(z / T)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], T
     of greatest likelihood in [0.001, 1000]. It softens or sharpens, but leaves 0.5 where it is: a
@@ -332,7 +332,7 @@ class TemperatureCalibrator(ConfidenceCalibrator):
 
 
 class IsotonicCalibrator(ConfidenceCalibrator):
-    """The rising step curve of least squared error (Zadrozny and Elkan 2002), by scikit-learn.
+    """Calibrator with the rising curve of least squared error (Zadrozny and Elkan 2002).
 
     Assumes no more than that higher confidence is not less often right; needs some hundred rows.
     Between fitted confidences it interpolates, outside them it stays level. Where all confidences
@@ -378,7 +378,7 @@ class IsotonicCalibrator(ConfidenceCalibrator):
 
 
 def best_inverse_temperature(slope: Callable[[float], float]) -> float:
-    """Return the zero of `slope`, a rising function of the inverse temperature, in [0.001, 1000].
+    """Return the zero of the rising function `slope` of the inverse temperature, in [0.001, 1000].
 
     The nearer end if the slope has no zero, and 1 if it is 0 throughout.
     """
@@ -395,7 +395,7 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
 
 
 def _logistic_fit(z: _Floats, y: _Floats) -> tuple[float, float]:
-    """Return slope and intercept of the greatest likelihood of targets ``y ~ sigmoid(a z + b)``, in [0, 1]."""
+    """Return slope and intercept of the logistic curve that fits targets in [0, 1] best."""
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     design = np.stack([z, np.ones_like(z)], axis=1)

@@ -1,4 +1,4 @@
-"""Certified abstention: thresholds whose accepted answers reach a target accuracy."""
+"""Certified thresholds: accepted answers reach a target accuracy with a stated probability."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CertifiedThreshold:
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedClassThresholds:
-    """One threshold per predicted label; all of them hold together.
+    """Certified threshold for each predicted label, with a joint guarantee.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def certify_threshold(
     delta: float = 0.05,
     start: float | None = None,
 ) -> CertifiedThreshold:
-    """Return the lowest threshold whose accepted answers have the target accuracy, certified.
+    """Test thresholds from the highest down; return the last one that reaches the target accuracy.
 
     Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021): the thresholds of a fixed grid are
     tested from the highest down, each at level `delta` by the exact binomial tail of the number of
@@ -175,7 +175,7 @@ def certify_class_thresholds(
     delta: float = 0.05,
     labels: Sequence[str] | None = None,
 ) -> CertifiedClassThresholds:
-    """Return one certified threshold per predicted label, with a joint guarantee.
+    """Return a certified threshold for each predicted label, with a joint guarantee.
 
     Every label is tested on its own rows at ``delta`` divided by the number of labels (Bonferroni),
     so with probability ``1 - delta`` all thresholds hold.
@@ -235,7 +235,7 @@ def certify_class_thresholds(
 
 @lru_cache(maxsize=1)
 def candidate_thresholds() -> NDArray[np.float64]:
-    """Return the grid of thresholds, highest first, from 1 to 0.
+    """Return the candidate thresholds in descending order, from 1 to 0.
 
     Thousandths, and two digits of the distance to 0 and 1 below that, down to 1e-12: most models
     are surest about most rows. A dense grid costs nothing, for neighbours accept nearly the same rows.
@@ -250,7 +250,7 @@ def candidate_thresholds() -> NDArray[np.float64]:
 def rows_at_thresholds(
     confidence: NDArray[np.float64], correct: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the distinct thresholds, the rows that each accepts, and the right ones among those.
+    """Return positions of distinct thresholds, and the numbers of accepted and of right rows there.
 
     Of thresholds that accept the same rows only the highest matters: nothing is claimed about
     confidences never seen. Thresholds are positions in `candidate_thresholds`, ascending.
@@ -262,7 +262,7 @@ def rows_at_thresholds(
 
 
 def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
-    """Return the least number of rows that the first threshold of the sequence must accept.
+    """Return the least number of rows that the first tested threshold must accept.
 
     Enough to pass, about nine times in ten, with an accuracy halfway between the target and 1 (by a normal
     approximation; exactly 0.86 to 0.91 for targets from 0.8 to 0.95), but no more than a quarter of the rows,
@@ -286,7 +286,7 @@ def last_certified(
     target_accuracy: float,
     delta: float,
 ) -> NDArray[np.intp]:
-    """Return the position of the last threshold before the first failed test; -1 if the first one fails.
+    """Return the position of the last threshold before the first failed test; -1 if there is none.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ def last_certified(
 def _additional_rows(
     n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
 ) -> int | None:
-    """Return the number of further rows that would certify the best threshold at its observed accuracy."""
+    """Return the number of further rows that would certify a threshold at its observed accuracy."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     total = int(n[-1])

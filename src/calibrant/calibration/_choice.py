@@ -40,7 +40,7 @@ _MIN_EACH = 10
 
 
 class PerLabelCalibrator(ConfidenceCalibrator):
-    """One calibrator per predicted label where its rows suffice, else one for all rows.
+    """Calibrator per predicted label with enough rows, and a pooled one for the other labels.
 
     Models are surer of some labels than they should be and less sure of others. A label has its own
     calibrator if at least 100 rows were predicted as it, at least ten of them right and
@@ -115,7 +115,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
 
 
 def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> ConfidenceCalibrator:
-    """Return the calibrator of any kind that `ConfidenceCalibrator.save` wrote.
+    """Load a calibrator of any kind from a file that `ConfidenceCalibrator.save` wrote.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
 
 
 def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
-    """Return the calibrator of any kind of a `to_record` record; for files that hold several.
+    """Return a calibrator of any kind from its `to_record` record, for files that hold several.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratorSelection:
-    """A calibrator, and why it was chosen.
+    """Chosen calibrator, with the reason for the choice.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ def select_calibrator(
     ids: Sequence[object] | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> CalibratorSelection:
-    """Choose a calibrator by its Brier score in five-fold cross-validation, or none.
+    """Choose a calibrator, or none, by the Brier score in cross-validation.
 
     Candidates are tried from the simplest to the most flexible: nothing, temperature, Platt, isotonic, then
     the same per label. One takes the place of what was chosen before it if its Brier score on
@@ -259,7 +259,7 @@ def select_calibrator(
 
 
 def _sufficient_labels(names: NDArray[np.object_], y: _Floats) -> list[str]:
-    """Return the predicted labels whose rows suffice for a calibrator of their own, sorted."""
+    """Return the predicted labels with enough rows for a calibrator of their own, sorted."""
     labels, group = np.unique(names.astype(str), return_inverse=True)
     n, right = np.bincount(group), np.bincount(group, weights=y)
     enough = (n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)
@@ -273,7 +273,7 @@ def _held_out(
     names: NDArray[np.object_] | None,
     fold: NDArray[np.intp],
 ) -> _Floats:
-    """Return out-of-fold calibrated confidence, shape (n,)."""
+    """Return the calibrated confidence of held-out rows in cross-validation, shape (n,)."""
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
         judged = fold == k

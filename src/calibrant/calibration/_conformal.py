@@ -17,7 +17,7 @@ ConformalMethod: TypeAlias = Literal["lac", "aps"]
 
 
 class ConformalSets:
-    """Sets of labels that hold the true one with a chosen probability (split conformal, by MAPIE).
+    """Prediction sets that hold the true label with a chosen probability (split conformal, MAPIE).
 
     The guarantee is marginal: over rows drawn like the labelled ones, whatever the model does. A set
     may be empty or hold every label. To know which single answers to accept, use
@@ -63,7 +63,7 @@ class ConformalSets:
         self._answers: NDArray[np.intp] | None = None
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
-        """Store the labelled rows that the sets are conformed on.
+        """Store the labelled rows that the prediction sets are calibrated on.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ def _open_mapie() -> Any:  # noqa: ANN401  (an optional library's class)
 
 
 def _reported(n_labels: int) -> Any:  # noqa: ANN401  (a scikit-learn estimator)
-    """Return a fitted classifier in scikit-learn's sense whose features are its probabilities."""
+    """Return a scikit-learn classifier whose features are its probabilities."""
     from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: PLC0415  (heavy)
 
     class Reported(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Log loss by row on held-out folds, and the test that a change in it is more than noise."""
+"""Log loss per row, comparison of losses on the same rows, and stratified folds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PairedGain:
 
 
 def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
-    """Compare the losses of the same n rows, both of shape (n,)."""
+    """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
     error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
@@ -66,7 +66,7 @@ def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> Pair
 
 
 def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return a random fold for each row, shape (n,), even within every group."""
+    """Return a random fold for each row, shape (n,), with each group spread evenly over the folds."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]
     fold = np.empty(len(groups), dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Label-prior correction, which divides out a model's text-independent label preference."""
+"""Label-prior correction, which removes a model's preference for labels whatever the text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ROUNDING = 1e-9
 
 
 class LabelPriorCorrection(SavedFit):
-    """Correction that divides predicted distributions by the mean prediction, which removes label bias.
+    """Correction of label bias, which divides predicted distributions by the mean prediction.
 
     Small models prefer a label whatever the text. The mean predicted distribution, `prior_`, shows
     that preference without a single label, and ``p(y | x) / prior(y)^strength``, normalised, takes
@@ -158,7 +158,7 @@ class LabelPriorCorrection(SavedFit):
         *,
         weights: ArrayLike | None = None,
     ) -> Self:
-        """Fit the prior and, given answers, the strength; an earlier fit is discarded.
+        """Fit the prior and, if answers are given, the strength; an earlier fit is discarded.
 
         With answers, prior and strength come from the same rows. The prior sees no answer, so the
         bias is small, but rows other than those are the better judge: fit the prior on unlabelled
@@ -221,7 +221,7 @@ class LabelPriorCorrection(SavedFit):
         return self
 
     def fit_strength(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
-        """Learn the strength on labelled rows; the prior stays as it is, and the guard ends.
+        """Learn the strength on labelled rows, and use it from now on; the prior stays as it is.
 
         It is the strength in [0, 2] of least mean log loss, or 0 where that gains no more over no
         correction than its own standard error (paired over rows; one row has none to show). To
@@ -312,7 +312,7 @@ class LabelPriorCorrection(SavedFit):
         return restored
 
     def _absorb(self, rows: _Floats, weights: _Floats) -> None:
-        """Update the running means by weighted rows."""
+        """Update the running means with weighted rows."""
         before = self._weight
         self._weight += float(weights.sum())
         self._mean = (before * self._mean + weights @ np.exp(log_normalise(rows))) / self._weight
@@ -324,7 +324,7 @@ class LabelPriorCorrection(SavedFit):
         self._derive()
 
     def _derive(self) -> None:
-        """Derive prior, divisor and a guarded strength from the running means."""
+        """Compute prior and divisor from the running means, and the strength if it is guarded."""
         self.prior_ = np.maximum(self._mean, _FLOOR)
         self.divisor_ = self.prior_
         if self.frequencies is not None:
@@ -349,7 +349,7 @@ class LabelPriorCorrection(SavedFit):
 
 
 def _guarded_prior(prior: NDArray[np.float64], wins: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the prior to divide out, or None where the rows show no bias.
+    """Return the prior to divide by, or None if the rows show no bias towards a label.
 
     Parameters
     ----------
@@ -389,7 +389,7 @@ def _check_weights(weights: ArrayLike, rows: _Floats) -> _Floats:
 
 
 def _stored_shares(values: Any, n_labels: int) -> _Floats:  # noqa: ANN401 - any JSON value
-    """Return stored shares of the labels; TypeError, ValueError or ConfigurationError if they are invalid."""
+    """Return stored shares of the labels; raise an error if they are no distribution over them."""
     shares = np.array(values, dtype=np.float64)
     if shares.shape != (n_labels,) or not (shares >= 0.0).all() or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
         msg = f"Expected a distribution over {n_labels} labels, got {values}."
@@ -403,7 +403,7 @@ def divided(log_p: _Floats, prior: _Floats, strength: float) -> _Floats:
 
 
 def best_strength(log_p: _Floats, answers: NDArray[np.intp], prior: _Floats) -> float:
-    """Return the strength in [0, 2] of least mean log loss.
+    """Return the strength in [0, 2] with the least mean log loss.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Saved predictions of any command, checked and converted to arrays."""
+"""Saved predictions, from a run or a file, checked and converted to arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHOSEN: Final = ("final", "best")  # of the prompts of a search: with its head,
 
 @dataclass(frozen=True, kw_only=True)
 class SavedPredictions:
-    """Rows with their predictions, in the order of the file.
+    """Rows with their predictions as arrays, in the order of the file.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class SavedPredictions:
 
     @property
     def failed(self) -> NDArray[np.bool_]:
-        """Mask of rows that failed with a transport error, shape (n,)."""
+        """Mask of rows without an answer because of a transport error, shape (n,)."""
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 
 
@@ -98,7 +98,7 @@ def read_predictions(
     name: str = "predictions",
     fingerprint: Callable[[LogprobSpace, Sequence[str] | None], Fingerprint | None] | None = None,
 ) -> SavedPredictions:
-    """Return parsed rows, such as lines of ``predictions.jsonl``, as arrays.
+    """Return saved rows, such as lines of ``predictions.jsonl``, as checked arrays.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def read_predictions(
 
 
 def _add(row: Row, rows: dict[int, RunRow]) -> None:
-    """Check a row and add it to rows by index."""
+    """Check a row and add it to `rows` under its index."""
     try:
         found = RunRow.checked(row.values)
     except ValueError as error:
@@ -166,7 +166,7 @@ def _add(row: Row, rows: dict[int, RunRow]) -> None:
 
 
 def _labels_and_space(rows: Iterable[RunRow]) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return label set and space, which `evaluate` and `optimize` write in different places."""
+    """Return the label set and the log-probability space of rows of `evaluate` or `optimize`."""
     space = None
     for row in rows:
         values = row.values.get("distribution") or row.values
@@ -179,7 +179,7 @@ def _labels_and_space(rows: Iterable[RunRow]) -> tuple[tuple[str, ...] | None, s
 
 
 def _space_of(values: Mapping[str, Any]) -> str | None:
-    """Return the label space of a row's parts; `evaluate` and `optimize` write it in different places."""
+    """Return the log-probability space of a row with parts, from the row or from its parts."""
     if isinstance(values.get("space"), str):
         return str(values["space"])
     found = (part.get("distribution") for part in values["parts"] if isinstance(part, Mapping))

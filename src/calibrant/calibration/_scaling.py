@@ -1,4 +1,4 @@
-"""Calibrators of whole distributions: one temperature, a weight and an offset per label, or a matrix."""
+"""Calibrators of whole distributions: temperature, vector and matrix scaling."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class DistributionScaling(SavedFit):
 
 
 class TemperatureScaling(DistributionScaling):
-    """Divides log-probabilities by one temperature (Guo et al. 2017, arXiv 1706.04599).
+    """Scaling of log-probabilities by one temperature (Guo et al. 2017, arXiv 1706.04599).
 
     T of least log loss in [0.001, 1000]. The most probable label stays what it was. Rows whose most
     probable label is always the answer are refused: they would be taken for certainty.
@@ -150,7 +150,7 @@ class TemperatureScaling(DistributionScaling):
 
 
 class VectorScaling(DistributionScaling):
-    """A weight and an offset for each label's log-probability (Guo et al. 2017, arXiv 1706.04599).
+    """Scaling with a weight and an offset for each label (Guo et al. 2017, arXiv 1706.04599).
 
     ``softmax(w * log p + b)`` of least log loss plus ``l2 (|w - 1|^2 + |b|^2) / (2 n)``: few rows
     change little, and a label without rows keeps finite numbers instead of being ruled out.
@@ -230,7 +230,7 @@ def _logits(rows: _Floats) -> _Floats:
 def held_out_answer_probability(
     log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
 ) -> NDArray[np.float64]:
-    """Return the cross-fitted probability of each row's answer.
+    """Return the cross-fitted probability of the true label of each row.
 
     The least probable answers are those to look at first: a wrong answer in the data, or the classifier's worst
     mistake. A row's own answer never moves its number: in five folds, even within every label, the label-prior
@@ -285,7 +285,7 @@ def held_out_answer_probability(
 def _matrix_scaling(
     rows: NDArray[np.float64], answers: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return W (L, L) and b (L,) of least log loss plus ``(|W - I|^2 + |b|^2) / (2 n)``.
+    """Return W (L, L) and b (L,) that minimise log loss plus ``(|W - I|^2 + |b|^2) / (2 n)``.
 
     The pull to doing nothing weighs as much as one row, as in `VectorScaling`: a label without rows is not ruled out.
     """

@@ -18,7 +18,7 @@ _MAKE: Final = "fit and save it"
 def write_state(
     path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, state: Mapping[str, Any]
 ) -> None:
-    """Write one JSON file, atomically; floats keep their full precision.
+    """Write the state of an estimator and its fingerprint to one JSON file, atomically.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def write_state(
 def read_state(
     path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, earlier: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Return the state written by `write_state` for the same fingerprint.
+    """Return the state that `write_state` wrote, if the fingerprint is the same.
 
     `earlier` are older layouts that the caller understands as well.
 
@@ -113,7 +113,7 @@ class SavedFit(ABC):
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:
-        """Return the estimator of this class written by `save`.
+        """Load an estimator of this class from a file that `save` wrote.
 
         Raises
         ------

@@ -30,7 +30,7 @@ _LEAST: Final = 1e-9  # confidences below count as 0
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdSuggestion:
-    """Confidence thresholds for a model, and how far to trust them.
+    """Suggested confidence thresholds for a model, with warnings about their reliability.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ThresholdSuggestion:
 
 
 def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSuggestion:
-    """Return thresholds from 50 to 100 predictions of one model under one prompt.
+    """Suggest confidence thresholds from a sample of predictions of one model under one prompt.
 
     The rule: `high` lies where correct predictions cluster (their median), and `low` where
     predictions become unreliable. The family of the guide whose `high` is nearest to the median, on
@@ -120,7 +120,7 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
 
 
 def _family(right: NDArray[np.float64]) -> tuple[ThresholdFamily, float, float]:
-    """Return the guide's family nearest to the median, or the next that is reached; else ``custom``."""
+    """Return the usual thresholds that fit the confidence of right answers best, else ``custom``."""
     median = float(np.median(right))
     nearest = _FAMILIES.index(_nearest(median))
     for name, high, low in _FAMILIES[nearest:]:
@@ -139,7 +139,7 @@ def _log_odds(p: float) -> float:
 
 
 def _median(values: NDArray[np.float64]) -> Interval:
-    """Return the median of sorted values with an exact interval from their ranks."""
+    """Return the median of sorted values with an exact confidence interval, from their ranks."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     n = len(values)
@@ -152,7 +152,7 @@ def _median(values: NDArray[np.float64]) -> Interval:
 
 
 def _divide(right: NDArray[np.float64], wrong: NDArray[np.float64], high: float) -> float:
-    """Return the confidence below `high` that best divides right from wrong predictions."""
+    """Return the confidence below `high` that best separates right from wrong predictions."""
     candidates = np.unique(np.concatenate([right, wrong]))
     candidates = candidates[(candidates > _LEAST) & (candidates < high)]
     if len(candidates) == 0:
@@ -166,7 +166,7 @@ def _divide(right: NDArray[np.float64], wrong: NDArray[np.float64], high: float)
 
 
 def _rounded_down(value: float) -> float:
-    """Return `value` to two significant digits, never above it."""
+    """Return `value` rounded down to two significant digits."""
     if value <= _LEAST:
         return value
     digits = 1 - floor(log10(value))

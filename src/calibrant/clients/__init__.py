@@ -1,4 +1,4 @@
-"""Clients of models behind one interface: one request in, one response out, every failure a `ProviderError`."""
+"""Clients of language models, all with the interface `calibrant.core.Client`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Client of the batch interface of OpenAI-compatible servers: uploads, creates, polls, downloads."""
+"""Client for the batch interface of OpenAI-compatible servers: upload, create, poll, download."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteBatch:
-    """Batch in the provider's own description.
+    """State of a batch, as the provider reports it.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class RemoteBatch:
 
 
 class BatchApi:
-    """Client of the batch interface of one server.
+    """Client for the batch interface of one server.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class BatchApi:
     async def create(
         self, file_id: str, *, metadata: Mapping[str, str], since: float, look_first: bool
     ) -> RemoteBatch:
-        """Create a batch exactly once, also over retries: every batch is paid for.
+        """Create a batch, or return the one that an earlier attempt created, as each batch is paid for.
 
         The endpoint has no idempotency key, and a call without an answer may still have created the batch. So
         before every retry the provider's list is searched for a batch with the same metadata.
@@ -222,7 +222,7 @@ class BatchApi:
         await self._insist(lambda: self._download(file_id, target))
 
     def refusal(self, status: int, body: object) -> ProviderError:
-        """Return the error of a live call with this status and body."""
+        """Return the error that a live call with this status and body would raise."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
         return self._http.refused(Reply(status=status, headers={}, data=data, content=text.encode()))
@@ -243,7 +243,7 @@ class BatchApi:
         return self._batch(await self._http.call("/v1/batches", {**body, "metadata": dict(metadata)}))
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
-        """Return the batch with this metadata, or None; the provider lists the newest first."""
+        """Return the batch with this metadata from the provider's list, or None."""
         after: str | None = None
         while True:
             query = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
@@ -307,7 +307,7 @@ class BatchApi:
         partial.replace(target)
 
     async def _copy(self, stream: aiohttp.StreamReader, write: Callable[[bytes], object]) -> None:
-        """Write a stream line by line, so that no secret is cut in two."""
+        """Copy a stream in whole lines, so that a secret is never split between two writes."""
         rest: list[bytes] = []
         async for chunk in stream.iter_chunked(_CHUNK):
             lines, newline, begun = chunk.rpartition(b"\n")
@@ -372,7 +372,7 @@ def _clean_name(value: object) -> str | None:
 
 
 def _messages(errors: object) -> list[str]:
-    """Return the errors of a batch as a whole, one line each."""
+    """Return the errors of the batch itself, one line each."""
     entries = errors.get("data") if isinstance(errors, Mapping) else errors
     messages = []
     for entry in entries if isinstance(entries, list) else []:

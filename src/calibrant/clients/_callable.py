@@ -86,7 +86,7 @@ class CallableClient:
         return result
 
     def close(self) -> None:
-        """Wait for running calls and cancel the queued ones."""
+        """Wait for calls that run in threads, and cancel those in the queue."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 

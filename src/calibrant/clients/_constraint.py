@@ -1,4 +1,4 @@
-"""Conversion of a JSON schema into a fixed beginning and a small grammar, which llama.cpp decodes fastest."""
+"""Conversion of a JSON schema into a fixed beginning and a small grammar for llama.cpp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENUM_DEPTH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """Schema that leaves the model one choice.
+    """JSON answer with one open text: the fixed JSON around it, and its legal values.
 
     The answer is ``prefix + value + suffix``, with `value` from `values`.
 
@@ -47,16 +47,16 @@ class Constraint:
         return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
 
     def answer(self, value: str) -> str:
-        """Return the JSON answer with `value`, given unescaped."""
+        """Return the JSON answer that holds `value`, which is given without JSON escapes."""
         return self.prefix + _inside(value) + self.suffix
 
     def answers(self) -> Iterator[str]:
-        """Return every legal answer."""
+        """Iterate over all legal answers."""
         return (self.prefix + value + self.suffix for value in self.values)
 
 
 def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
-    """Return the single choice of a ``json_schema`` format, or None for other schemas.
+    """Return the constraint of a ``json_schema`` format with one open text; None for other formats.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | No
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaChoice:
-    """One text field that a schema leaves open.
+    """Text field of an answer, with its legal values.
 
     Attributes
     ----------
@@ -86,13 +86,13 @@ class SchemaChoice:
     values: tuple[str, ...]
 
     def take(self, text: str, value: str) -> str:
-        """Return the partial answer `text`, extended by `value` (unescaped) for this choice."""
+        """Return the beginning `text` of an answer, extended by this field with `value`."""
         return text + self.before + _inside(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaChoices:
-    """Schema whose only open values are text fields.
+    """JSON answer whose open values are all text fields.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class SchemaChoices:
 
 
 def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | None:
-    """Return the choices of a ``json_schema`` format, in order, or None for other schemas.
+    """Return the open text fields of a ``json_schema`` format, in order; None for other formats.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | No
 
 @dataclass(frozen=True, kw_only=True)
 class LabelArray:
-    """Schema whose only open value is an array of any length, one text per element.
+    """JSON answer whose only open value is an array of labels, of any length.
 
     Attributes
     ----------
@@ -149,12 +149,12 @@ class LabelArray:
         return self.opening + ", ".join(map(self.element.answer, values))
 
     def separator(self, values: Sequence[str]) -> str:
-        """Return the JSON between `beginning(values)` and a further element's value, its opening quote included."""
+        """Return the JSON between `beginning(values)` and the next value, its opening quote included."""
         return f"{', ' if values else ''}{self.element.prefix}"
 
 
 def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
-    """Return the only open array of a ``json_schema`` format, or None for other schemas.
+    """Return the array of a ``json_schema`` format if nothing else is open in it; otherwise None.
 
     None as well for an array with a minimum or maximum number of elements.
     """
@@ -171,7 +171,7 @@ def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
 
 
 def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
-    """Return a llguidance grammar of JSON on one line, or None without a schema.
+    """Return an llguidance grammar for JSON on one line, or None if no JSON is asked for.
 
     White space anywhere would double the tokens. An array of enums without a limit gets at most as many elements as
     its largest enum has values: a small model repeated one label until its tokens ran out.
@@ -210,7 +210,7 @@ def _fixed_json(parts: _Parts) -> str | None:
 
 
 def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
-    """Return the pieces of a format's answers; empty for open values besides texts and arrays."""
+    """Return the pieces of a format's answers; empty if a value is open that is no text or array."""
     schema = _schema(response_format)
     try:
         return [] if schema is None else _parts(SchemaNode.of(schema), ()) or []
@@ -219,7 +219,7 @@ def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
 
 
 def _choices(parts: _Parts) -> SchemaChoices | None:
-    """Return the choices among the pieces of an answer; None without any, or if one of the pieces is an array."""
+    """Return the open text fields among the pieces; None if there are none, or if there is an array."""
     most = max((len(part.values) for part in parts if isinstance(part, SchemaChoice)), default=0)
     choices: list[SchemaChoice] = []
     text = ""
@@ -237,7 +237,7 @@ def _choices(parts: _Parts) -> SchemaChoices | None:
 
 
 def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
-    """Return the choice as a `Constraint`, or None unless there is exactly one."""
+    """Return the open text field as a `Constraint`, or None unless there is exactly one."""
     if choices is None or len(choices.choices) != 1:
         return None
     (only,) = choices.choices
@@ -245,7 +245,7 @@ def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
 
 
 def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
-    """Return the pieces of a node's values; None for open values besides texts and arrays."""
+    """Return the pieces of a node's values; None if a value is open that is no text or array."""
     if len(path) > _MAX_DEPTH:  # a schema may be recursive
         return None
     if node.is_closed:
@@ -273,7 +273,7 @@ _FREE_ARRAY = frozenset({"type", "items", "uniqueItems", "title", "description",
 
 
 def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
-    """Return the constraint of an array's elements; None for other nodes, bounded arrays and open elements."""
+    """Return the constraint on the elements of an array of any length; None for other nodes."""
     if len(node.alternatives) != 1:
         return None
     (only,) = node.alternatives
@@ -284,7 +284,7 @@ def _element(node: SchemaNode, path: tuple[str, ...]) -> Constraint | None:
 
 
 def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part of a schema)
-    """Return the schema with ``maxItems`` for every array of enums without it: the size of its largest enum."""
+    """Return the schema with ``maxItems``, the size of the largest enum, for arrays of enums without it."""
     if isinstance(node, list):
         return [_bounded(part, root) for part in node]
     if not isinstance(node, Mapping):
@@ -298,7 +298,7 @@ def _bounded(node: Any, root: dict[str, Any]) -> Any:  # noqa: ANN401 (any part 
 
 
 def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
-    """Return the size of the largest enum in a node or up to `_ENUM_DEPTH` levels below it; 0 without any."""
+    """Return the size of the largest enum up to `_ENUM_DEPTH` levels below a node; 0 without an enum."""
     if depth == _ENUM_DEPTH:
         return len(node.values)
     below = [node.child(0), *map(node.child, node.names)]

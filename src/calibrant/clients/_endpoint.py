@@ -23,7 +23,7 @@ _LOG = logging.getLogger("calibrant")
 
 
 class _Variables(NamedTuple):
-    """Environment variables for the address and key of a kind of server; litellm reads the same ones."""
+    """Environment variables for the address and the key of a kind of server, the same as litellm's."""
 
     bases: tuple[str, ...] = ()
     key: str = ""
@@ -45,7 +45,7 @@ KNOWN_PREFIXES: Final = tuple(prefix for prefix in _VARIABLES if prefix)
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Server of a model, from its address and the environment.
+    """Address, model name and credentials for a server.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Endpoint:
 
 
 def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None = None) -> Endpoint:
-    """Return the endpoint of `model`.
+    """Return the endpoint of `model`, from the arguments and from environment variables.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
 
 
 def warn_of_plain_http(address: str, secrets: Iterable[object]) -> None:
-    """Warn once for each server that gets a secret over unencrypted HTTP."""
+    """Log one warning for each remote host that gets a secret over unencrypted HTTP."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -205,7 +205,7 @@ def _parts(api_base: object) -> SplitResult:
 
 
 def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
-    """Return the address without ``/v1``, and the possible addresses of chat requests, the likeliest first.
+    """Return the server's root address and the possible addresses of chat requests, most likely first.
 
     Servers, and litellm, treat an address without ``/v1`` differently: without any path the ``/v1`` is nearly
     always missing, behind another path it may be.
@@ -221,7 +221,7 @@ def _routes(parts: SplitResult) -> tuple[str, tuple[str, ...]]:
 
 
 def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str, ...]]:
-    """Return the header and the secrets; user and password in the address take precedence over the key."""
+    """Return the Authorization header and all secrets; credentials in the address take precedence."""
     secrets = [key, *secret_texts({"api_base": urlunsplit(parts)})]
     if parts.username is None:
         return (f"Bearer {key}" if key else None), tuple(filter(None, secrets))

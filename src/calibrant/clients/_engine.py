@@ -1,4 +1,4 @@
-"""Embedded llama.cpp engine: a model, its memory of tokens, and the thread that computes.
+"""Embedded llama.cpp engine: a loaded model, its cache of tokens, and its compute thread.
 
 It calls llama.cpp's C interface instead of its server: a row's prompt is computed once, and every beginning of a label
 is a branch that shares the prompt's tokens.
@@ -39,7 +39,7 @@ _ABORTED: Final = 2
 
 
 class EngineError(Exception):
-    """llama.cpp could not compute a batch."""
+    """Error for a computation that llama.cpp could not do, or that was aborted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """Chat as the model reads it.
+    """Chat as tokens, with the text behind the last control token left as text.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Engine:
         return model, context
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
-        """Render a chat by the model's template and tokenise it."""
+        """Render a chat by the model's template, and tokenise it up to the last control token."""
         text = self._template.render(messages, {})
         end = max((match.end() for match in self._control.finditer(text)), default=0)
         tokens = [*self._begin, *self.tokenize(text[:end], special=True)]
@@ -187,7 +187,7 @@ class Engine:
         return bool(self._llama.vocab_is_eog(self._tokens, token))
 
     def enter(self) -> Future[EnginePlace]:
-        """Request a place; return a future, resolved once a place is free."""
+        """Request memory for a row; return a future that resolves once some is free."""
         self._check_process()
         future: Future[EnginePlace] = Future()
         with self._lock:
@@ -198,7 +198,7 @@ class Engine:
         return future
 
     def leave(self, place: EnginePlace) -> None:
-        """Release a place."""
+        """Release the memory of a row."""
         place.is_begun = False
         with self._lock:
             while self._waiting:
@@ -232,7 +232,7 @@ class Engine:
             self._jobs.put(job)
 
     def abandon(self, job: Job) -> None:
-        """Cancel a job; the batch being computed is aborted once all its jobs are cancelled."""
+        """Mark a job as cancelled; abort the running batch if all its jobs are cancelled."""
         job.is_abandoned = True
         with self._lock:
             if self._running and all(one.is_abandoned for one in self._running):
@@ -243,7 +243,7 @@ class Engine:
         self._jobs.put(None)
 
     def close(self) -> None:
-        """Free the model after the batch being computed has ended."""
+        """Free the model after the jobs submitted so far have ended."""
         if self.is_usable:
             with self._lock:
                 self._is_closed = True
@@ -327,12 +327,12 @@ class Engine:
             job.future.set_exception(error)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first tokens of one sequence into another."""
+        """Copy the first `tokens` tokens of one sequence into another."""
         if tokens:
             self._llama.memory_seq_cp(self._memory, source, target, 0, tokens)
 
     def cut(self, sequence: int, tokens: int) -> None:
-        """Keep the first tokens of a sequence."""
+        """Remove all but the first `tokens` tokens of a sequence."""
         self._llama.memory_seq_rm(self._memory, sequence, tokens, -1)
 
 
@@ -342,7 +342,7 @@ _lock = threading.Lock()
 
 
 def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
-    """Return the process's engine with these settings for `holder`, loading it if no client has one."""
+    """Return the shared engine with these settings for `holder`; load the model if there is none."""
     with _lock:
         engine = _open.get(settings)
         if engine is None or not engine.is_usable:
@@ -353,7 +353,7 @@ def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
 
 
 def release_engine(engine: Engine, *, holder: object) -> None:
-    """Release a client's hold on `engine`; the last release frees it."""
+    """Unregister `holder` from `engine`, which is freed with its last holder."""
     finalizer = engine.holders.pop(id(holder), None)
     if finalizer is not None:
         finalizer.detach()
@@ -368,7 +368,7 @@ def _forget(engine: Engine, holder: int) -> None:
 
 
 def _retire(engine: Engine) -> bool:
-    """Withdraw `engine` from sharing if no client holds it; return whether it was withdrawn."""
+    """Remove `engine` from the shared engines and return True, or return False if a client holds it."""
     with _lock:
         if engine.holders:
             return False

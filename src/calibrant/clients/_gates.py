@@ -1,4 +1,4 @@
-"""Gates of calls: a head start for the first one, the limit of open files, and checks of time and number."""
+"""Control of calls: a head start for the first one, the limit of open files, check of timeouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESERVED: Final = 16
 
 
 class FirstCall:
-    """Gate that gives the first call of every event loop a head start of at most one second.
+    """Gate that lets the first call of an event loop run alone for at most one second.
 
     If it fails with a systemic fault, the waiting calls fail with an equal error, and the next call is a first call
     again.
@@ -42,7 +42,7 @@ class FirstCall:
         ] = WeakKeyDictionary()
 
     async def then(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Await `call` and return its result, after the head start of the first call.
+        """Wait at most one second for the loop's first call, then return the result of `call`.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class FirstCall:
 
 
 class CallGate:
-    """Limit of concurrent calls for every event loop, lowered where the process may open fewer files.
+    """Limit of concurrent calls per event loop, lowered if the process may open fewer files.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class CallGate:
         )
 
     def turn(self, *, clients: int = 1) -> asyncio.Semaphore:
-        """Return the gate of the running event loop; `clients` share the limit of open files."""
+        """Return the semaphore of the running event loop; `clients` share the limit of open files."""
         loop = asyncio.get_running_loop()
         if loop not in self._gates:
             limit = _open_file_limit()
@@ -131,7 +131,7 @@ def _warn_of_waiting(calls: int) -> None:
 
 
 def _open_file_limit() -> int | None:
-    """Return the process's limit of open files; None where it is unknown or infinite."""
+    """Return the process's limit of open files; None if it is unknown or infinite."""
     try:
         import resource  # noqa: PLC0415 (not on Windows)
     except ImportError:
@@ -142,7 +142,7 @@ def _open_file_limit() -> int | None:
 
 @functools.cache
 def _free_sockets(limit: int) -> int:
-    """Return the number of sockets under a file limit; cached, as open sockets would distort a later count."""
+    """Return the number of sockets that may still be opened under a limit of open files."""
     try:
         others = len(os.listdir("/dev/fd"))  # noqa: PTH208 (names only)
     except OSError:

@@ -1,4 +1,4 @@
-"""Text generation with an embedded model: sampling of tokens, grammars, and the search for the best value."""
+"""Text generation with an embedded model: token sampling, grammars, search for the best value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sampler:
 
     @property
     def is_greedy(self) -> bool:
-        """True where each token depends on its logits alone."""
+        """True if the most probable allowed token is always drawn (temperature 0)."""
         return not self._temperature
 
     def plan(self, tokens: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ class Sampler:
         self._planned.extend(tokens)
 
     def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
-        """Sample the next token among the allowed ones."""
+        """Return the next planned token, or else sample one of the allowed tokens."""
         if self._planned:
             return self._planned.popleft()
         scores = np.array(logits, dtype=np.float64)
@@ -128,7 +128,7 @@ class Grammars:
         return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
     def compile(self, source: str) -> Grammar:
-        """Return a grammar.
+        """Compile the source text of a grammar.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class Grammar:
         return allowed
 
     def accept(self, token: int) -> None:
-        """Advance by a generated token."""
+        """Advance the grammar by a generated token."""
         self._matcher.consume_token(token)
         self._check()
 
@@ -200,7 +200,7 @@ def token_record(piece: bytes, logprob: float, top: Sequence[tuple[bytes, float]
 
 
 async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens of the most probable value, closing quote included, behind the tokens `begun`.
+    """Return the tokens of the most probable value and its closing quote, after the tokens `begun`.
 
     A value's probability is the product of the probabilities of its tokens, as the tokeniser writes them in place. The
     most probable beginning is expanded first, so the first complete value is the best one. Greedy decoding would not

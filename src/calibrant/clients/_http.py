@@ -1,4 +1,4 @@
-"""Transport of JSON over HTTP: one session per event loop, and every fault a `ProviderError`."""
+"""Exchange of JSON over HTTP, with a session per event loop and errors as `ProviderError`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Reply:
 
     @classmethod
     def of(cls, response: aiohttp.ClientResponse, content: bytes) -> Reply:
-        """Return the reply of a response with this body."""
+        """Return the reply for an aiohttp response with this body."""
         try:
             value = json.loads(content)
         except (ValueError, RecursionError):
@@ -83,7 +83,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The beginning of the body."""
+        """Beginning of the body, as text."""
         return self.content[:_SHOWN].decode("utf-8", "replace")
 
     @property
@@ -93,17 +93,17 @@ class Reply:
 
     @property
     def absent(self) -> bool:
-        """True if the server lacks the route."""
+        """True if the status says that the server lacks the route (404, 405 or 501)."""
         return self.status in _ABSENT
 
     @property
     def passing(self) -> bool:
-        """True if the refusal is transient: the same call may succeed later."""
+        """True if the status is transient, so that the same call may succeed later."""
         return self.status in {408, 425, 429} or (self.status >= 500 and not self.absent)
 
     @property
     def words(self) -> str:
-        """The server's error message on one line, cleaned for display."""
+        """Error message of the server on one line, cleaned for display."""
         data = self.data or {}
         error = data.get("error")
         if isinstance(error, Mapping):
@@ -157,21 +157,21 @@ class JsonHttp:
         _open_clients.add(self)
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Add secrets that must never be shown."""
+        """Add secrets to redact from messages."""
         texts = [spelling for secret in secrets for spelling in spellings(secret)]
         self._secrets = self._secrets.union(text for text in texts if len(text) > 3)
         warn_of_plain_http(self.endpoint.root, self._secrets)
 
     def redacted(self, text: str) -> str:
-        """Return a message without secrets and texts that look like one."""
+        """Return a message with secrets, and texts that look like credentials, redacted."""
         return redact(text, secrets=self._secrets)
 
     def hidden(self, text: str) -> str:
-        """Return a text without the known secrets."""
+        """Return a text with the known secrets redacted."""
         return hide(text, self._secrets)
 
     async def call(self, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """POST `body`, or GET without one, and return the JSON object of the answer.
+        """Send `body` by POST, or GET without a body, and return the JSON object of the answer.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class JsonHttp:
         return self.checked(await self.exchange(route, body))
 
     async def exchange(self, route: str, body: Mapping[str, Any] | None = None) -> Reply:
-        """POST `body`, or GET without one, and return the reply of any status.
+        """Send `body` by POST, or GET without a body, and return the reply with any status.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class JsonHttp:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
     ) -> Reply:
-        """POST a body, JSON unless `headers` say otherwise, or GET without any, and return the reply of any status.
+        """Send `data` to a URL by POST, or GET without data, and return the reply with any status.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class JsonHttp:
     async def through(
         self, work: Callable[[aiohttp.ClientSession], Awaitable[_T]], *, seconds: float | None = None
     ) -> _T:
-        """Run `work` with the session, for calls without JSON such as file transfers.
+        """Run `work` with the session of the event loop, and translate its errors.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class JsonHttp:
         raise failure from None  # the cause may hold a key
 
     def checked(self, reply: Reply) -> dict[str, Any]:
-        """Return the JSON object of a reply.
+        """Return the JSON object of a reply; raise `refused` if the reply has none or is an error.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class JsonHttp:
         )
 
     def close(self) -> None:
-        """Close every session, from any thread; calls under way fail."""
+        """Close the sessions of all event loops that can be reached from here; calls in flight fail."""
         _open_clients.discard(self)
         with self._lock:
             by_loop, self._connections = self._connections, {}
@@ -366,13 +366,13 @@ _open_clients: WeakSet[JsonHttp] = WeakSet()
 
 @atexit.register
 def _close_left_open() -> None:
-    """Close the remaining clients at exit: an event loop closes no sessions unless `asyncio.run` ran it."""
+    """Close the remaining clients at exit, as event loops close sessions only under `asyncio.run`."""
     for client in list(_open_clients):
         client.close()
 
 
 def _forget(session: aiohttp.ClientSession) -> None:
-    """Close a session whose event loop is closed: nothing is left to wait for, so it never suspends."""
+    """Close a session whose event loop is already closed, without waiting."""
     closing = session.close()
     with contextlib.suppress(StopIteration):
         closing.send(None)
@@ -380,7 +380,7 @@ def _forget(session: aiohttp.ClientSession) -> None:
 
 
 class HTTPStatusError(Exception):
-    """HTTP status that is not 2xx, before translation to a `ProviderError`.
+    """Error for an HTTP status that is not 2xx, before its translation to a `ProviderError`.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ class HTTPStatusError(Exception):
 
 
 class _Connections(NamedTuple):
-    """Session of one event loop, and the generator that closes it when it is finished."""
+    """Session of one event loop, and the async generator that closes it at the end of the loop."""
 
     session: aiohttp.ClientSession
     keeper: AsyncGenerator[None]
@@ -418,7 +418,7 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
 
 
 async def _content(response: aiohttp.ClientResponse, most: int, provider: str) -> bytes:
-    """Return the body, up to the size limit; the length of a compressed body does not tell its size."""
+    """Return the body, decompressed; raise ProviderError if it is larger than `most` bytes."""
     pieces, size = [], 0
     if (response.content_length or 0) <= most:
         async for piece in response.content.iter_any():

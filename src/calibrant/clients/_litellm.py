@@ -27,7 +27,7 @@ _OPENAI: Final = "openai/"
 
 
 class LiteLLMClient:
-    """Client for every model name litellm understands.
+    """Client for every model name that litellm understands.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class LiteLLMClient:
         warn_of_plain_http(self.endpoint or "", self._secrets)
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return litellm's response; a content-policy block comes back as a refusal.
+        """Return litellm's response; a content-policy block is returned as a refusal.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class LiteLLMClient:
         raise translated from None  # the cause may hold a key
 
     def hidden(self, text: str) -> str:
-        """Return a text of the provider without the client's secrets."""
+        """Return a text of the provider with the client's secrets redacted."""
         return hide(text, self._secrets)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class LiteLLMClient:
 
 
 def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
-    """Translate litellm's exception for a call with `options` into a `ProviderError` that shows no key."""
+    """Translate litellm's exception for a call with `options` into a `ProviderError` without secrets."""
     failure = translate(error, provider=provider, secrets=_secrets(options))
     return advised(error, without_access(error, failure))
 
@@ -145,7 +145,7 @@ def _litellm() -> ModuleType:
 
 
 class LiteLLMEmbedder:
-    """Embedder of texts by a provider's embedding interface.
+    """Client for embeddings of texts, by any provider that litellm knows.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> ND
 
 
 def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
-    """Return the name under which litellm knows the model; raise ConfigurationError if it knows none."""
+    """Return litellm's name of a model; raise ConfigurationError if litellm does not know the model."""
     base = options.get("api_base")
     try:
         _litellm().get_llm_provider(
@@ -252,7 +252,7 @@ def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
 
 
 def _vectors(response: object) -> list[Any] | None:
-    """Return the vectors of a response in the order of the texts; None where there are none."""
+    """Return the vectors of a response in the order of the texts; None if there are none."""
     entries = getattr(response, "data", None)
     if not isinstance(entries, list):
         return None

@@ -1,4 +1,4 @@
-"""Bindings of llama.cpp's C interface by ctypes, from the library that the engine's package exports."""
+"""Bindings of llama.cpp's C interface with ctypes, to the library in the engine's package."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SPARE: Final = 512
 
 
 class _ModelParams(ctypes.Structure):
-    """``llama_model_params``, taken over as the library fills it in."""
+    """Mirror of the C struct ``llama_model_params``, used only as the library fills it in."""
 
     _fields_ = [("content", ctypes.c_uint64 * (_SPARE // 8))]
 
 
 class _ContextParams(ctypes.Structure):
-    """The fields of ``llama_context_params`` in use."""
+    """Mirror of the C struct ``llama_context_params``, with names for the fields in use."""
 
     _fields_ = [
         ("n_ctx", ctypes.c_uint32),
@@ -60,7 +60,7 @@ class _ContextParams(ctypes.Structure):
 
 
 class _Batch(ctypes.Structure):
-    """``llama_batch``."""
+    """Mirror of the C struct ``llama_batch``, for ctypes."""
 
     _fields_ = [
         ("n_tokens", _Int),
@@ -125,7 +125,7 @@ _DEFAULT_TYPES: Final = (0, -1, -1, -1, -1)  # of context, RoPE scaling, pooling
 
 
 class Llama:
-    """The functions of llama.cpp that the engine uses; a call lets other threads run.
+    """Functions of llama.cpp that the engine uses; other Python threads run during a call.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Llama:
         return getattr(self._library, f"llama_{name}")
 
     def _check_layout(self) -> None:
-        """Check the structures of this version: in an unknown layout, values would land in other fields."""
+        """Raise ConfigurationError if the C structs are not laid out as in this module."""
         params = self._library.llama_context_default_params()
         found = {name: getattr(params, name) for name in _DEFAULTS}
         types = tuple(params._types)  # noqa: SLF001 (a field)
@@ -169,14 +169,14 @@ class Llama:
         self._library.llama_batch_free(batch)
 
     def load(self, path: Path) -> int | None:
-        """Return a model, None where the file cannot be loaded."""
+        """Load a model; return None if the file cannot be loaded."""
         pointer: int | None = self.model_load_from_file(
             os.fsencode(path), self._library.llama_model_default_params()
         )
         return pointer
 
     def context(self, model: int, *, n_ctx: int, n_batch: int, n_seq_max: int, n_threads: int) -> int | None:
-        """Return a context of `model` whose sequences share one memory, None where there is not enough of it.
+        """Return a context of `model` with one memory for all sequences; None if memory is too small.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class Llama:
         sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.int8],
     ) -> int:
-        """Compute tokens, each at its position of its sequences, and return llama.cpp's code: 0 is done."""
+        """Compute a batch of tokens and return llama.cpp's status code, 0 for success."""
         count = len(tokens)
         each = np.array([len(some) for some in sequences], dtype=np.int32)
         flat = np.array([one for some in sequences for one in some], dtype=np.int32)
@@ -238,12 +238,12 @@ class Llama:
         return code
 
     def logits(self, context: int, place: int, size: int) -> NDArray[np.float32]:
-        """Return the logits of a token of the last batch, shape (size,); a view that the next batch overwrites."""
+        """Return the logits of a token of the last batch, shape (size,), as a view until the next batch."""
         pointer = ctypes.cast(self.get_logits_ith(context, place), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(pointer, shape=(size,))
 
     def tokens_of(self, vocabulary: int, text: str, *, special: bool) -> list[int]:
-        """Return the tokens of `text`; with `special`, special tokens in it are recognised."""
+        """Return the tokens of `text`; with `special`, control tokens in it are recognised."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8  # no tokeniser was seen to write more tokens than bytes
         while True:
@@ -265,7 +265,7 @@ class Llama:
         return tuple(pieces)
 
     def control_texts(self, vocabulary: int) -> list[str]:
-        """Return the texts of the control tokens in a prompt."""
+        """Return the texts of all control tokens in a vocabulary."""
         texts = [
             piece.decode("utf-8", "replace")
             for token, piece in enumerate(self.pieces(vocabulary, special=True))
@@ -276,7 +276,7 @@ class Llama:
 
 @functools.cache
 def llama() -> Llama:
-    """Return the process's library.
+    """Return llama.cpp's library, loaded once in a process.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def llama() -> Llama:
 
 
 def engine_module() -> ModuleType:
-    """Import the engine's package.
+    """Import the Python package of the engine.
 
     Raises
     ------
@@ -318,7 +318,7 @@ def _unknown(why: str) -> ConfigurationError:
 
 @contextlib.contextmanager
 def _patient_threads() -> Iterator[None]:
-    """Let OpenMP threads sleep rather than spin while they wait for each other.
+    """Make OpenMP, if it is loaded inside the block, put waiting threads to sleep soon.
 
     A forward pass has hundreds of barriers. Spinning at them is a little faster on idle cores, and
     five times slower (0.2 against 1.1 rows/s, measured) as soon as anything else wants a core. The

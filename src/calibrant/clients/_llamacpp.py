@@ -118,7 +118,7 @@ class LlamaCppClient:
 
     @classmethod
     def local(cls, model: str = "local/smollm2-135m", **settings: int | None) -> Self:
-        """Return a client for an embedded model, its weights located and verified.
+        """Return a client for a named embedded model, after a check of its weights.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class LlamaCppClient:
         return client
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return an OpenAI-shaped response.
+        """Generate an answer and return it in the format of OpenAI's chat completions.
 
         The model is loaded by the first call (about half a second).
 
@@ -154,7 +154,7 @@ class LlamaCppClient:
             return await self._decode(row, decoding)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Check that the model's tokens spell the labels, and that the context can hold them.
+        """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class LlamaCppClient:
 
     @asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[_EngineRow]:
-        """Yield a row's place in the engine, until the context ends."""
+        """Reserve memory of the engine for one row, and yield the session of the row."""
         engine = await self._loaded()
         messages = [dict(message) for message in request.messages]
         begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""
@@ -194,7 +194,7 @@ class LlamaCppClient:
                 engine.leave(future.result())
 
     def close(self) -> None:
-        """Free the model unless another client uses it; computations under way are aborted."""
+        """Free the model unless another client uses it; requests in flight may fail."""
         with self._lock:
             engine, self._engine, self._closed = self._engine, None, True
         if engine is not None:
@@ -216,7 +216,7 @@ class LlamaCppClient:
             return self._engine
 
     async def _decode(self, row: _EngineRow, decoding: _Decoding) -> dict[str, Any]:
-        """Generate the model's answer."""
+        """Generate the answer of the model, as an OpenAI response."""
         grammar = None
         if decoding.grammar is not None:
             grammar = await asyncio.to_thread(self._grammar, row.engine, decoding.grammar)
@@ -323,7 +323,7 @@ class _Decoding:
 
 @dataclass(eq=False)
 class _EngineRow:
-    """Continuation of one row's prompt, with the row's place in the engine."""
+    """Session of one row in the engine: its prompt and its reserved memory."""
 
     client: LlamaCppClient
     engine: Engine
@@ -338,7 +338,7 @@ class _EngineRow:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the prompt, and one completion token per scored text."""
+        """Usage: the tokens of the prompt, and one completion token for each scored text."""
         return Usage(prompt_tokens=len(self.prompt.tokens), completion_tokens=self._scored_texts)
 
     @property
@@ -352,7 +352,7 @@ class _EngineRow:
         return self.engine.vocabulary
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the tokens behind the prompt that write the beginning of an answer."""
+        """Return the tokens of an answer prefix, as tokenised after the prompt."""
         return tuple(self.engine.tokenize(self.prompt.tail + self.begun + text))
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:  # noqa: ARG002 (all are known)
@@ -366,7 +366,7 @@ class _EngineRow:
         )
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
-        """Return the log-probabilities of all tokens after each text, given as tokens behind the prompt.
+        """Return the log-probabilities of all tokens after each text, which is given as tokens.
 
         Raises
         ------
@@ -389,7 +389,7 @@ class _EngineRow:
 
 @dataclass
 class _GeneratedAnswer:
-    """Answer in generation: bytes, tokens after the prompt, token records and finish reason."""
+    """Answer that is being generated: bytes, tokens, token records and finish reason."""
 
     data: bytes
     tokens: tuple[int, ...]
@@ -424,7 +424,7 @@ class _GeneratedAnswer:
                 return
 
     def complete(self, choice: Constraint) -> None:
-        """Add the choice's fixed JSON around the generated value, to the text and its tokens."""
+        """Add the fixed JSON around the generated value to the text and to its tokens."""
         tail = b"" if self.reason == "length" else choice.suffix[1:].encode()
         self.data += tail
         if self.records:

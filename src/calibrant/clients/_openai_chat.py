@@ -1,4 +1,4 @@
-"""Client for chat completions of OpenAI-compatible servers, without litellm, and the bodies of its requests."""
+"""Client for chat completions of OpenAI-compatible servers, without litellm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_KEPT: Final = 32
 
 
 class OpenAIChatClient:
-    """Client for any server of ``/v1/chat/completions``.
+    """Client for servers with the route ``/v1/chat/completions``.
 
     The server's JSON is returned unchanged, so a call costs little CPU (litellm takes milliseconds). Cost and rate
     limits are added under the keys litellm uses: ``_hidden_params["response_cost"]`` (US dollars) and
@@ -105,7 +105,7 @@ class OpenAIChatClient:
         self._looked_up = not endpoint.is_openai
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return the server's answer to a chat request, unread; a content-policy block is a refusal.
+        """Return the server's answer as it is; a content-policy block is returned as a refusal.
 
         Raises
         ------
@@ -132,11 +132,11 @@ class OpenAIChatClient:
         return {**data, HIDDEN: hidden} if hidden else data
 
     def hidden(self, text: str) -> str:
-        """Return a text of the server without the client's secrets."""
+        """Return a text of the server with the client's secrets redacted."""
         return self._http.hidden(text)
 
     def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections; calls in flight fail."""
         self._http.close()
 
     async def _send(self, draft: Draft, body: bytes) -> Reply:
@@ -169,7 +169,7 @@ class OpenAIChatClient:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Constant part of the calls with one set of options.
+    """Parts of a chat request that are the same for all calls with one set of options.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Draft:
 
 
 class Drafts:
-    """Writer of chat requests' bodies.
+    """Builder of the bodies of chat requests.
 
     Schema, options and system prompt are the same for all rows of a run, so their JSON is cached. A cached
     schema is compared with the request's, so that a schema may be changed in place.
@@ -215,7 +215,7 @@ class Drafts:
         self._schemas: dict[int, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {}
 
     def draft(self, request: CompletionRequest) -> Draft:
-        """Return the constant part of the calls with a request's options.
+        """Return the parts that are the same for all requests with the options of this one.
 
         Raises
         ------
@@ -273,7 +273,7 @@ def _constant(message: Message) -> str:
 
 @functools.lru_cache(maxsize=_MOST_KEPT)
 def _text_message(role: str, content: str) -> str:
-    """Return a message as JSON, cached for those that are the same in all rows."""
+    """Return a message as JSON, from a cache, as some messages are the same in all rows."""
     return _dumps({"role": role, "content": content})
 
 

@@ -1,4 +1,4 @@
-"""Client that scores labels over HTTP: by llama.cpp's server, or one of ``/v1/completions``."""
+"""Client that scores labels with llama.cpp's server, or with a server of ``/v1/completions``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PROBE: Final = "Hello there"
 
 
 class OpenAICompatibleClient(OpenAIChatClient):
-    """Client for a server that reports probabilities of labels, over HTTP.
+    """Client for servers that report the probabilities of next tokens or of prompt tokens.
 
     Two kinds of servers do; the first call detects the kind:
 
@@ -105,12 +105,12 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings that can change its answers, besides the model and the request."""
+        """Settings that can change the answers, besides the model and the request."""
         settings = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
         return {name: value for name, value in settings.items() if value is not None}
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Check that the model's tokens spell the labels, and that the context can hold them.
+        """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     @asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation | LabelContinuation]:
-        """Yield a row; with llama.cpp's server it holds a slot until the context ends."""
+        """Yield a session for one row; on llama.cpp's server it holds a slot until the context ends."""
         server = await self._detected_server()
         if isinstance(server, CompletionsServer):
             yield _LabelRow(self, request, server, whole=self._template is None)
@@ -179,7 +179,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         return prompt
 
     async def _detected_server(self) -> Server:
-        """Return the server; one of several concurrent calls detects its kind, and they share a failure."""
+        """Return the server, whose kind is detected once; concurrent calls share one detection."""
         if self._server is None:
             loop = asyncio.get_running_loop()
             detection = self._detections.get(loop)
@@ -224,7 +224,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         return server
 
     async def _check_ability(self, server: Server, reply: Reply) -> None:
-        """Raise if the server reports no probabilities; an unknown model or a wrong address passes."""
+        """Raise ConfigurationError if the server cannot report probabilities; ignore other errors."""
         words = reply.words.lower()
         if reply.status in {400, 422} and any(word in words for word in ("logprobs", "n_probs", "echo")):
             raise self._unable(f"{server.route} refuses them: {self._http.redacted(reply.words)[:200]}")
@@ -242,7 +242,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
 
 class _Slots:
-    """Slots of a server, first come, first served; for one event loop.
+    """Slots of a llama.cpp server, given to waiting rows in their order; for one event loop.
 
     A semaphore keeps the order of the waiting rows. A queue of free slots would not: a row that ends and one that
     begins in the same turn of the event loop pass the slot on between them, and the row that was woken for it goes to
@@ -260,7 +260,7 @@ class _Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[int]:
-        """Hold the slot that was freed last: it may have the same prompt cached."""
+        """Hold the server slot that was freed last; its prompt cache may fit this row."""
         async with self._turn:
             slot = self._free.pop()
             try:
@@ -271,7 +271,7 @@ class _Slots:
 
 @dataclass
 class _ServerRow:
-    """Row of a server: its request and its prompt."""
+    """Session for one row on a server, with the request and its prompt."""
 
     client: OpenAICompatibleClient
     request: CompletionRequest
@@ -279,7 +279,7 @@ class _ServerRow:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def _scored(self, text: str, score: Callable[[str], Awaitable[_T]]) -> _T:
-        """Return the scores behind the prompt and the beginning of the answer."""
+        """Return the result of `score` for the prompt followed by the answer prefix `text`."""
 
         async def call() -> _T:
             async with self._lock:
@@ -292,7 +292,7 @@ class _ServerRow:
 
 @dataclass
 class _TokenRow(_ServerRow):
-    """Row of llama.cpp's server, with its slot."""
+    """Session for one row on llama.cpp's server, with its slot."""
 
     server: LlamaCppServer
     slot: int
@@ -300,7 +300,7 @@ class _TokenRow(_ServerRow):
     serial: bool = field(default=True, init=False)  # a slot computes one call after the other
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Return the most probable next tokens after `text`; a number that the request names is never lowered."""
+        """Return the next tokens after `text`; `few` has no effect if the request names a number."""
         is_short = few and not self.request.top_logprobs
         score = partial(self.server.next_tokens, count=self.count, few=is_short, slot=self.slot)
         return await self._scored(text, score)
@@ -308,7 +308,7 @@ class _TokenRow(_ServerRow):
 
 @dataclass
 class _LabelRow(_ServerRow):
-    """Row of a server that echoes prompts."""
+    """Session for one row on a server that returns the log-probabilities of prompt tokens."""
 
     server: CompletionsServer
     whole: bool

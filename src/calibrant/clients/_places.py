@@ -1,4 +1,4 @@
-"""Memory of the embedded engine: places for rows, shared prefixes of sequences, and the next batch to compute."""
+"""Memory of the embedded engine: its parts for rows, shared beginnings of texts, and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTPUTS: Final = 64  # tokens of a batch with logits, at most: 0.2 MB each for 
 
 
 class TooLongError(Exception):
-    """Text that does not fit into the context."""
+    """Error for a text that does not fit into the context."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"{tokens} tokens")
@@ -32,20 +32,20 @@ class TooLongError(Exception):
 
 
 class Memory(Protocol):
-    """Memory of an engine: the computed tokens of its sequences."""
+    """Protocol of the engine's cache: the computed tokens of each sequence."""
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first tokens of one sequence into another."""
+        """Copy the first `tokens` tokens of one sequence into another."""
         ...
 
     def cut(self, sequence: int, tokens: int) -> None:
-        """Keep the first tokens of a sequence."""
+        """Remove all but the first `tokens` tokens of a sequence."""
         ...
 
 
 @dataclass(eq=False)
 class _Path:
-    """Tokens from the beginning of a prompt on, and the sequence that holds them.
+    """Tokens from the beginning of a prompt on, and the sequence of the cache that holds them.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class _Path:
 
 @dataclass(eq=False)
 class EnginePlace:
-    """Place of one row in the engine's memory.
+    """Part of the engine's memory that one row uses.
 
     Attributes
     ----------
@@ -97,18 +97,18 @@ class EnginePlace:
 
     @classmethod
     def of(cls, number: int, count: int, *, n_ctx: int) -> Self:
-        """Return one of `count` places."""
+        """Return part `number` of the memory, which is divided into `count` parts."""
         each = SEQUENCES // count
         first = number * each
         return cls(prompt=_Path(first), free=list(range(first + each - 1, first, -1)), n_ctx=n_ctx)
 
     @property
     def cells(self) -> int:
-        """Number of tokens it holds."""
+        """Number of tokens that the row holds in memory."""
         return self.prompt.length + sum(path.length - path.own for path in self.branches)
 
     def begin(self, prompt: Sequence[int], text: Sequence[int], *, memory: Memory) -> None:
-        """Begin a row; computed tokens of the row before are kept up to the first difference.
+        """Begin a row, and keep the computed tokens of the last row up to the first difference.
 
         Parameters
         ----------
@@ -142,14 +142,14 @@ class EnginePlace:
         self._holders = {text: path for text, path in self._holders.items() if path is self.prompt}
 
     def forget(self, memory: Memory) -> None:
-        """Delete all computed tokens."""
+        """Delete all computed tokens of the row."""
         self.drop_branches(memory)
         memory.cut(self.prompt.sequence, 0)
         self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
         self.is_begun = False
 
     def nearest(self, text: tuple[int, ...]) -> tuple[_Path, int]:
-        """Return the path with the longest common prefix with a text, and the prefix's length with the prompt."""
+        """Return the path that shares most tokens with `text`, and their number with the prompt."""
         end = len(text)
         while end and text[:end] not in self._holders:
             end -= 1
@@ -158,7 +158,7 @@ class EnginePlace:
         return self.prompt, min(self.base, self.prompt.length)
 
     def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
-        """Return a new path that shares the first tokens of another."""
+        """Return a new path that shares the first `shared` tokens of another path."""
         computed = min(shared, path.computed)
         branch = _Path(self.free.pop(), shared, computed=computed, own=shared)
         memory.copy(path.sequence, branch.sequence, computed)
@@ -166,7 +166,7 @@ class EnginePlace:
         return branch
 
     def extend(self, path: _Path, text: tuple[int, ...], end: int) -> None:
-        """Extend a path by a text up to a position; the tokens are computed later."""
+        """Add tokens of `text` to a path, up to the position `end`; they are computed later."""
         start = max(path.length - self.base, 0)
         for place in range(start, end - self.base):
             self._holders[text[: place + 1]] = path
@@ -198,19 +198,19 @@ class Segment:
 
     @property
     def positions(self) -> NDArray[np.int32]:
-        """Positions of the tokens."""
+        """Positions of the tokens in the text."""
         return np.arange(self.start, self.start + len(self.tokens), dtype=np.int32)
 
     @property
     def sequences(self) -> list[list[int]]:
-        """The sequences of every token."""
+        """Sequences that each token belongs to."""
         return [
             [self.path.sequence, *(one for one, end in self.shared.items() if position < end)]
             for position in range(self.start, self.start + len(self.tokens))
         ]
 
     def share(self, path: _Path, branch: _Path, end: int) -> None:
-        """Assign the tokens of a path before a position to a branch of it, too."""
+        """Assign the tokens of `path` before position `end` to the sequence of `branch` as well."""
         path_end = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
         if min(path_end, end) > self.start:
             self.shared[branch.sequence] = min(path_end, end)
@@ -224,7 +224,7 @@ class Segment:
 
 @dataclass(eq=False)
 class Job:
-    """Compute job: texts of a row, and the future of their logits.
+    """Computation for one row: texts, and the future of their logits.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ class Job:
         return len(self._logits) == len(self.texts)
 
     def begin(self, *, memory: Memory) -> None:
-        """Begin the row in its place, unless an earlier job did.
+        """Begin the row in its part of the memory, unless an earlier job did so.
 
         Raises
         ------
@@ -264,13 +264,13 @@ class Job:
             self.place.begin(self.prompt, self.texts[0], memory=memory)
 
     def take(self, text: int, logits: NDArray[np.float32]) -> None:
-        """Record the logits behind a text; the last one completes the future."""
+        """Record the logits behind a text; the last ones complete the future."""
         self._logits[text] = logits
         if self.is_done:
             self.future.set_result([self._logits[place] for place in range(len(self.texts))])
 
     def next_segments(self, batch: Sequence[Segment], *, memory: Memory) -> list[Segment]:
-        """Return the job's segments for a batch, beside the segments of other jobs in it.
+        """Return the segments of this job that fit into a batch with segments of other jobs.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class Job:
         return segments
 
     def _segment(self, text: int, room: int, memory: Memory, earlier: Sequence[Segment]) -> Segment | None:
-        """Return the next segment of a text; None where it has to wait for the next batch."""
+        """Return the next segment of a text; None if it has to wait for the next batch."""
         tokens, place = self.texts[text], self.place
         length = place.base + len(tokens)
         if length > place.n_ctx:

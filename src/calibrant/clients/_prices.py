@@ -1,4 +1,4 @@
-"""Prices of calls, and the choice between litellm and a direct call, from litellm's price list and the options."""
+"""Prices of calls, from litellm's price list or the options, and whether calls need litellm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LITELLM_BEGINNINGS: Final = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price of a model's tokens, in US dollars.
+    """Price of a model's tokens, in US dollars per token.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Price:
     cached: float | None = None
 
     def cost(self, usage: object) -> float | None:
-        """Return the cost of a call from the ``usage`` of an OpenAI answer; None without a count of prompt tokens."""
+        """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""
         counts = reported_mapping(usage)
         prompt, answer = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
         if prompt is None:
@@ -91,7 +91,7 @@ def price_of_options(options: Mapping[str, Any]) -> Price | None:
 
 
 def listed_price(model: str) -> Price | None:
-    """Return OpenAI's price of a model, or None where the list lacks it.
+    """Return OpenAI's price of a model, or None if the list lacks it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def listed_price(model: str) -> Price | None:
 
 @functools.cache
 def _price_list() -> Mapping[str, tuple[str, Price | None]]:
-    """Return provider and price by name; the file is large, so only these are kept."""
+    """Return the provider and the price of each model in litellm's price list, by name."""
     entries = json.loads(_litellm_file("model_prices_and_context_window_backup.json") or "{}")
     return {
         name: (str(entry.get("litellm_provider")), _price(entry))
@@ -118,7 +118,7 @@ def _price_list() -> Mapping[str, tuple[str, Price | None]]:
 
 
 def _litellm_file(path: str) -> bytes:
-    """Return a file of litellm's package, which is not imported; empty where there is none."""
+    """Return a file of litellm's package without importing it; empty if there is none."""
     spec = find_spec("litellm")
     if spec is None or spec.origin is None:
         return b""
@@ -142,7 +142,7 @@ def _count(value: object) -> int | None:
 
 
 def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
-    """Return True if calls of `model` must go through litellm, which takes milliseconds of CPU for each.
+    """Return True if calls of `model` must go through litellm, which is slower than a direct call.
 
     Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
     ``api_base`` every name that litellm would not take for another provider's, are called directly.
@@ -170,7 +170,7 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def _litellm_providers() -> frozenset[str]:
-    """Return the providers that litellm knows, read from its files: to import it takes two seconds."""
+    """Return the providers that litellm knows, read from its files, as its import is slow."""
     source = _litellm_file("types/utils.py").decode()
     members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
     listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")

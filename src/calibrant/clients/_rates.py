@@ -38,7 +38,7 @@ class RateState:
 
     @property
     def spent_seconds(self) -> float | None:
-        """Seconds until an exhausted limit is reset; None where no limit is exhausted."""
+        """Seconds until an exhausted limit is reset; None if no limit is exhausted."""
         waits = (
             (self.remaining_requests, self.reset_requests_seconds),
             (self.remaining_tokens, self.reset_tokens_seconds),
@@ -107,7 +107,7 @@ def rate_state(response: object) -> RateState | None:
 
 
 def reported_state(headers: Mapping[str, Any]) -> RateState | None:
-    """Return the remaining rate limits of response headers, or None without any readable one.
+    """Return the remaining rate limits in response headers, or None if none can be read.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def reported_state(headers: Mapping[str, Any]) -> RateState | None:
 
 
 def _least(headers: Mapping[str, Any], known: tuple[tuple[str, str], ...]) -> tuple[int | None, float | None]:
-    """Return the smallest remaining number, with the seconds until its reset; None where not reported."""
+    """Return the smallest remaining number and the seconds until its reset; None if not reported."""
     limits = []
     for remaining, reset in known:
         with contextlib.suppress(ValueError, OverflowError):  # no number, or infinity
@@ -142,7 +142,7 @@ def _value(headers: Mapping[str, Any], name: str) -> str:
 
 
 def seconds_until(text: str) -> float | None:
-    """Return the seconds of a duration (``6m0s``, ``20ms``, ``1.5``) or until a point in time.
+    """Return the seconds of a duration (``6m0s``, ``1.5``) or until a time; None if it is neither.
 
     None where the text is neither. Points in time are written as in ISO 8601 or HTTP, or as Unix time.
     """

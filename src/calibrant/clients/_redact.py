@@ -1,4 +1,4 @@
-"""Redaction of credentials in clients' messages and recorded settings.
+"""Redaction of credentials in messages of clients and in recorded settings.
 
 The name of a setting does not reveal whether its text is a credential. So redaction uses an allowlist: known harmless
 texts may be shown, and every other text in a header, an option or a parameter of an address is hidden.
@@ -61,7 +61,7 @@ _PATTERNS: Final = (
 
 
 def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
-    """Return `text` with credentials, and texts that look like one, replaced.
+    """Return `text` with secrets, and texts that look like credentials, redacted.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
 
 
 def hide(text: str, secrets: Iterable[object]) -> str:
-    """Return `text` without the values of `secrets`; values of up to three characters are ignored."""
+    """Return `text` with the values of `secrets` redacted, except values of up to three characters."""
     present = [secret for secret in secrets if isinstance(secret, str) and len(secret) > 3 and secret in text]
     for secret in sorted(present, key=len, reverse=True):  # one may be part of another
         text = text.replace(secret, _HIDDEN)
@@ -87,7 +87,7 @@ def hide(text: str, secrets: Iterable[object]) -> str:
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """Yield the spellings of a secret in messages: plain, in JSON, in a URL, and without a leading ``Bearer``."""
+    """Yield the forms in which a secret may appear: plain, in JSON, in a URL, without ``Bearer``."""
     scheme = _SCHEME.fullmatch(secret)
     for text in (secret,) if scheme is None else (secret, scheme[1]):
         yield from (text, json.dumps(text)[1:-1])
@@ -97,7 +97,7 @@ def spellings(secret: str) -> Iterator[str]:
 
 
 def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
-    """Return the parts and the parameters of a URL; None for any other text."""
+    """Return the parts and the parameters of a URL; None if it cannot be parsed."""
     try:
         parts = urlsplit(address.strip())
         return parts, parse_qsl(parts.query)
@@ -106,13 +106,13 @@ def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
 
 
 def _place(parts: SplitResult) -> str:
-    """Return a URL without credentials, parameters and a slash at its end."""
+    """Return a URL without credentials, parameters and trailing slash."""
     host = parts.netloc.rpartition("@")[2]
     return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
 
 
 def public_address(address: str) -> str:
-    """Return a URL without user, password and a slash at its end, and with harmless parameters only.
+    """Return a URL without credentials and trailing slash, and with harmless parameters only.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def public_address(address: str) -> str:
 
 
 def hidden_in_address(address: str) -> list[str]:
-    """Return the names of the parts that `public_address` leaves out of a URL: parameters, and ``password``."""
+    """Return the names of the parameters that `public_address` leaves out, and ``password``."""
     split = _split(address)
     if split is None:
         return []
@@ -137,7 +137,7 @@ def hidden_in_address(address: str) -> list[str]:
 
 
 def identifying_address(address: str) -> str:
-    """Return a URL as `public_address` does, but with a digest of every hidden parameter's value.
+    """Return a URL like `public_address`, with digests of unknown parameters, without secret ones.
 
     Parameters that hold a credential by their name are left out: with another key it is the same endpoint.
     """
@@ -152,14 +152,14 @@ def identifying_address(address: str) -> str:
 
 
 def is_harmless(name: str, text: str) -> bool:
-    """Return True where the text of an option may be shown: a known harmless option, or too short for a secret."""
+    """Return True if an option's text may be shown: known to be harmless, or too short for a secret."""
     if name in _HARMLESS_OPTIONS:
         return redact(text) == text
     return _HARMLESS_TEXT.fullmatch(text) is not None
 
 
 def name_inside(outer: str, inner: str) -> str:
-    """Return the name for `is_harmless` of a text nested in an option.
+    """Return the name by which `is_harmless` judges a text nested in an option.
 
     Texts inside a harmless option are harmless, unless their own name is that of a credential.
     """
@@ -189,7 +189,7 @@ def digest_of(text: str) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Return True for a result of `digest_of`."""
+    """Return True if `text` is a result of `digest_of`."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -211,7 +211,7 @@ def _is_harmless_parameter(name: str, value: str) -> bool:
 
 
 def _secrets_of(address: str) -> list[str]:
-    """Return the password and the parameters of an address that are not known to be harmless."""
+    """Return the secrets in an address: its password, and parameters not known to be harmless."""
     split = _split(address)
     if split is None:
         return [address]

@@ -83,7 +83,7 @@ class RetryPolicy:
         return error.retry_after is None or error.retry_after <= self.maximum_retry_after_seconds
 
     async def next_attempt(self, error: ProviderError, attempts: int) -> bool:
-        """Wait before the next attempt and return True; return False if the failure ends the attempts.
+        """Wait and return True if another attempt is allowed; otherwise return False at once.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class RetryPolicy:
 async def with_retries(
     call: Callable[[], Awaitable[_T]], *, policy: RetryPolicy | None = None
 ) -> tuple[_T, int]:
-    """Call until an answer arrives, the attempts are used up, or a failure is not worth a retry.
+    """Repeat a call until it succeeds, no attempt is left, or a failure is not worth a retry.
 
     Parameters
     ----------

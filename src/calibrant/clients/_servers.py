@@ -1,4 +1,4 @@
-"""The two kinds of servers that score labels: requests, and readers of their answers."""
+"""Requests to llama.cpp's server and to servers of ``/v1/completions``, and their answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LEAST: Final = -1e9
 
 @dataclass(kw_only=True)
 class LlamaCppServer:
-    """Protocol of llama.cpp's server, by its own routes.
+    """Requests to llama.cpp's server, by its own routes.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class LlamaCppServer:
         )
 
     async def ask(self, prompt: str, *, count: int, slot: int | None = None) -> Reply:
-        """Request the `count` most probable tokens after `prompt`; after a refusal of the number, fewer."""
+        """Request the `count` most probable tokens after `prompt`, or as many as the server allows."""
         while True:
             count = min(count, self.most or count)
             body: dict[str, Any] = {
@@ -121,7 +121,7 @@ class LlamaCppServer:
         )
 
     def listing(self, answer: Mapping[str, Any]) -> Listing:
-        """Return the tokens listed in an answer; empty without any."""
+        """Return the tokens listed in an answer; empty if there are none."""
         try:
             top = answer["completion_probabilities"][0]["top_logprobs"]
             return tuple([(bytes(token["bytes"]), float(token["logprob"])) for token in top])
@@ -136,11 +136,11 @@ class LlamaCppServer:
         return _text(self.http.checked(reply), "prompt")
 
     async def size(self, text: str) -> tuple[int, int | None]:
-        """Return the size of `text` and the longest context, in tokens; None where it is unknown."""
+        """Return the size of `text` and of the context, in tokens; None for an unknown context."""
         return len(await self._tokens(text, special=False)), self.context
 
     async def spells(self, text: str) -> bool:
-        """Return whether the tokens of `text` contain no special token and spell it."""
+        """Return whether `text` has no special token and can be restored from its tokens."""
         tokens = await self._tokens(text, special=True)
         if tokens != await self._tokens(text, special=False):
             return False
@@ -154,7 +154,7 @@ class LlamaCppServer:
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionsServer:
-    """Protocol of servers of ``/v1/completions``, such as vLLM and SGLang.
+    """Requests to servers of ``/v1/completions``, such as vLLM and SGLang.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class CompletionsServer:
         return await self.http.exchange(self.route, body | special)
 
     async def label_logprobs(self, prompt: str, values: Sequence[str], *, whole: bool) -> LabelLogprobs:
-        """Return the log-probability of each label with its closing quote behind `prompt`.
+        """Return the log-probability of each label with its closing quote after `prompt`.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class CompletionsServer:
         )
 
     def batches(self, prompts: Sequence[str]) -> list[Sequence[str]]:
-        """Return the prompts in batches that keep each request and its answer below the size limits."""
+        """Split the prompts into batches whose answers should stay below the size limit."""
         longest = max(len(prompt.encode("utf-8", "surrogatepass")) for prompt in prompts)
         size = max(1, min(_MOST_PROMPTS, _MOST_ANSWERED // (_ANSWERED_PER_BYTE * longest)))
         return [prompts[begin : begin + size] for begin in range(0, len(prompts), size)]
@@ -252,12 +252,12 @@ class CompletionsServer:
         return await self._spelled(self.http.checked(reply).get("tokens") or [])
 
     async def size(self, text: str) -> tuple[int, int | None]:
-        """Return the size of `text` and the longest context, in tokens; None where it is unknown."""
+        """Return the size of `text` and of the context, in tokens; None for an unknown context."""
         answer = await self._tokenized(text) or {}
         return len(answer.get("tokens") or ()), _positive_int(answer.get("max_model_len"))
 
     async def spells(self, text: str) -> bool:
-        """Return whether the tokens of `text` spell it; True if the server has no tokeniser route.
+        """Return whether `text` can be restored from its tokens; True if the server cannot tell.
 
         Special tokens cannot be distinguished here, and white space is ignored, as servers may clean it up.
         """
@@ -292,7 +292,7 @@ def _smaller_count(reply: Reply, count: int) -> int | None:
 
 
 def _chat(messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a request that names messages and variables of the chat template."""
+    """Return the part of a request with the messages and the variables of the chat template."""
     variables = {"chat_template_kwargs": dict(options)} if options else {}
     return {"messages": [dict(message) for message in messages], **variables}
 
@@ -314,11 +314,11 @@ def _positive_int(value: object) -> int | None:
 
 
 class EchoError(Exception):
-    """Unusable answer; the message describes it."""
+    """Error for an unusable answer, which the message describes."""
 
 
 class NoEchoError(EchoError):
-    """Answer without the log-probabilities of its prompts' tokens; the message describes it."""
+    """Error for an answer without the log-probabilities of its prompts' tokens."""
 
 
 class Echoed(NamedTuple):
@@ -337,7 +337,7 @@ class Echoed(NamedTuple):
 
 
 def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoed]:
-    """Return the echoed prompts of a request, without a token that the server may have generated behind each.
+    """Return the tokens and log-probabilities of each prompt of a request, without generated tokens.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoe
 
 
 def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
-    """Return the log-probability of each continuation of a beginning.
+    """Return the log-probability of each continuation of the same prompt.
 
     Log-probabilities are added up from the first token that differs between any prompt and the beginning; the tokens
     before it are the same for all. Mostly that is the end of the beginning. Where a token spans that end, the sums are
@@ -423,7 +423,7 @@ def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
 
 
 def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
-    """Return the number of tokens generated behind each prompt: 1, or 0 where the server generates none.
+    """Return the number of tokens that the server generated after each prompt, 1 or 0.
 
     It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.
     """

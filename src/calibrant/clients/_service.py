@@ -63,7 +63,7 @@ class JsonService:
     async def post(
         self, body: Mapping[str, Any], *, on_object: Callable[[Mapping[str, Any]], None] | None = None
     ) -> tuple[dict[str, Any], int]:
-        """POST `body` and return the JSON object of the answer.
+        """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class JsonService:
         return await with_retries(once, policy=self._retry)
 
     def close(self) -> None:
-        """Close every session; calls under way fail."""
+        """Close the sessions; calls in flight fail."""
         self._http.close()
 
     def _failure(self, reply: Reply) -> ProviderError:

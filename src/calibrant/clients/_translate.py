@@ -1,4 +1,4 @@
-"""Translation of any library's exception into a `ProviderError`, and interpretation of refused calls."""
+"""Translation of exceptions of any library into `ProviderError`, and of content-policy blocks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status `error` carries, or None."""
+    """Return the HTTP error status that `error` carries, or None."""
     response = getattr(error, "response", None)
     for holder in (error, response):
         for attribute in ("status_code", "status", "http_status", "code"):
@@ -126,13 +126,13 @@ def _headers(error: object) -> Iterator[Mapping[str, object]]:
 
 
 def message_and_code(error: BaseException) -> str:
-    """Return the message and the server's error code in lower case, as some libraries keep the code apart."""
+    """Return the message and the error code in lower case; some libraries keep the code apart."""
     code = reported_mapping(getattr(error, "body", None)).get("code")
     return f"{error} {code or ''}".lower()
 
 
 def as_status(value: object) -> int | None:
-    """Return an error's HTTP status given as a number or as text; None for anything else."""
+    """Return an HTTP error status, given as a number or as text; None for anything else."""
     if isinstance(value, str) and _STATUS.fullmatch(value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600:
@@ -173,14 +173,14 @@ def declined(error: Exception, found: ProviderError) -> bool:
 
 
 def refusal(error: ProviderError, model: str) -> dict[str, Any]:
-    """Return a content-policy block as an OpenAI-shaped refusal."""
+    """Return a content-policy block as a refusal in OpenAI's format."""
     message = {"role": "assistant", "content": None, "refusal": str(error)}
     choice = {"index": 0, "finish_reason": "content_filter", "message": message, "logprobs": None}
     return {"object": "chat.completion", "model": model, "choices": [choice]}
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
-    """Add advice to an error about a parameter the model does not accept.
+    """Return the error, with advice if the model does not accept a parameter.
 
     Missing support for log-probabilities is systemic: every other call would fail alike.
     """
@@ -197,7 +197,7 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
 
 
 def without_access(error: Exception, found: ProviderError) -> ProviderError:
-    """Mark an error as systemic if litellm lacks a key or a library.
+    """Return the error, marked as systemic if litellm lacks a key or a library.
 
     litellm reports a missing key as a server error with status 500, which would be retried.
     """
@@ -220,6 +220,6 @@ def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> Pro
 
 
 def _error_words(found: ProviderError) -> str:
-    """Return an error's message without the provider, and without litellm's advice on its own settings."""
+    """Return the message of a litellm error, without the provider's name and litellm's own advice."""
     message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
     return message

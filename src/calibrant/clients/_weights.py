@@ -1,4 +1,4 @@
-"""Models that can be named: embedded ones with their weights, and forms of names with what they need."""
+"""Embedded models with their weights, and the forms of other model names."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LocalModel:
 
 
 def local_models() -> list[LocalModel]:
-    """Return the embedded models calibrant knows, installed or not; loads none of them."""
+    """Return the embedded models that calibrant knows, installed or not, without loading them."""
     has_engine = importlib.util.find_spec("xllamacpp") is not None
     models = []
     for name, package in _PACKAGES.items():
@@ -131,7 +131,7 @@ def locate_weights(model: str) -> Path:
 
 
 def check_weights(path: Path) -> None:
-    """Check that a path is a GGUF file, before the engine reads it.
+    """Raise ConfigurationError unless a path leads to a GGUF file.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 (they 
 
 @dataclass(frozen=True, kw_only=True)
 class NameForm:
-    """Form of model names.
+    """Form of model names, with what such a model needs.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class NameForm:
 
 
 def name_forms() -> list[NameForm]:
-    """Return the forms of names besides those of `local_models`, without loading a model or calling a server."""
+    """Return the forms of names of all models that are not among `local_models`."""
     has_engine = importlib.util.find_spec("xllamacpp") is not None
     keys = sorted(name for name, value in os.environ.items() if name.endswith(_KEY) and value.strip())
     others = [name for name in keys if name != _OPENAI_KEY]
@@ -217,7 +217,7 @@ def name_forms() -> list[NameForm]:
 
 
 def _has_openai() -> bool:
-    """Return whether the environment names a key for OpenAI, or another server."""
+    """Return whether the environment names a key or a server for ``openai/`` models."""
     try:
         resolve_endpoint("openai/NAME")
     except ConfigurationError:

@@ -1,4 +1,4 @@
-"""Data and Protocols shared by every other package; imports none of them."""
+"""Data classes, protocols and errors for the other packages, none of which is imported here."""
 
 from typing import TYPE_CHECKING
 

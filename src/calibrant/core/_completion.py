@@ -1,4 +1,4 @@
-"""The client interface: one completion request in, one response out."""
+"""Interface of the clients: completion requests, answers and next-token probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """One call to a model.
+    """Request for one answer of a model.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One emitted token.
+    """Token of an answer, with its log-probability and those of its alternatives.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """One provider-independent answer.
+    """Answer of a model, in one form for all providers.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class NextTokens:
-    """Most probable next tokens of a model.
+    """Most probable next tokens after a text, with their log-probabilities.
 
     Attributes
     ----------
@@ -206,11 +206,11 @@ class LabelLogprobs:
 
 
 class Continuation(Protocol):
-    """Engine session of one row: its messages are computed once, continuations on demand."""
+    """Session for one row, which returns next-token probabilities after any beginning of an answer."""
 
     @property
     def serial(self) -> bool:
-        """True if the row's calls run one at a time in one slot, which caches the last text."""
+        """True if the calls for a row run one after another, on a server slot that caches the last text."""
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the most probable tokens after the answer prefix `text`.
@@ -232,7 +232,7 @@ class Continuation(Protocol):
 
 @runtime_checkable
 class LabelContinuation(Protocol):
-    """Server session of one row, for servers that return the log-probability of a whole label."""
+    """Session for one row, on a server that returns the log-probability of a whole label."""
 
     async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
         """Return the log-probability of each label after the answer prefix `text`.
@@ -257,10 +257,10 @@ class LabelContinuation(Protocol):
 
 @runtime_checkable
 class ContinuingClient(Client, Protocol):
-    """Client that returns next-token probabilities after any answer prefix."""
+    """Client that returns log-probabilities of next tokens, or of labels, after any answer prefix."""
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Refuse labels that cannot be scored. Called once, with the labels as an answer spells them.
+        """Raise ConfigurationError if a label, spelled as in an answer, cannot be scored.
 
         Raises
         ------
@@ -271,7 +271,7 @@ class ContinuingClient(Client, Protocol):
     def continuing(
         self, request: CompletionRequest
     ) -> AbstractAsyncContextManager[Continuation | LabelContinuation]:
-        """Open an engine session for one row; calls inside the context reuse its cached prompt.
+        """Open a session for one row; all calls inside the context continue the same prompt.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Answers that hold several labels: one for each field, or any number of one set."""
+"""Label sets for answers with several labels: one for each field, or any number from one set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INCLUDED: Final = LabelSet([NO, YES])
 
 
 class CompositeLabels(LabelSet, ABC):
-    """Label set of a task whose answer has several parts.
+    """Label set of a task whose answers have several parts.
 
     A whole answer is spelled as one JSON text, which `canonical` brings into its only form, so that it compares,
     is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
@@ -30,11 +30,11 @@ class CompositeLabels(LabelSet, ABC):
     @property
     @abstractmethod
     def parts(self) -> tuple[str, ...]:
-        """The names of all parts, in order."""
+        """Names of all parts, in order."""
 
     @abstractmethod
     def values(self, answer: str) -> dict[str, str]:
-        """Return the values of a canonical answer by part name, in order."""
+        """Return the value of each part of a canonical answer, by part name and in order."""
 
     @abstractmethod
     def answer_of(self, values: Mapping[str, str]) -> str:
@@ -46,14 +46,14 @@ class CompositeLabels(LabelSet, ABC):
 
     @abstractmethod
     def decisions(self, answer: str) -> frozenset[str]:
-        """Return the binary decisions of a canonical answer, as names."""
+        """Return the labels that a canonical answer assigns, as names such as ``field=label``."""
 
     @abstractmethod
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
-        """Yield the reasons why a JSON value is no legal answer, with the remedies."""
+        """Yield the reasons why a JSON value is not a legal answer, each with a remedy."""
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return the aspects of all graded parts; each part's labels define its aspects."""
+        """Return the aspects of all graded parts, as the label set of each part defines them."""
         predicted, expected = self.values(prediction.label or ""), self.values(answer)
         known = {part.name: part for part in prediction.parts}
         found: list[Aspect] = []
@@ -72,13 +72,13 @@ class CompositeLabels(LabelSet, ABC):
         return tuple(found)
 
     def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
-        """Return the names of the graded parts."""
+        """Return the names of the parts to grade: here all parts."""
         return tuple(dict.fromkeys((*expected, *predicted)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One label of an answer that has several.
+    """Field of an answer: its name, its legal labels and its JSON path.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldLabels(CompositeLabels):
-    """One label for each of several fields.
+    """Label set of answers that hold one label for each of several fields.
 
     Whole answers are JSON objects, ``{"category": "Bills", "urgency": "low"}``, in the order of the fields; as a
     sequence it holds ``category=Bills`` and so on.
@@ -159,11 +159,11 @@ class FieldLabels(CompositeLabels):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the fields."""
+        """Names of the fields."""
         return tuple(field.name for field in self.fields)
 
     def canonical(self, text: str) -> str | None:
-        """Return the canonical JSON of these labels; None if one is missing or illegal."""
+        """Return the canonical form of a JSON object of labels; None if it is not a legal answer."""
         found = _json(text)
         if not isinstance(found, dict) or set(found) != {field.name for field in self.fields}:
             return None
@@ -181,11 +181,11 @@ class FieldLabels(CompositeLabels):
         return dict(json.loads(answer))
 
     def answer_of(self, values: Mapping[str, str]) -> str:
-        """Return the whole answer with these labels."""
+        """Return the canonical answer with these labels."""
         return json.dumps({field.name: values[field.name] for field in self.fields}, ensure_ascii=False)
 
     def labels_of(self, part: str) -> LabelSet:
-        """Return the labels of a field."""
+        """Return the label set of a field."""
         return next(field.labels for field in self.fields if field.name == part)
 
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
@@ -212,7 +212,7 @@ class FieldLabels(CompositeLabels):
 
 
 class MultiLabels(CompositeLabels):
-    """Any number of labels, none included.
+    """Label set of answers that hold any number of its labels, also zero.
 
     Whole answers are JSON arrays, ``["Bills", "Food"]``, in the order of the label set. Every label is a part whose
     value is ``yes`` or ``no``.
@@ -240,11 +240,11 @@ class MultiLabels(CompositeLabels):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The labels."""
+        """All labels; each is a part with the value ``yes`` or ``no``."""
         return self.labels
 
     def canonical(self, text: str) -> str | None:
-        """Return the canonical JSON of a set of labels; None if one is illegal."""
+        """Return the canonical form of a JSON array of labels; None if it is not a legal answer."""
         found = _json(text)
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
@@ -260,20 +260,20 @@ class MultiLabels(CompositeLabels):
         return self.answer_of(dict.fromkeys(labels, YES))
 
     def values(self, answer: str) -> dict[str, str]:
-        """Return ``yes`` or ``no`` for every label."""
+        """Return ``yes`` for each label in the answer and ``no`` for the others, by label."""
         held = set(json.loads(answer))
         return {label: YES if label in held else NO for label in self}
 
     def answer_of(self, values: Mapping[str, str]) -> str:
-        """Return the set of all labels whose value is ``yes``."""
+        """Return the canonical answer with all labels whose value is ``yes``."""
         return json.dumps([label for label in self if values.get(label) == YES], ensure_ascii=False)
 
     def labels_of(self, part: str) -> LabelSet:  # noqa: ARG002
-        """Return ``no`` and ``yes``."""
+        """Return the values of any part: ``no`` and ``yes``."""
         return _INCLUDED
 
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
-        """Yield the mistakes in a set of labels."""
+        """Yield the reasons why a JSON value is not a legal array of labels."""
         if not isinstance(answer, list):
             example = json.dumps(list(self.labels[:2]), ensure_ascii=False)
             yield f"is no list of labels: write {example}, and [] where there is none"
@@ -283,7 +283,7 @@ class MultiLabels(CompositeLabels):
             yield f"holds {wrong[0]!r:.40}, which is not one of the {_label_list(self)}: {_REMEDY}"
 
     def decisions(self, answer: str) -> frozenset[str]:
-        """Return the labels of the set."""
+        """Return the labels in a canonical answer."""
         return frozenset(json.loads(answer))
 
     def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:

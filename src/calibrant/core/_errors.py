@@ -93,7 +93,7 @@ class DataError(CalibrantError):
 
 
 class NotFittedError(CalibrantError):
-    """A learned object was used before ``fit``.
+    """An estimator was used before ``fit``.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class LimitReachedError(CalibrantError):
 
 
 class StateError(CalibrantError):
-    """A run directory or another stored state is damaged, foreign or from another version.
+    """Stored state, such as a run directory, is damaged, unwritable, or of another kind or version.
 
     Examples
     --------
@@ -224,12 +224,12 @@ class ProviderError(CalibrantError):
 
     @property
     def systemic(self) -> bool:
-        """True if every other call would fail the same way (bad key, unknown model)."""
+        """True if other calls would probably fail for the same reason, such as a bad key."""
         return self._systemic or self.status in _SYSTEMIC_STATUS
 
     @property
     def summary(self) -> str:
-        """The message without the hint."""
+        """Error message without the hint."""
         return str(self).removesuffix(f" {self.hint}") if self.hint else str(self)
 
 
@@ -250,7 +250,7 @@ class ContextLengthError(ProviderError):
 
 
 class LogprobsUnsupportedError(ProviderError):
-    """The provider never returns token log-probabilities for this model.
+    """The provider does not return token log-probabilities for this model.
 
     Its hint shows the lines of a task file that do without them.
 
@@ -284,7 +284,7 @@ class LogprobsUnsupportedError(ProviderError):
         super().__init__(message, provider=provider, status=status, hint=hint, systemic=True)
 
     def under(self, section: str, *, provider: str | None = None) -> Self:
-        """Return the same error for another section of a task file, and for another name of the model."""
+        """Return a copy with advice for another task-file section, and for `provider` if it is given."""
         copy = type(self)(
             self.summary.removeprefix(f"{self.provider}: "),
             provider=provider or self.provider,

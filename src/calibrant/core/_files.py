@@ -1,4 +1,4 @@
-"""The user's folders, atomic file writes, file locks, and rescue of files whose directory was moved."""
+"""Atomic file writes, file locks, rescue folders, and JSON files with a version."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def atomic_bytes_writer(path: Path) -> AbstractContextManager[IO[bytes]]:
 
 @contextlib.contextmanager
 def _put_in_place(path: Path, *, mode: int, encoding: str | None) -> Iterator[IO[Any]]:
-    """Open the temporary file, binary without an encoding; sync and rename it at the end of the block."""
+    """Open a temporary file, binary if `encoding` is None; rename it to `path` if the block succeeds."""
     newline = "\n" if encoding else None
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     # The kernel applies the umask: a file made private first and opened up by chmod would ignore it.
@@ -104,7 +104,7 @@ def _put_in_place(path: Path, *, mode: int, encoding: str | None) -> Iterator[IO
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed or its process ends; False where another process holds it.
+    """Lock an open file and return True; return False if the file is already locked.
 
     True as well where the system or the file system knows no such locks (Windows, some network file systems).
     """
@@ -122,7 +122,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_in_place(descriptor: int, path: Path) -> bool:
-    """Return True if `path` is still the open file or folder, not moved or removed since."""
+    """Return True if `path` still names the open file or folder."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -130,7 +130,7 @@ def is_in_place(descriptor: int, path: Path) -> bool:
 
 
 def make_rescue_folder(path: Path) -> Path:
-    """Create an empty folder that replaces `path`, which was moved or removed.
+    """Create an empty folder to use instead of `path`, which was moved or removed.
 
     It lies beside `path`, or, where nothing can be made there, among the temporary files.
 
@@ -157,7 +157,7 @@ def make_rescue_folder(path: Path) -> Path:
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object without repeated keys, as an ``object_pairs_hook``; parsers differ on repeats.
+    """Return the pairs of a JSON object as a dict; raise ValueError if a key is repeated.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of killed writers of `path`; the caller holds the lock on it."""
+    """Remove the temporary files that killed writers of `path` left; the caller must hold its lock."""
     beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries]
@@ -215,7 +215,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the folder, so that a rename survives a power cut where the file system allows."""
+    """Sync a folder to disk, if the system allows it, so that a rename survives a power failure."""
     with contextlib.suppress(OSError):  # the file is in place already
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Fingerprints of model, prompt and labels, which a calibrator is bound to."""
+"""Fingerprint of the model, the prompt and the labels that a calibrator was fitted for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Fingerprint:
         object.__setattr__(self, "labels", LabelSet.of(self.labels).labels)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fingerprint as JSON values, the prompt as the SHA-256 of its UTF-8 bytes."""
+        """Return the fingerprint as JSON values, with the SHA-256 of the prompt instead of its text."""
         return {
             "prompt_sha256": _sha256(self.prompt),
             "model": self.model,
@@ -70,14 +70,14 @@ class Fingerprint:
         }
 
     def digest(self) -> str:
-        """Return the SHA-256 of the record as canonical JSON, 64 hexadecimal digits.
+        """Return the SHA-256 of the fingerprint's JSON record, as 64 hexadecimal digits.
 
         Canonical: keys sorted, no spaces, ASCII only.
         """
         return _sha256(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
 
     def differences(self, record: Mapping[str, Any]) -> list[str]:
-        """Return the differences from a record of `to_record`, one phrase each.
+        """Return one phrase for each difference from a stored record of a fingerprint.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Fingerprint:
 def asked_text(
     prompt: str, user_template: str | None, demonstrations: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the system text of a fingerprint.
+    """Return the text that a fingerprint covers: prompt, user template and demonstrations.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def asked_text(
 
 
 def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
-    """Return the demonstrations of a prompt as JSON values, its rows as their SHA-256.
+    """Return the settings of demonstrations as JSON values, with number and SHA-256 of the rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Install command of extras, from the source calibrant was installed from."""
+"""Command that installs extras of calibrant from the same source as calibrant itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDS_QUOTES: Final = re.compile(r'["$`\\]')
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs extras from calibrant's own installation source.
+    """Return the pip command that installs extras from the same source as calibrant itself.
 
     A clone or a folder is named by its path, an archive or a repository by its URL; only what came from a package
     index is asked of the index by its name.
@@ -53,7 +53,7 @@ def install_command(*extras: str) -> str:
 
 
 def _record(origin: str | None) -> dict[str, Any] | None:
-    """Return the distribution's origin record (PEP 610); None for an index or an unreadable record."""
+    """Return the record of the installation source (PEP 610); None if there is no readable one."""
     try:
         record = json.loads(origin or "null")
     except ValueError:

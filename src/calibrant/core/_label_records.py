@@ -1,4 +1,4 @@
-"""Label sets as JSON values and back."""
+"""Conversion of label sets to JSON values and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, struct
 
 
 def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
-    """Return `labels` as JSON values: a list for plain labels, otherwise an object with its kind.
+    """Return `labels` as JSON values: a list for plain labels, else an object that names the kind.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def labels_to_record(labels: LabelSet) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def described_labels(labels: LabelSet) -> dict[str, Any]:
-    """Return ``{"label_set": record}``; empty for plain labels, whose names suffice."""
+    """Return ``{"label_set": record}``, or an empty dict for plain labels, whose names are enough."""
     record = labels_to_record(labels)
     return {} if isinstance(record, list) else {"label_set": record}
 

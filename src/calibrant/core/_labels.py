@@ -21,7 +21,7 @@ def normalise_label(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Aspect:
-    """One graded question of an answer: its label, a level of it, a field, or one label of a set.
+    """Graded part of an answer: its label, a rank or level of it, a field, or one label of a set.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Aspect:
 
     @property
     def is_correct(self) -> bool:
-        """True if the true value was answered."""
+        """True if the predicted value equals the expected value."""
         return self.predicted == self.expected
 
     @property
@@ -101,7 +101,7 @@ class LabelSet(Sequence[str]):
         return self._canonical.get(normalise_label(text))
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return the graded questions of an answer with their confidence: here one, the label.
+        """Return the graded aspects of an answer with their confidence: here only the label.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class LabelSet(Sequence[str]):
 
 
 class OpenLabels(LabelSet):
-    """Open label set: every text passed to `canonical` becomes a label.
+    """Label set that grows: every non-blank text passed to `canonical` becomes a label.
 
     For models that are called without a schema. Labels are added at the end and never removed, so a distribution
     over the labels of an earlier moment is a beginning of a later one's. Two sets are equal only if they are the

@@ -16,7 +16,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 def lazy_names(
     package: str, homes: Mapping[str, str], *, handed_out: Mapping[str, str] = _NONE
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` that import a package's modules on first use.
+    """Return the ``__getattr__`` of a package, which imports names on first use, and its ``__dir__``.
 
     The package imports the same names under ``if TYPE_CHECKING``, for type checkers. A name that it exported in the
     version before, ``former_names.toml`` has them, still works and warns.
@@ -55,7 +55,7 @@ def lazy_names(
 
 
 def _former_object(package: str, name: str, home: str) -> object:
-    """Return an object by its deprecated package-level name, with a warning."""
+    """Return an object by its deprecated name in a package, with a DeprecationWarning."""
     is_private = home.rpartition(".")[2].startswith("_")
     advice = (
         f"is not public any more and goes with the next version (it is in {home} now, where it may change)"
@@ -69,11 +69,11 @@ def _former_object(package: str, name: str, home: str) -> object:
 
 @cache
 def _former_names() -> Mapping[str, Mapping[str, str]]:
-    """Return the modules of deprecated names, by package and name."""
+    """Return the module that now holds each deprecated name, by package and name."""
     table = tomllib.loads(Path(__file__).with_name("former_names.toml").read_text(encoding="utf-8"))
     return {package: _modules_by_name(homes) for package, homes in table.items()}
 
 
 def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the module of each name; inverts a mapping of names by module."""
+    """Return the module of each name, given the names in each module."""
     return {name: module for module, names in homes.items() for name in names.split()}

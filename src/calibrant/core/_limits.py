@@ -1,4 +1,4 @@
-"""Limits of calls, and the meter that counts them."""
+"""Limits on calls, and the protocol of the counter that enforces them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Limits:
 
 
 class Pace(Protocol):
-    """Token bucket of a rate limit, or one process's share of it."""
+    """Token bucket of a rate limit, or the share of one process in it."""
 
     def wait(self, now: float) -> float:
         """Return the seconds from `now` until the bucket has tokens."""
@@ -77,7 +77,7 @@ class Pace(Protocol):
 
 
 class CallMeter(Protocol):
-    """Counter of calls that enforces their limits.
+    """Counter of calls, tokens and cost that enforces the limits.
 
     Attributes
     ----------
@@ -113,10 +113,10 @@ class CallMeter(Protocol):
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds until the provider accepts calls again; 0 if it named no time or it has passed."""
+        """Seconds left of the pause that the provider asked for; 0 if it asked for none."""
 
     def pace(self, open_bucket: Callable[[str, float], Pace]) -> None:
-        """Replace the rate-limit buckets, for example with buckets that several processes share.
+        """Replace the token buckets of the rate limits, for example by ones that processes share.
 
         Parameters
         ----------

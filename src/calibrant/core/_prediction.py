@@ -1,4 +1,4 @@
-"""The answer of a classifier to one text: label, distribution over the labels, and the steps of a cascade."""
+"""Predictions: label, distribution over the labels, outcome, usage, and steps of a cascade."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LogprobSpace(StrEnum):
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
-    """Return True if the model put most probability on non-labels.
+    """Return True if the model put less than half of its probability on labels.
 
     Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
 
@@ -75,7 +75,7 @@ def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobS
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelDistribution:
-    """A distribution over labels, read from one answer.
+    """Probability distribution over the labels, for one prediction.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class LabelDistribution:
 
     @property
     def is_label_mass_low(self) -> bool:
-        """True if the label mass is low; see `is_label_mass_low`."""
+        """True if the model put less than half of its probability on labels; see `is_label_mass_low`."""
         return is_label_mass_low(self.label_mass, self.unresolved_mass, self.space)
 
     def probability(self, label: str) -> float:
@@ -192,7 +192,7 @@ class LabelDistribution:
         return min(joint, probability) if is_nested and self.closing_logprob is None else joint
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
-        """Return the measured labels with their probabilities, most probable first.
+        """Return the most probable of the measured labels, with their probabilities, at most `limit`.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ _LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
-    """Outcome of a row.
+    """Kind of result of a row: an answer, a failed call, a refusal or an unreadable answer.
 
     - ``ok``: a legal label.
     - ``error``: the server's fault (transport, status, broken body); says nothing about the prompt.
@@ -266,7 +266,7 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """Fate of one model's answer in a cascade.
+    """Decision about the answer of one model in a cascade.
 
     - ``accepted``: Sure enough: the cascade's answer.
     - ``escalated``: Not sure enough: the next model was asked, where there was one and the limits allowed it.
@@ -303,7 +303,7 @@ class Usage:
     cost: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum; its cost is unknown if both costs are."""
+        """Return the sum of tokens and of known costs; the cost is None if both costs are unknown."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
@@ -354,7 +354,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One label of an answer that holds several.
+    """Part of an answer with several labels: a field, or one label of the set.
 
     Attributes
     ----------
@@ -471,7 +471,7 @@ class Prediction:
         return replace(self, label=label, confidence=found.confidence(label), distribution=found)
 
     def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
-        """Return a copy with another number of attempts, or another duration in seconds.
+        """Return a copy with another number of attempts, or another duration in seconds, or both.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Predictors, their queries, and the stop signal of a run."""
+"""Protocol of predictors, their queries, and the stop signal of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnPrediction: TypeAlias = Callable[[int, Prediction], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """One text under one prompt.
+    """Text to classify, with the prompt for it.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Stop:
         self._give_up: set[Callable[[], None]] = set()
 
     def request(self, reason: str, *, at_once: bool = False, waits: bool = False) -> None:
-        """Stop the run: begin no further row. Safe to call from any thread or signal handler.
+        """Ask the run to begin no further row; safe in any thread and in signal handlers.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Stop:
 
     @contextlib.contextmanager
     def calling(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Register a callback that cancels pending rows; it may be called from any thread."""
+        """Register a callback, for the time of the block, that cancels pending rows."""
         self._give_up.add(give_up)
         try:
             yield
@@ -117,7 +117,7 @@ class Stop:
 
 
 class Patience:
-    """Permission of one asyncio task to wait between its calls.
+    """Cancellation of one asyncio task, limited to its waits between calls.
 
     Use it inside a task. `end` cancels the task if it waits between calls, then or later, itself or in a task that it
     started; calls under way are left alone.
@@ -131,7 +131,7 @@ class Patience:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Apply this permission to the current task inside the block; an outer permission wins."""
+        """Use this object for all waits inside the block, unless an outer one is in use."""
         outer = _PATIENCE.get()
         token = _PATIENCE.set(outer or self)
         try:
@@ -170,7 +170,7 @@ _PATIENCE: ContextVar[Patience | None] = ContextVar("calibrant_patience", defaul
 
 
 async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaitable[None]]) -> None:
-    """Sleep between two calls; an interrupted run cancels the row instead of waiting.
+    """Sleep between two calls; `Patience.end` can cancel the task during this sleep.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaita
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Predictor of texts: a model with a prompt, a cascade, or an opened bundle.
+    """Protocol of objects that predict labels of texts: classifiers, cascades, opened bundles.
 
     Attributes
     ----------
@@ -221,30 +221,30 @@ class Predictor(Protocol):
 
     @property
     def space(self) -> LogprobSpace:
-        """Kind of its log-probabilities, as `LogprobSpace` names them."""
+        """Kind of the log-probabilities that its predictions carry."""
 
     @property
     def in_process(self) -> bool:
-        """True if rows are computed in this process, where concurrency brings no speed."""
+        """True if the model runs in this process, where concurrency brings no speed."""
 
     @property
     def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
+        """Store of finished predictions, which are not requested again; None without a store."""
 
     @property
     def limits(self) -> Limits:
-        """Limits of its calls."""
+        """Limits on the calls of this predictor."""
 
     @property
     def meter(self) -> CallMeter:
-        """Meter of its rows: calls, tokens and cost so far."""
+        """Counter of the rows, calls, tokens and cost so far."""
 
     @property
     def gates(self) -> Sequence[CallMeter]:
-        """Meters of the calls to each of its models, with their rates."""
+        """Counters of the calls to each model, which also enforce the rate limits."""
 
     def query(self, text: str | TextWithContext) -> Query:
-        """Return the query that asks about a text, under the predictor's own prompt."""
+        """Return the query for a text, with the predictor's own prompt."""
 
     async def feed(
         self,
@@ -290,10 +290,10 @@ class Predictor(Protocol):
         """Use `journal` for looking up and storing predictions from now on."""
 
     def describe(self) -> dict[str, Any]:
-        """Return its identity: the settings that can change a prediction as JSON values, free of credentials."""
+        """Return the settings that can change a prediction, as JSON values without credentials."""
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a calibration to this predictor."""
 
     def close(self) -> None:
-        """Close the clients and other resources the predictor owns."""
+        """Close the clients and other resources that the predictor owns."""

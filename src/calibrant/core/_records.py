@@ -1,4 +1,4 @@
-"""Predictions as plain JSON values and back, without loss."""
+"""Conversion of predictions to JSON values and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEYS: Final = (
 
 
 class Journal(Protocol):
-    """Store of finished predictions, so that no call is paid for twice.
+    """Store of finished predictions, which makes repeated calls unnecessary.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def _encoded_fields(item: Prediction | Step | Part) -> _Record:
 
 
 def _decoded_fields(record: Mapping[str, Any]) -> _Record:
-    """Return the outcome, usage, distribution and confidence that a record has."""
+    """Return the outcome, usage, distribution and confidence in a record, as Python objects."""
     values: _Record = {}
     if "outcome" in record:
         counts = {
@@ -149,7 +149,7 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
 
 
 def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:
-    """Return the stored confidence, or the distribution's where the record is older.
+    """Return the stored confidence, recomputed for older records without `closing_logprob`.
 
     Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
     """
@@ -163,7 +163,7 @@ def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> f
 
 
 def has_low_label_mass(record: Mapping[str, Any]) -> bool:
-    """Return True if the label mass of a stored row is low.
+    """Return True if the label mass of a stored row, or of one of its parts, is low.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sanitised server output: printable text and bounded counts."""
+"""Functions that sanitise server output: printable text and bounded counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udf
 
 
 def bounded_count(value: object) -> int:
-    """Return a reported count, in [0, 2**53]; 0 if it is not an integer.
+    """Return a reported count, clipped to [0, 2**53]; 0 if it is not an integer.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def reported_mapping(value: object) -> Mapping[str, Any]:
 
 
 def clean_line(text: str, *, limit: int) -> str:
-    """Return a name or message on one line of printable characters.
+    """Return a name or message as one line of printable characters, cut after `limit` characters.
 
     Terminal escapes and control characters are removed, breaks become spaces, half a surrogate pair becomes
     the replacement character.
@@ -67,7 +67,7 @@ def clean_line(text: str, *, limit: int) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Replace control characters and lone surrogates of an answer by U+FFFD.
+    """Replace lone surrogates, and control characters except tab and line ends, by U+FFFD.
 
     Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
     """

@@ -37,7 +37,7 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TextWithContext:
-    """A text to classify with its source context; a cascade's verifier reads both.
+    """Text to classify, with its source context for the verifier of a cascade.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Example:
 
     @property
     def text(self) -> str | TextWithContext:
-        """The input, with its context if it has one."""
+        """Input of the example, with its context if it has one."""
         return self.input if self.context is None else TextWithContext(self.input, self.context)
 
 
@@ -137,7 +137,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One raw record of a data file and the line it starts on (one-based)."""
+    """Raw record of a data file, with the line it starts on (one-based)."""
 
     values: Mapping[str, Any]
     path: Path
@@ -156,7 +156,7 @@ class Row:
 
 
 def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Row]:
-    """Yield the records of `path` one by one, whatever its size.
+    """Yield the records of `path` one by one, without loading the whole file.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def _read_csv(path: Path, most: int) -> Iterator[Row]:
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Refuse repeated column names, which are ambiguous; columns without a name are ignored."""
+    """Raise DataError if a column name is repeated; columns without a name are ignored."""
     twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
     if twice is not None:
         raise DataError(
@@ -250,7 +250,7 @@ def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
 
 
 def _csv_records(path: Path, most: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the non-blank records with the line each starts on."""
+    """Yield the non-blank records, each with the number of the line it starts on."""
     # The module's own limit for a field, 131,072, is process-wide and below ours.
     csv.field_size_limit(max(csv.field_size_limit(), most))
     start = 1
@@ -443,7 +443,7 @@ def _answer(row: Row, columns: Columns) -> str:
 
 
 def _answer_text(text: str, row: Row, columns: Columns) -> str:
-    """Return a composite answer as JSON text; labels with a separator between them become an array."""
+    """Return the text of an answer with several labels as JSON; separated labels become an array."""
     if columns.multi_label and text and not text.startswith("["):
         return json.dumps([label.strip() for label in text.split(columns.separator)], ensure_ascii=False)
     try:
@@ -465,7 +465,7 @@ def _split(row: Row, column: str) -> str:
 
 
 def _context(row: Row, column: str | None) -> str | None:
-    """Return the context of a row. The column is required, its cell may be empty."""
+    """Return the context of a row, None if its cell is empty; the column itself must exist."""
     if column is None or (column in row.values and row.values[column] in (None, "")):
         return None
     return _text(row, column)
@@ -483,7 +483,7 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
 
 
 def _encodable(text: str, row: Row) -> str:
-    """Refuse lone surrogates: JSON can spell them, but UTF-8 cannot encode them."""
+    """Return `text`; raise DataError if it holds a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

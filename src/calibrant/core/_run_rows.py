@@ -20,7 +20,7 @@ _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRow:
-    """A saved prediction.
+    """Saved prediction with checked values.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class RunRow:
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> RunRow:
-        """Return the checked prediction of a raw row.
+        """Return a saved prediction from a raw row, after checks of its values.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ def _amount(values: Mapping[str, Any], name: str) -> float:
 
 
 def _correct(values: Mapping[str, Any]) -> int:
-    """Return the correctness stored in the row, otherwise computed from its labels."""
+    """Return 1 or 0 for the stored or computed correctness of a row, -1 if it is unknown."""
     if "correct" in values:
         value = values["correct"]
         if value is True or value is False:

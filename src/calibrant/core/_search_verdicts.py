@@ -1,4 +1,4 @@
-"""Verdict of a search in plain sentences: for the table of the command, the page and the card of a bundle."""
+"""Sentences that report the result of a prompt search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changed_prompt(record: _Record) -> bool:
 
 
 def search_verdict(record: _Record) -> list[str]:
-    """Return sentences on the validation rows' choice and on its test rows.
+    """Return sentences about the prompt chosen on validation rows and its result on test rows.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def search_verdict(record: _Record) -> list[str]:
 
 
 def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
-    """Return a sentence on heads that changed the race's choice."""
+    """Return sentences for a search in which the heads changed the choice of the prompt."""
     best = record["validated"][record["chosen"]]
     name = f", {best['origin']}," if best.get("origin") else ""
     kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
@@ -69,7 +69,7 @@ def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
 
 
 def _tested_with_head(record: _Record) -> list[str]:
-    """Return a sentence on the test rows: the best prompt with its head against the seed prompt."""
+    """Return a sentence that compares the best prompt with its head to the seed prompt on test rows."""
     found = (record.get("final") or {}).get("against_seed")
     chosen, seed = "the chosen prompt with its head", "the seed prompt as it was scored"
     return _on_test_rows(
@@ -81,7 +81,7 @@ def _tested_with_head(record: _Record) -> list[str]:
 
 
 def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: str) -> list[str]:
-    """Return the sentence that intervals of differences on the test rows bear out; none without intervals."""
+    """Return `worse`, `better` or `same`, as the intervals of the differences show; empty if none."""
     if any(interval["upper"] < 0 for interval in intervals):
         return [worse]
     if any(interval["lower"] > 0 for interval in intervals):
@@ -119,7 +119,7 @@ def _kept_seed(validated: list[_Record]) -> list[str]:
 
 
 def _given_prompts(validated: list[_Record]) -> list[str]:
-    """Compare the prompts of the task file by the measure that all of them share."""
+    """Return a sentence that compares the prompts of the task file on the validation rows."""
     given = [one for one in validated if one.get("origin")]
     if not given:
         return []
@@ -133,14 +133,14 @@ def _given_prompts(validated: list[_Record]) -> list[str]:
 
 
 def _detectable_gain(record: _Record) -> list[str]:
-    """Return a sentence on the smallest detectable gain."""
+    """Return a sentence about the smallest gain that the validation rows can show."""
     gain = record.get("detectable_gain")
     found = "Asked about all of these rows, a prompt that is better by {:.2f} accuracy is found four times of five; "
     return [] if gain is None else [found.format(gain) + "smaller differences need more rows."]
 
 
 def _test_warning(record: _Record) -> list[str]:
-    """Return a warning if the test rows contradict the choice or are inconclusive."""
+    """Return a sentence on whether the test rows confirm the choice, contradict it or show nothing."""
     found = [(record.get("comparison") or {}).get("interval"), record.get("credit_difference")]
     return _on_test_rows(
         [interval for interval in found if interval],

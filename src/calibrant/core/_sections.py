@@ -30,7 +30,7 @@ _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
 
 
 class Section(pydantic.BaseModel):
-    """A table of a configuration file; unknown keys are refused."""
+    """Table of a configuration file; an unknown key is an error."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -109,7 +109,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
-    """Raise all problems of a file at once, each with its line.
+    """Raise one ConfigurationError for all problems of a file, each with its line, if there are any.
 
     Parameters
     ----------
@@ -131,14 +131,14 @@ def refuse(problems: Iterable[Problem], text: str, path: Path) -> None:
 
 
 def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
-    """Return the error of a validator; `message` is a template over `values`."""
+    """Return an error for a validator to raise; `message` is a template for `values`."""
     return PydanticCustomError("calibrant", message, {"remedy": remedy, **values})
 
 
 def wrong_at(
     section: type[Section], problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
 ) -> pydantic.ValidationError:
-    """Return the error of a validator of a whole section.
+    """Return an error for the validator of a whole section to raise.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class ModelSettings(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _check_label_codes(cls, given: object) -> object:
-        """Drop a key written by earlier versions; refuse it if it was set."""
+        """Remove the obsolete key ``label_codes``; raise an error if its value is not false."""
         if not isinstance(given, dict) or "label_codes" not in given:
             return given
         if (codes := given["label_codes"]) is not False:
@@ -141,7 +141,7 @@ class DemonstrationSettings(Section):
 
     @classmethod
     def of(cls, values: object) -> Self:
-        """Return the settings from a mapping.
+        """Return checked settings from a mapping.
 
         Raises
         ------

@@ -67,7 +67,7 @@ class OrdinalLabels(LabelSet):
         return self._ranks[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
-        """Return one aspect per label but the highest: ``yes`` if the answer ranks above it, else ``no``."""
+        """Return one aspect for each label except the highest: whether the answer ranks above it."""
         predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
         return tuple(
             Aspect(
@@ -83,7 +83,7 @@ class OrdinalLabels(LabelSet):
         )
 
     def _sides(self, whole: LabelDistribution | None) -> Sequence[LabelDistribution | None]:
-        """Return the probabilities of ranking at or below, and above, every label but the highest."""
+        """Return, for each label except the highest, the probabilities of both sides: up to it, above it."""
         if whole is None:
             return [None] * (len(self) - 1)
         shares, known = whole.probabilities, whole.measured
@@ -99,7 +99,7 @@ class OrdinalLabels(LabelSet):
 
 
 class _Level(NamedTuple):
-    """Distinct path prefixes at one level, and the prefix of each label."""
+    """Distinct path prefixes at one level, and for each label the index of its prefix."""
 
     values: tuple[str, ...]
     members: NDArray[np.intp]  # (L,), indices into `values`
@@ -180,11 +180,11 @@ class HierarchicalLabels(LabelSet):
 
     @cached_property
     def depth(self) -> int:
-        """Levels of the deepest label, at least 2."""
+        """Number of levels of the deepest label, at least 2."""
         return max(len(self.path(label)) for label in self.labels)
 
     def beginning(self, label: str, level: int) -> str:
-        """Return the path prefix of a label up to a level in [1, `depth`]; a shorter label whole.
+        """Return the first `level` levels of a label; a label with fewer levels is returned whole.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class HierarchicalLabels(LabelSet):
         return own.values[int(own.members[self._places[label]])]
 
     def groups(self, level: int) -> NDArray[np.intp]:
-        """Return the index of each label's path prefix up to a level in [1, `depth`], shape (L,)."""
+        """Return for each label the index of its first `level` levels, shape (L,)."""
         return self._levels[level - 1].members
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
@@ -250,7 +250,7 @@ def _key(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def _implied_confidence(own: float | None, marginal: LabelDistribution | None, value: str) -> float | None:
-    """Return the confidence in a value that the label implies: at least the label's own."""
+    """Return the confidence in a rank or path prefix: at least the confidence in the label."""
     if own is None or marginal is None:
         return own
     return min(max(own, marginal.probability(value)), 1.0)
@@ -278,7 +278,7 @@ def _marginal_distribution(
     logprobs: NDArray[np.float64],
     measured: NDArray[np.bool_],
 ) -> LabelDistribution:
-    """Return a marginal of a distribution; it inherits the error bound."""
+    """Return a distribution over groups of labels, with the error bound of the original one."""
     return LabelDistribution(
         labels=values,
         logprobs=logprobs,

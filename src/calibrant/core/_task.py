@@ -221,7 +221,7 @@ def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:
 
 
 def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> None:
-    """Warn about rows shared by two splits, which inflate the measured quality."""
+    """Log a warning if two splits share texts, which makes results look better than they are."""
     if len(splits) < 2:
         return
     texts = {split: {normalise_label(row.input) for row in rows} for split, rows in splits.items()}
@@ -241,7 +241,7 @@ def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> No
 def check_answer(
     example: Example, labels: LabelSet, *, path: Path | None = None, line: int | None = None
 ) -> str:
-    """Return the answer of `example` as `labels` spells it.
+    """Return the answer of `example` as spelled in `labels`; raise DataError if it is not legal.
 
     Raises
     ------

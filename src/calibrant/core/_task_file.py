@@ -1,4 +1,4 @@
-"""Task files: TOML keys and sections, and checks across keys."""
+"""Task files: their keys and sections, and checks that concern several keys."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _checked_path(path: str | None) -> str | None:
 
 
 class FieldSection(Section):
-    """One of the ``[[fields]]``: a label of its own in every answer.
+    """Table of the ``[[fields]]`` array: a field of every answer and its labels.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class _DataSection(Section):
 
 
 class TaskFile(Section):
-    """The keys of a task file; `Task` describes them."""
+    """Keys of a task file, as documented in `Task`."""
 
     name: str
     labels: list[Any] | None = None
@@ -143,7 +143,7 @@ class TaskFile(Section):
 
     @property
     def columns(self) -> Columns:
-        """The columns of the data files."""
+        """Columns of the data files."""
         data = self.data
         return Columns(
             input=data.input_column,
@@ -208,7 +208,7 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
 
 
 def _problems(file: TaskFile) -> Iterator[Problem]:
-    """Yield the problems across keys, such as parameters that the scoring strategy lacks."""
+    """Yield contradictions between keys, such as parameters unknown to the scoring strategy."""
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
     for name in [name for name in file.scoring.parameters if name not in known]:
@@ -275,7 +275,7 @@ def _field_problems(file: TaskFile, fields: Sequence[FieldSection]) -> Iterator[
 
 
 def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
-    """Yield names, paths and columns that two fields share, and paths inside another field's label."""
+    """Yield problems of names, paths and columns that two fields share, and of nested paths."""
     paths = [field.path or field.name for field in fields]
     values = {
         "name": [normalise_label(field.name) for field in fields],
@@ -302,7 +302,7 @@ def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
 def prompt_problems(
     prompt: str, others: Sequence[str], descriptions: Mapping[str, str], labels: LabelSet
 ) -> Iterator[Problem]:
-    """Yield blank or repeated candidate prompts, and descriptions of unknown labels.
+    """Yield problems such as blank or repeated prompts, and descriptions of unknown labels.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class Vocabulary:
         return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
 
     def closing(self, last: int) -> NDArray[np.int64]:
-        """Return the tokens that spell the token `last`, optionally followed by JSON structure, shape (n,)."""
+        """Return all tokens with the text of `last`, optionally followed by JSON structure, shape (n,)."""
         piece = self.pieces[last]
         spellings = self.beginning_with(piece)
         tokens = [token for token in spellings if not self.pieces[token][len(piece) :].strip(_STRUCTURE)]
@@ -74,7 +74,7 @@ class TokenLogprobs:
         return found
 
     def features(self) -> NDArray[np.float16]:
-        """Return features of the text for a regression: logits of 1,024 tokens, less their mean, shape (1024,) or (V,).
+        """Return centred logits of about 1,024 tokens, as features of the text for a regression.
 
         They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
         for a regression, and cost nothing.
@@ -87,7 +87,7 @@ class TokenLogprobs:
         return centred
 
     def most_probable(self, count: int) -> tuple[tuple[bytes, float], ...]:
-        """Return the bytes and log-probabilities of the `count` most probable tokens, the first one first."""
+        """Return bytes and log-probabilities of the `count` most probable tokens, the best first."""
         count = min(count, len(self.logits))
         some = np.argpartition(-self.logits, count - 1)[:count]
         ordered = some[np.lexsort((some, -self.logits[some]))]
@@ -100,7 +100,7 @@ class TokenLogprobs:
 
 @runtime_checkable
 class TokenContinuation(Continuation, Protocol):
-    """Engine session of one row: log-probabilities of all tokens, for several texts at once."""
+    """Session for one row that returns the log-probabilities of all possible next tokens."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -108,14 +108,14 @@ class TokenContinuation(Continuation, Protocol):
 
     @property
     def usage(self) -> Usage:
-        """Usage of the row so far: its prompt once, and one token per scored text."""
+        """Usage of the row so far: the prompt counts once, and each scored text as one token."""
 
     @property
     def model(self) -> str:
         """Name of the model."""
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of an answer prefix, tokenised in its context."""
+        """Return the tokens of an answer prefix, as tokenised after the prompt."""
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
         """Return the next-token log-probabilities after each answer prefix of `texts`, given as tokens.

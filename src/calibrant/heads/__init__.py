@@ -1,4 +1,4 @@
-"""Heads: final label distributions, learned from a model's scores on labelled rows."""
+"""Heads: fitted models from the label scores of a language model to the final distribution."""
 
 from typing import TYPE_CHECKING
 

@@ -23,7 +23,7 @@ from calibrant.metrics._validation import check_answers
 
 
 class TextBaseline:
-    """Classifies texts by their words: TF-IDF and logistic regression, no language model.
+    """Classifier on the words of texts, TF-IDF and logistic regression, without a language model.
 
     Words and pairs of words, and pieces of words of two to four characters, both weighted as scikit-learn's
     `TfidfVectorizer` does with ``sublinear_tf=True``; `LogisticRegression` with ``C=10``. A label that no row has keeps
@@ -44,7 +44,7 @@ class TextBaseline:
     labels_: LabelSet
 
     def fit(self, texts: Sequence[str], answers: ArrayLike, *, labels: LabelSet | Sequence[str]) -> Self:
-        """Learn from labelled texts.
+        """Fit the classifier on labelled texts.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class BaselineScore:
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineComparison:
-    """A model beside baselines that learned from labelled rows.
+    """Comparison of a model with baselines that were fitted on labelled rows.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class BaselineComparison:
 def compare_with_baselines(
     rows: Sequence[Example], given: Sequence[str | None], labelled: Sequence[Example], *, labels: LabelSet
 ) -> BaselineComparison:
-    """Compare a model's answers with the majority label and with TF-IDF and logistic regression.
+    """Compare answers with two baselines: the majority label, and TF-IDF with logistic regression.
 
     Parameters
     ----------

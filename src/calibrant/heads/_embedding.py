@@ -1,4 +1,4 @@
-"""The embedding model that a head reads texts with."""
+"""Embedding model whose vectors of the texts a head uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less
 
 
 class EmbeddingModel(Protocol):
-    """Deterministic embedder of texts.
+    """Protocol of embedding models; the same text must always give the same vector.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class EmbeddingModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEmbedding:
-    """Embedding model of a head: its name, a probe that identifies it, and the model once it is open.
+    """Embedding model of a head: its name, a test vector that identifies it, and the opened model.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class HeadEmbedding:
     model: EmbeddingModel | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the model, which an unpickled head opens again by name."""
+        """Return the state for pickle without the model, which is opened again by name."""
         return {**self.__dict__, "model": None}
 
     @classmethod
     def of(cls, model: EmbeddingModel, *, labels: Sequence[str]) -> Self:
-        """Return the embedding of a head for these labels.
+        """Return the embedding of a head over these labels, with an opened model.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class HeadEmbedding:
         return cls(name=model.name, probe=_probe(model, labels), model=model)
 
     def opened(self, model: EmbeddingModel, *, labels: Sequence[str]) -> Self:
-        """Return a copy with its model.
+        """Return a copy with this model; ConfigurationError if its test vector differs.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class HeadEmbedding:
         return replace(self, model=model)
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return a vector of length 1 for each text, shape (n, d); 0 where the model knows no word of it.
+        """Return a vector of length 1 for each text, shape (n, d); zeros if it has no known word.
 
         Raises
         ------
@@ -105,12 +105,12 @@ class HeadEmbedding:
         return found
 
     def to_state(self) -> dict[str, Any]:
-        """Return the name and the probe as JSON values."""
+        """Return the name and the test vector as JSON values."""
         return {"name": self.name, "probe": list(self.probe)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Return the unopened embedding of a `to_state` record; KeyError, TypeError or ValueError for any other."""
+        """Return the unopened embedding of a `to_state` record; raise an error if it is invalid."""
         probe = np.asarray(state["probe"], dtype=np.float64)
         if not isinstance(state["name"], str) or probe.ndim != 1 or not np.isfinite(probe).all():
             raise ValueError("the name or the probe of the embedding model is missing")

@@ -1,4 +1,4 @@
-"""Choice of the rung that labelled rows support."""
+"""Choice of the rung of a head by cross-validation on labelled rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _WITH_TEXT: Final[dict[str, tuple[Block, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _RungTrial:
-    """Held-out distributions and losses of one rung.
+    """Held-out losses and figures of one candidate rung.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class _RungTrial:
     figures: RungFigures
 
     def beats(self, other: _RungTrial) -> bool:
-        """Return whether the loss is lower by more than the standard error, and no other figure is worse."""
+        """Return whether the loss is clearly lower, and neither accuracy nor macro F1 is worse."""
         return (
             paired_gain(other.losses, self.losses).helps
             and self.figures.accuracy >= other.figures.accuracy
@@ -106,7 +106,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
-    """Fit a head on labelled rows: from log-probabilities of labels to the final distribution.
+    """Fit a head, which turns label log-probabilities into final distributions, on labelled rows.
 
     The rungs of the ladder, from below: ``as scored``; ``prior``, the label prior divided out with learned strength
     (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
@@ -231,7 +231,7 @@ def _candidate_rungs(
 
 
 def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> tuple[float, ...]:
-    """Return the logarithm of expected over observed frequency of each label."""
+    """Return the logarithm of expected over observed frequency for each label."""
     if isinstance(label_mix, Mapping):
         if set(label_mix) != set(labels.labels):
             raise ConfigurationError(
@@ -254,7 +254,7 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
 def _held_out(
     name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
 ) -> tuple[NDArray[np.float64], float | None]:
-    """Return the distributions of a rung, each row judged by what the other folds teach, and their temperature."""
+    """Return the distributions of a rung for held-out rows in cross-validation, and a temperature."""
     found = np.empty_like(rows.logprobs)
     for k in range(_FOLDS):
         judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
@@ -269,7 +269,7 @@ def _held_out(
 def _judge(
     name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
 ) -> _RungTrial:
-    """Return the losses and figures of a rung."""
+    """Return the held-out losses and figures of a rung."""
     log_proba, temperature = _held_out(name, rows, answers, fold, labels, fit)
     best = log_proba.argmax(axis=1)
     truth, predicted = ([labels.labels[place] for place in places] for places in (answers, best))
@@ -287,7 +287,7 @@ def _judge(
 def cross_fitted(
     logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
 ) -> NDArray[np.float64]:
-    """Return cross-fitted distributions after division by the label prior.
+    """Return cross-fitted distributions after label-prior correction.
 
     The rung ``prior`` of `fit_head`, for comparing prompts: it scores a prompt as if its label preference were
     corrected. With fewer than ten rows, the scored distributions are returned.

@@ -1,4 +1,4 @@
-"""A head: from the log-probabilities of the labels to the final distribution."""
+"""Head: the step from the log-probabilities of the labels to the final distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from calibrant.metrics._validation import as_numbers as check_numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Affine:
-    """Weighs every label's log-probability and adds an offset.
+    """Linear model with a weight and an offset for each label's log-probability.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Affine:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the model of a `to_state` record over L labels; KeyError, TypeError or ValueError for any other."""
+        """Return the model of a `to_state` record; KeyError, TypeError or ValueError if it is invalid."""
         weight, offset = (as_numbers(state[name], (n_labels,)) for name in ("weight", "offset"))
         return cls(weight=weight, offset=offset)
 
@@ -78,7 +78,7 @@ class RungFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Head(SavedFit):
-    """Turns the log-probabilities of labels, and the text where it helps, into the final distribution.
+    """Model from the log-probabilities of labels, and the text where it helps, to the distribution.
 
     Made by `fit_head`; immutable.
 
@@ -131,7 +131,7 @@ class Head(SavedFit):
 
     @property
     def changes_nothing(self) -> bool:
-        """True if `transform` returns its input unchanged."""
+        """True if `transform` only normalises its input and sets a lower bound."""
         return self.rung == "as scored" and self.shift is None
 
     @property
@@ -145,7 +145,7 @@ class Head(SavedFit):
         return "features" in self._blocks
 
     def with_embedding(self, model: EmbeddingModel) -> Head:
-        """Return a copy that embeds texts with this model, or the head itself if it needs none.
+        """Return a copy that embeds texts with this model, or the head itself if it uses no embedding.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class Head(SavedFit):
 
     @property
     def gain(self) -> float:
-        """Decrease of the mean log loss from the scored distributions, in nats."""
+        """Decrease of the mean held-out log loss against the scored distributions, in nats."""
         by_name = {one.name: one.log_loss for one in self.figures}
         return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
 
@@ -266,7 +266,7 @@ class Head(SavedFit):
         self.check(fingerprint)
 
     def check(self, fingerprint: Fingerprint) -> None:
-        """Refuse a classifier over other labels.
+        """Raise ConfigurationError unless the fingerprint has the same labels in the same order.
 
         Raises
         ------
@@ -304,7 +304,7 @@ def check_rows(
     n_labels: int,
     least: int = 1,
 ) -> HeadRows:
-    """Return checked rows, no fewer than `least`.
+    """Check the inputs of a head and return them, at least `least` rows.
 
     Raises
     ------
@@ -325,7 +325,7 @@ def check_rows(
 
 
 def check_texts(texts: Sequence[str] | None, n: int) -> None:
-    """Raise ConfigurationError unless there are n texts, or None."""
+    """Raise ConfigurationError unless `texts` is None or a sequence of n strings."""
     if texts is None:
         return
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):

@@ -33,7 +33,7 @@ _BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRows:
-    """Inputs of n rows.
+    """Inputs of a head for n rows: log-probabilities, features, texts and embeddings.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class HeadRows:
         return len(self.logprobs)
 
     def take(self, places: NDArray[np.intp]) -> HeadRows:
-        """Return some of the rows."""
+        """Return the rows at `places`."""
         return HeadRows(
             logprobs=self.logprobs[places],
             features=None if self.features is None else self.features[places],
@@ -82,7 +82,7 @@ class HeadRows:
 
 
 def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int) -> NDArray[np.float64]:
-    """Return distributions as sure as `n_rows` labelled rows allow, shape (n, L), finite.
+    """Return log-probabilities after temperature, and smoothing for `n_rows` rows, shape (n, L).
 
     Beside those rows stands one that holds every label equally: no label is ruled out that few rows have not seen.
     """
@@ -93,7 +93,7 @@ def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int)
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    """Standardisation and coefficients of a dense block."""
+    """Mean, scale and coefficients of one block of dense columns."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -101,7 +101,7 @@ class _Column:
 
 
 class Words:
-    """TF-IDF of words, pairs of words, and pieces of words of two to four characters.
+    """TF-IDF features of words, of word pairs, and of two to four characters inside words.
 
     A word that occurs ``k`` times in a text weighs ``1 + log(k)`` times its inverse document frequency; each of the
     two kinds has length 1 in every text (scikit-learn's `TfidfVectorizer` with ``sublinear_tf=True``).
@@ -118,8 +118,8 @@ class Words:
         self._span: tuple[Any, NDArray[np.float64]] | None = None
 
     def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
-        """Learn the words of `texts`, and return them, shape (n, words)."""
-        texts = [writable(text) for text in texts]
+        """Fit the TF-IDF features on `texts` and return them, shape (n, words)."""
+        texts = [_writable(text) for text in texts]
         used = []
         for place, vectorizer in enumerate(self._vectorizers):
             try:
@@ -131,7 +131,7 @@ class Words:
         return self.transform(texts)
 
     def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
-        """Learn the words of `texts`, and return the matrix to fit a linear model on, shape (n, r).
+        """Fit the TF-IDF features and return the matrix to fit a linear model on, shape (n, r).
 
         For few texts its columns are orthogonal directions in which the texts differ: a linear model with a quadratic
         penalty is the same in them as in the words themselves.
@@ -148,7 +148,7 @@ class Words:
         return directions[:, kept] * lengths
 
     def weights(self, fitted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a linear model's coefficients of the words, shape (words, L), given those of `fit`'s columns, once."""
+        """Return the coefficients of the words, shape (words, L), from those of the columns of `fit`."""
         if self._span is None:
             return fitted
         (words, directions), self._span = self._span, None
@@ -156,7 +156,7 @@ class Words:
         return found
 
     def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
-        """Return the words of `texts`, shape (n, words)."""
+        """Return the TF-IDF features of `texts`, shape (n, words)."""
         from scipy.sparse import csr_array, hstack  # noqa: PLC0415
 
         if not self._used or len(texts) == 0:
@@ -165,7 +165,7 @@ class Words:
         return hstack([self._vectorizers[place].transform(texts) for place in self._used], format="csr")
 
     def to_state(self) -> dict[str, Any]:
-        """Return the words and their frequencies as JSON values."""
+        """Return the words and their inverse document frequencies as JSON values."""
         return {
             str(place): {
                 "words": self._vectorizers[place].get_feature_names_out().tolist(),
@@ -176,7 +176,7 @@ class Words:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the words of a `to_state` record; KeyError, TypeError or ValueError for any other."""
+        """Return the features of a `to_state` record; KeyError, TypeError or ValueError if invalid."""
         words = cls()
         if not set(state) <= {str(place) for place in range(len(words._vectorizers))}:
             raise ValueError("words of an unknown kind")
@@ -213,7 +213,7 @@ class LinearModel:
         self._seen_labels: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def fit(self, rows: HeadRows, answers: NDArray[np.intp], *, names: Sequence[str] | None = None) -> Self:
-        """Learn from labelled rows.
+        """Fit the model on labelled rows, and on the names of the labels if they are given.
 
         Parameters
         ----------
@@ -328,19 +328,19 @@ class LinearModel:
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values rounded to four digits, which makes files a third as large."""
+    """Return values rounded to four significant digits, which makes files much smaller."""
     scale = 10.0 ** (3.0 - np.floor(np.log10(np.where(values == 0.0, 1.0, np.abs(values)))))
     rounded: NDArray[np.float64] = np.round(values * scale) / scale
     return rounded
 
 
 def as_text(name: str) -> str:
-    """Return the name of a label as words: `card_arrival` and `CardArrival` hold two."""
+    """Return a label's name with spaces between its words: `card_arrival` becomes `card arrival`."""
     return _BETWEEN_WORDS.sub(" ", name)
 
 
 def _balanced(answers: NDArray[np.intp], targets: NDArray[np.intp], n_names: int) -> NDArray[np.float64]:
-    """Return weights of rows and then names that give labels equal influence; the unweighted sum is kept.
+    """Return weights, of rows and then of label names, with the same sum for each label.
 
     Without names, each label counts as if it had more rows by as many as a name is worth: a label of one row does not
     become as heavy as one of a hundred.
@@ -357,7 +357,7 @@ def _regression(
     targets: NDArray[np.intp],
     weights: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return coefficients, shape (columns, seen), and intercepts, shape (seen,)."""
+    """Fit the regression; return coefficients (columns, seen labels) and intercepts (seen labels,)."""
     width, n_seen = columns.shape[1], int(targets.max()) + 1
     if n_seen < 2 or width == 0:
         counts = np.bincount(targets, weights=weights)
@@ -374,11 +374,8 @@ def _regression(
 
 
 def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return stored numbers as floats; TypeError or ValueError unless they are finite and of `shape`."""
-    try:
-        found = np.asarray(stored, dtype=np.float64)
-    except OverflowError as error:  # a whole number that no float holds
-        raise ValueError(str(error)) from error
+    """Return stored numbers as floats; TypeError, ValueError or OverflowError if they are not usable."""
+    found = np.asarray(stored, dtype=np.float64)
     if 0 in shape and found.size == 0:
         found = found.reshape(shape)
     if found.shape != shape or not np.isfinite(found).all():
@@ -387,7 +384,7 @@ def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _standard(given: NDArray[np.float64], block: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the offset and the factor that standardise a block's columns."""
+    """Return the mean and the factor that standardise each column of a block."""
     if block == "embeddings":
         # Of length 1, as the words and the pieces of words are; half of that and twice were no better on training rows.
         return np.zeros(given.shape[1]), np.ones(given.shape[1])

@@ -1,4 +1,4 @@
-"""Reader of every provider's answer: text, tokens, finish reason, usage."""
+"""Reader of answers in OpenAI's and Google's formats: text, tokens, finish reason, usage."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _FINISH_REASONS: Final = {
 
 
 class _UnusableEvidenceError(Exception):
-    """Log-probability of a token that is missing or is no number of at most 0."""
+    """Error for a token whose log-probability is missing, not a number, or above 0."""
 
 
 def contradiction(token: Token) -> str:
-    """Return a description of the contradiction in a token's log-probabilities; empty if they are consistent.
+    """Return the contradiction in a token's log-probabilities as text, empty if there is none.
 
     An emitted token cannot have had the probability 0, and the probabilities listed at one position cannot
     add up to clearly more than 1. If a spelling is listed twice, the larger probability counts.
@@ -68,7 +68,7 @@ def contradiction(token: Token) -> str:
 
 
 def read_completion(response: object) -> Completion:
-    """Read an answer of any supported provider.
+    """Read the response of any supported provider into a `Completion`.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def read_completion(response: object) -> Completion:
 
 
 def _cleaned(completion: Completion) -> Completion:
-    """Return a client's own `Completion` with the same cleaning and checks; the same object if nothing changes."""
+    """Return a `Completion` made by a client, cleaned and checked; the same object if nothing changes."""
     problem = next(filter(None, map(contradiction, completion.tokens or ())), "")
     changes: dict[str, Any] = {
         "text": clean_text(completion.text),
@@ -133,7 +133,7 @@ def _cleaned(completion: Completion) -> Completion:
 
 
 def _unwrap(response: object) -> object:
-    """Return the body of a batch file's line; any other response as it is."""
+    """Return the response in a line of a batch result file; any other response unchanged."""
     if not isinstance(response, Mapping) or "response" not in response:
         return response
     inner = response["response"]
@@ -154,7 +154,7 @@ def _get(node: object, key: str) -> Any:  # noqa: ANN401 - foreign data
 
 
 def _first(node: object, *keys: str) -> Any:  # noqa: ANN401 - foreign data
-    """Return the value of the first of `keys` that is present: SDKs write snake_case, REST camelCase."""
+    """Return the value of the first of `keys` that is present, as SDKs and REST spell keys differently."""
     return next((value for key in keys if (value := _get(node, key)) is not None), None)
 
 
@@ -188,7 +188,7 @@ def _message(text: str) -> str:
 
 
 def _finish_reason(value: object) -> str | None:
-    """Return OpenAI's lower-case name of a finish reason, whether it is text or an enum member."""
+    """Return OpenAI's lower-case name of a finish reason, which is given as text or enum member."""
     name = (_name(getattr(value, "value", value)) or "").lower()
     return _FINISH_REASONS.get(name, name) or None
 
@@ -222,7 +222,7 @@ def _read_openai(body: object) -> Completion:
 
 
 def _refusal(message: object) -> str | None:
-    """Return a message's refusal, which litellm keeps among the provider-specific fields."""
+    """Return the refusal in a message; litellm puts it among the provider-specific fields."""
     refusal = _text(_get(message, "refusal")) or _text(
         _get(_get(message, "provider_specific_fields"), "refusal")
     )
@@ -235,7 +235,7 @@ def _cost(value: object) -> float | None:
 
 
 def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a local reader
-    """Return the tokens and the problem, if any, that makes the reported ones unusable, as fields of a `Completion`."""
+    """Return `tokens` and `evidence_problem` of a `Completion`, from the reported tokens."""
     tokens, problem = None, ""
     if isinstance(content, list | tuple) and content:
         try:
@@ -262,7 +262,7 @@ def _openai_tokens(items: Sequence[object]) -> Iterable[Token]:
 
 
 def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:
-    """Return bytes and log-probability of each item.
+    """Return bytes and log-probability of each token in OpenAI's format.
 
     This is the hot loop of reading (20 alternatives a token are common), so the usual case, bytes
     and in-range floats throughout, is read in bulk; anything else goes item by item.
@@ -283,7 +283,7 @@ def _openai_pairs(items: Sequence[Any]) -> tuple[tuple[bytes, float], ...]:
 
 
 def _reported_pair(item: object) -> tuple[bytes, float]:
-    """Return bytes and log-probability of an item of OpenAI's or of Google's."""
+    """Return bytes and log-probability of a token in OpenAI's or Google's format."""
     return _data(_get(item, "token"), _get(item, "bytes")), _logprob(_reported_logprob(item))
 
 
@@ -292,7 +292,7 @@ def _reported_logprob(item: object) -> object:
 
 
 def _data(text: object, raw: object) -> bytes:
-    """Return a token's bytes; its text is the fallback, as it cannot represent a part of a character."""
+    """Return a token's bytes as reported, or else its text in UTF-8."""
     if raw and isinstance(raw, list | tuple | bytes):
         with suppress(TypeError, ValueError):
             return bytes(raw)
@@ -414,7 +414,7 @@ def _unchecked_pair(item: object) -> tuple[bytes, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number as a float; None for anything else, and for an integer beyond all floats."""
+    """Return a number as a float; None for other types, and for integers too large for a float."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

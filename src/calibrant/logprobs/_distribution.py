@@ -133,7 +133,7 @@ def extract_distribution(
 
 
 def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: StringState) -> float:
-    """Return the log-probability that the value ends where it does; 0 if it is the beginning of no longer label.
+    """Return the log-probability of a separate closing quote that rules out longer labels; else 0.
 
     All reported tokens that close the value count (``"``, ``"}``), as they do in the distribution.
     """
@@ -153,7 +153,7 @@ def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: StringStat
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningMasses:
-    """Reported probability of labels and of other texts at the beginning of an answer's label.
+    """Reported probability of labels, and of other texts, at the first token of a label.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class OpeningMasses:
 
 
 def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_path: str) -> OpeningMasses:
-    """Read the reported probability of labels, and of other texts, at the beginning of an answer's label.
+    """Read the reported probability of labels, and of other texts, at the first token of the label.
 
     A provider that masks tokens by the grammar reports none for other texts.
 
@@ -230,7 +230,7 @@ def _label_tuple(labels: Sequence[str] | LabelSet) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _BranchMasses:
-    """Masses of the reported branches, as natural logarithms.
+    """Log-probabilities of the alternatives reported along an answer, with the labels they fit.
 
     Attributes
     ----------
@@ -244,17 +244,17 @@ class _BranchMasses:
     bounds: list[tuple[Sequence[int], float]] = field(default_factory=list)
 
     def label_mass(self) -> float:
-        """Return the mass of branches that leave one label, in [0, 1]."""
+        """Return the total mass of the branches that fit exactly one label, in [0, 1]."""
         return min(1.0, math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) == 1))
 
     def unresolved(self) -> float:
-        """Return the mass that may belong to labels but could not be told apart, in [0, 1]."""
+        """Return the mass that may belong to labels but cannot be assigned to one, in [0, 1]."""
         shared = math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) > 1)
         bounded = math.fsum(len(fit) * math.exp(mass) for fit, mass in self.bounds)
         return min(1.0, shared + bounded)
 
     def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the log-probabilities, and a mask of the measured ones, both of shape (L,)."""
+        """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
         peak = max((mass for _, mass in (*self.branches, *self.bounds)), default=0.0)
         weights = [0.0] * n_labels
@@ -290,7 +290,7 @@ def log_normalise(weights: list[float]) -> NDArray[np.float64]:
 
 
 def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchMasses:
-    """Follow the emitted tokens of the value and collect the masses of all reported branches."""
+    """Collect the reported alternatives, with their probabilities, along the tokens of the label."""
     masses = _BranchMasses()
     quote = aligned.begin - 1
     index = aligned.holder(quote)
@@ -314,7 +314,7 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
 
 
 def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float:
-    """Read the token that ends with the opening quote; return the log-probability of the path behind it."""
+    """Collect alternatives to the token of the opening quote; return its share as a logarithm."""
     listed = listed_at(token)
     emitted = listed.pop(token.data)
     branches = [(follow(data), logprob) for data, logprob in listed.items()]
@@ -331,7 +331,7 @@ def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float
 def _read_node(
     token: Token, follow: _Follow, fit: Sequence[int], path: float, masses: _BranchMasses
 ) -> tuple[StringState | None, Sequence[int], float]:
-    """Collect a node's alternatives; return the emitted branch: its state, labels, log-probability."""
+    """Collect the alternatives to one token; return its state, its labels and its log-probability."""
     listed = listed_at(token)
     state, left = follow(token.data)
     seen = set(left)
@@ -349,7 +349,7 @@ def _read_node(
 
 
 def listed_at(token: Token) -> dict[bytes, float]:
-    """Return the highest log-probability of each reported spelling, the emitted token included."""
+    """Return the log-probability of each reported token by its bytes, the emitted token included."""
     listed = {token.data: checked_logprob(token.logprob)}
     for data, logprob in token.top:
         if not IMPOSSIBLE <= logprob <= 0.0:
@@ -360,7 +360,7 @@ def listed_at(token: Token) -> dict[bytes, float]:
 
 
 def least_bound(token: Token, listed: dict[bytes, float], n_unseen: int = 1) -> float:
-    """Return the logarithm of an upper bound on the probability of each of `n_unseen` unreported continuations."""
+    """Return the logarithm of an upper bound on the probability of each unreported continuation."""
     others = [logprob for data, logprob in listed.items() if data != token.data]
     least = min(others) if others else listed[token.data] if token.top else 0.0
     rest = 1.0 - math.fsum(math.exp(logprob) for logprob in listed.values())
@@ -371,7 +371,7 @@ def least_bound(token: Token, listed: dict[bytes, float], n_unseen: int = 1) -> 
 def whole_label_distribution(
     labels: Sequence[str] | LabelSet, logprobs: Sequence[float]
 ) -> LabelDistribution:
-    """Return the distribution over labels that were scored from their first to their last token.
+    """Return the distribution over labels whose complete log-probabilities are known.
 
     Parameters
     ----------

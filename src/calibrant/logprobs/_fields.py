@@ -30,7 +30,7 @@ _MAX_ATTEMPTS: Final = 64
 
 
 class UnparsedError(CalibrantError):
-    """Unreadable answer: the model's fault, not the server's.
+    """Error for an answer without a readable value: a fault of the model, not of the server.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def json_body(text: str) -> str:
 
 
 def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a field of a JSON answer, with every escape undone.
+    """Return the parsed value of a field of a JSON answer.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
 
 
 def field_values(answer: str, field_path: str) -> list[Any]:
-    """Return the values in all elements of an array of a JSON answer.
+    """Return the value of the label in each element of an array of a JSON answer.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def field_values(answer: str, field_path: str) -> list[Any]:
 
 
 def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
-    """Parse `body` and return the value at `path`; errors as `field_value`."""
+    """Parse `body` and return the value at `path`; raise the errors of `field_value`."""
     # A label set has few answers: the same text comes again and again, so parsed texts are cached.
     cached = _text_at(body, path) if len(body) <= _SHORT else None
     return _parsed(body, path, name, cut_off=cut_off) if cached is None else cached
@@ -165,7 +165,7 @@ def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False
 
 @lru_cache(maxsize=1024)
 def _text_at(body: str, path: FieldPath) -> str | None:
-    """Return the text at `path`; None for any other value, as callers could change a cached list or dict."""
+    """Return the text at `path` of an answer, cached; None for any other value."""
     try:
         value = _parsed(body, path, "")
     except UnparsedError:
@@ -246,7 +246,7 @@ def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
 
 
 def _value_end(text: str, position: int) -> int:
-    """Return the offset behind the value at `position`."""
+    """Return the offset behind the JSON value that begins at `position`."""
     try:
         return _DECODER.raw_decode(text, position)[1]
     except (ValueError, RecursionError) as error:
@@ -310,7 +310,7 @@ class AlignedField:
         return self.ends[index - 1] if index else 0
 
     def content(self) -> tuple[Token, ...]:
-        """Return the tokens that hold content, in order, at least one.
+        """Return the tokens of the field's content, in order; the closing quote if the field is empty.
 
         Tokens without bytes between them count: some servers report a cut character as an empty
         token first. An empty string has no content; its closing quote stands in.
@@ -325,7 +325,7 @@ class AlignedField:
         return self.holder(max(self.end - 1, self.begin))
 
     def closing(self) -> tuple[Token, ...]:
-        """Return the tokens behind a text's content up to its closing quote; empty if the last one holds the quote."""
+        """Return the tokens between the content and the closing quote, the one with the quote included."""
         return self.tokens[self._last() + 1 : self.holder(self.end) + 1]
 
     def joint_logprob(self) -> float:
@@ -334,7 +334,7 @@ class AlignedField:
 
 
 def checked_logprob(logprob: float) -> float:
-    """Return `logprob` clipped to [-9999, 0].
+    """Return `logprob` clipped to [-9999, 0]; LogprobsUnavailableError if it is positive or NaN.
 
     Raises
     ------
@@ -377,7 +377,7 @@ def joint_logprob(completion: Completion, field_path: str) -> float | None:
 
 
 def align(completion: Completion, field_path: str, path: FieldPath | None = None) -> AlignedField:
-    """Find the tokens that spell the value of `field_path`, or of `path`, which messages call `field_path`.
+    """Find the tokens that spell the value at `path`, by default the path in `field_path`.
 
     The tokens may hold more than the text: a code fence, an end-of-turn token, reasoning. So the
     answer's JSON is searched in the tokens' joined bytes, last occurrence first; where a server
@@ -416,7 +416,7 @@ def align(completion: Completion, field_path: str, path: FieldPath | None = None
 
 
 def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int, int] | None:
-    """Return the byte offsets in the stream of the value at `path` of the document `body`, quotes included."""
+    """Return the byte offsets of the value at `path` in `stream`, quotes included; None if not found."""
     begin = stream.rfind(body.encode("utf-8", "surrogatepass"))
     try:
         return value_span(stream, begin, path) if begin >= 0 else _search(stream, path, value)
@@ -429,7 +429,7 @@ _cached_span = lru_cache(maxsize=1024)(_span)
 
 
 def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:
-    """Return the span of `value` in the last document of the stream that has it at `path`."""
+    """Return the span of `value` in the last JSON document of the stream with that value at `path`."""
     span, position = None, 0
     for _ in range(_MAX_ATTEMPTS):
         starts = [at for at in (stream.find(b"{", position), stream.find(b"[", position)) if at >= 0]

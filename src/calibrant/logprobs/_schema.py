@@ -126,7 +126,7 @@ def _nested(labels: LabelSet, path: FieldPath) -> _Node:
 
 
 def _merged_node(one: _Node, other: _Node, path: str) -> _Node:
-    """Merge the schemas of two fields into that of one answer; messages name `path`, that of the second."""
+    """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
         raise ConfigurationError(
@@ -142,7 +142,7 @@ def _merged_node(one: _Node, other: _Node, path: str) -> _Node:
 
 
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
-    """Return a strict copy of a schema node; `inside` names the references being expanded, as they may recur."""
+    """Return a strict copy of a schema node; `inside` holds the references that are being expanded."""
     if isinstance(node, list):
         return [_strict(item, root, inside) for item in node]
     if not isinstance(node, Mapping):

@@ -1,4 +1,4 @@
-"""Probability of every label to belong to an answer of any number of labels, from the steps that wrote the array.
+"""Probability that each label belongs to an answer with any number of labels.
 
 The steps
 ---------
@@ -79,7 +79,7 @@ _tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, NDA
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SetEvidence:
-    """Probability of every label to belong to an answer of any number of labels.
+    """Probability that each label belongs to an answer with any number of labels.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ def extract_set(
     field_path: str,
     space: LogprobSpace | str = LogprobSpace.MASKED,
 ) -> SetEvidence:
-    """Read every label's probability to be in an array, from the token log-probabilities of one answer.
+    """Read the probability that each label is in an array, from the answer's token log-probabilities.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def extract_set(
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """Probabilities that an array continues or ends at one place.
+    """Probabilities that an array continues or ends at one position.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class _Decision:
 
 
 def _read_decisions(aligned: AlignedField, inside: FieldPath) -> list[_Decision]:
-    """Return the decision before each element, and the one after the last element."""
+    """Return the probabilities to continue or to end before each element and after the last one."""
     element = b'"' if not inside else b"[" if isinstance(inside[0], int) else b"{"
     decisions = [_decision_at(aligned, aligned.begin + 1, element, space=element)]
     for index in range(len(aligned.value) if isinstance(aligned.value, list) else 0):
@@ -241,7 +241,7 @@ def _read_decisions(aligned: AlignedField, inside: FieldPath) -> list[_Decision]
 
 
 def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -> _Decision:
-    """Return the decision at the byte `at`.
+    """Return the probabilities that the array continues or ends at the byte offset `at`.
 
     There the byte `more` begins another element and a bracket ends the array. White space in an alternative counts as
     the byte `space`.
@@ -265,7 +265,7 @@ def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -
 
 
 def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
-    """Return the decision from the reported masses; a side without any gets exp(`bound`)."""
+    """Normalise the probabilities to continue and to end, with exp(`bound`) for an unreported one."""
     mass, assumed = goes_on + ends, False
     if not (goes_on and ends) and math.exp(bound) > 0.0:
         assumed = True
@@ -277,7 +277,7 @@ def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _D
 
 
 def _side(data: bytes, before: bytes) -> bytes:
-    """Return the first byte behind `before` in a token, white space left out: the byte that decides.
+    """Return the first byte behind `before` that is not a space; b" " for spaces only, else b"".
 
     Empty for a token that ends before that byte or does not spell `before`; a blank if only white space follows.
     """
@@ -310,12 +310,12 @@ class ArrayPlace:
 
     @property
     def moves(self) -> NDArray[np.float64]:
-        """Probability that this label comes next and is new, shape (L,)."""
+        """Probability that each label comes next, 0 for labels already in the array, shape (L,)."""
         return np.where(self._is_new, (1.0 - self.ends) * self.labels.probabilities, 0.0)
 
     @property
     def assumed(self) -> float:
-        """Probability of a repeated label, as far as it is assumed and not measured."""
+        """Total probability of repeated labels that is assumed and not measured."""
         unmeasured = ~self._is_new & ~self.labels.measured
         return (1.0 - self.ends) * float(self.labels.probabilities[unmeasured].sum())
 
@@ -325,7 +325,7 @@ class ArrayPlace:
 
     @property
     def next_label(self) -> str | None:
-        """The most probable new label, if it is more probable than no new label, else None."""
+        """Most probable new label; None if it is more probable that no new label comes."""
         moves = self.moves
         best = int(moves.argmax())
         return self.labels.labels[best] if moves[best] > 1.0 - math.fsum(moves) else None
@@ -339,7 +339,7 @@ def read_place(
     given: Sequence[str],
     element: str,
 ) -> ArrayPlace:
-    """Return the probabilities at one place of an array, from the log-probabilities of all next tokens.
+    """Return the probabilities at one position of an array, from those of all next tokens.
 
     A token counts if it spells the array so far and then the byte that decides, whatever bytes follow.
 
@@ -378,7 +378,7 @@ def read_place(
 
 
 def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, NDArray[np.int64]]:
-    """Return the tokens that spell `before` and then decide, by their deciding byte (see `_side`)."""
+    """Return the tokens that spell `before` and a deciding byte (see `_side`), by that byte."""
     cache = _tokens_by_vocabulary.setdefault(vocabulary, {})
     if before not in cache:
         by_side: dict[bytes, list[int]] = {}
@@ -391,7 +391,7 @@ def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, NDArr
 
 
 def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvidence:
-    """Return the evidence for an array that takes the `next_label` of every place.
+    """Return the evidence for the array that takes the `next_label` of each position.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
 def _least_mass(
     aligned: AlignedField, inside: FieldPath, elements: list[LabelDistribution], decisions: list[_Decision]
 ) -> float:
-    """Return the least probability reported, at any step, on labels and the end together."""
+    """Return the lowest total probability of labels and array end that any step reported."""
     masses = [decision.mass for decision in decisions]
     for index, one in enumerate(elements):
         begin, _ = value_span(aligned.stream, aligned.begin, (index, *inside))
@@ -427,7 +427,7 @@ def _least_mass(
 
 
 class _Steps:
-    """Probabilities of the steps in which an answer was written.
+    """Probabilities at the steps in which an array was written, one label at each step.
 
     Attributes
     ----------
@@ -455,7 +455,7 @@ class _Steps:
     def evidence(
         self, space: LogprobSpace, *, label_mass: float, errors: Sequence[float] | None = None
     ) -> SetEvidence:
-        """Return the evidence of all steps; `errors` are their e_k (see the module)."""
+        """Combine all steps into evidence; `errors` holds the error bound e_k of each step."""
         probabilities = 1.0 - np.prod(1.0 - self.moves, axis=0)
         unresolved = probabilities - (1.0 - np.prod(1.0 - np.where(self.read, self.moves, 0.0), axis=0))
         measured = unresolved <= 0.5 * probabilities

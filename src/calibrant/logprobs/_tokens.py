@@ -1,4 +1,4 @@
-"""Distribution over the labels from next-token probabilities at the nodes of a token trie.
+"""Label distribution from next-token probabilities over the whole vocabulary, read on a token trie.
 
 Scoring
 -------
@@ -41,7 +41,7 @@ from calibrant.logprobs._distribution import log_normalise
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Node:
-    """Node of the trie: a beginning of labels, in tokens.
+    """Node of the trie: tokens with which one or several labels begin.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class TokenTrie:
 
 
 class TokenWalk:
-    """Best-first walk over the nodes of a token trie that adds up next-token probabilities.
+    """Best-first search of a token trie that sums the next-token probabilities of the labels.
 
     Ask the model about every node in `pending`, pass the answers to `visit` in the same order, and repeat until nothing
     is pending.
@@ -154,7 +154,7 @@ class TokenWalk:
         self._entered = 0.0
 
     def needed(self, tolerance: float) -> tuple[int, ...]:
-        """Return the nodes, besides the root, that a walk with another tolerance visits on the same probabilities."""
+        """Return the nodes, besides the root, that a search with another tolerance would visit."""
         again = TokenWalk(self._trie, tolerance=tolerance, expected=self.shares())
         while nodes := again.pending():
             for node in nodes:
@@ -162,7 +162,7 @@ class TokenWalk:
         return tuple(sorted(again._read))[1:]
 
     def pending(self) -> list[int]:
-        """Return the nodes to visit next, a shorter one before a longer one; empty when the walk is done.
+        """Return the nodes to visit next, those with fewer tokens first; empty at the end of the search.
 
         A node comes with the chain of nodes behind it up to the next fork or end of a label, so that one round of
         calls reads the whole chain.
@@ -188,7 +188,7 @@ class TokenWalk:
         return chain
 
     def visit(self, node: int, found: TokenLogprobs) -> None:
-        """Record the next-token log-probabilities behind a node.
+        """Record the next-token log-probabilities after the tokens of a node.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class TokenWalk:
         self._propagate(node, np.bincount(here.leads_to, weights=probabilities).astype(np.float64))
 
     def _propagate(self, node: int, shares: NDArray[np.float64]) -> None:
-        """Propagate the mass of a node; `shares` are those of its children, then of the labels that end."""
+        """Pass the mass of a node on, by the shares of its children and of the labels that end there."""
         here = self._trie.nodes[node]
         self._read[node] = shares
         mass = self._open.pop(node)
@@ -214,7 +214,7 @@ class TokenWalk:
             self._complete[label] += mass * share
 
     def shares(self) -> NDArray[np.float64]:
-        """Return the share of each node's mass that reaches the end of each label, shape (nodes, L); 0 where unread."""
+        """Return the share of each node's mass that reaches each label, shape (nodes, L); 0 if unread."""
         table = np.zeros((len(self._trie.nodes), self._trie.size))
         for node in sorted(self._read, reverse=True):  # children have higher numbers: they come first
             here = self._trie.nodes[node]
@@ -226,7 +226,7 @@ class TokenWalk:
         return table
 
     def _survival(self, node: int) -> float:
-        """Return the expected share of an open node's mass that reaches the end of any label, in [0, 1]."""
+        """Return the expected share of an unvisited node's mass that ends in some label, in [0, 1]."""
         if self._expected is not None:
             return float(self._expected[node].sum())
         read = self._entered - math.fsum(self._open.values())
@@ -234,7 +234,7 @@ class TokenWalk:
         return min(1.0, complete / read) if complete > 0.0 and read > 0.0 else 1.0
 
     def _share(self, node: int) -> NDArray[np.float64]:
-        """Return the expected share of an open node's mass that reaches the end of each label, shape (L,)."""
+        """Return the expected share of an unvisited node's mass that ends in each label, shape (L,)."""
         if self._expected is not None:
             expected: NDArray[np.float64] = self._expected[node]
             return expected

@@ -1,4 +1,4 @@
-"""Prefix trie of the labels: the labels that stay possible after some bytes of a JSON string.
+"""Prefix trie of the labels: finds the labels still possible after some bytes of a JSON string.
 
 The labels' UTF-8 bytes, sorted, serve as the prefix trie: the labels below a node are one run of
 the sorted list, found by bisection. The closing quote is a step of its own, so that ``Bills`` and
@@ -69,7 +69,7 @@ Branch = tuple[StringState | None, tuple[int, ...]]
 
 
 def advance(state: StringState, data: bytes) -> StringState | None:
-    """Return the state after `data`, or None where no JSON string continues so."""
+    """Return the state after `data`, or None if `data` cannot continue a JSON string."""
     source = state.pending + data if state.pending else data
     prefix, position = state.prefix, 0
     if _SPECIAL.search(source) is None:
@@ -119,12 +119,12 @@ class LabelTrie:
         self.spellings = lru_cache(maxsize=_MEMORY)(self._spellings)
 
     def _step(self, state: StringState, data: bytes) -> Branch:
-        """Return the state and labels after `data` at `state`, inside the string."""
+        """Return the state after `data` inside the string, and the labels that are still possible."""
         after = advance(state, data)
         return after, self.fitting(after)
 
     def _enter(self, structure: bytes, data: bytes) -> Branch:
-        """Return the state and labels after `data`, which must begin with `structure` and the opening quote.
+        """Return state and labels after `data`, which must begin with `structure` and an opening quote.
 
         White space before the quote may differ from that of the emitted answer.
         """
@@ -156,7 +156,7 @@ class LabelTrie:
         return self._keys[low : bisect_left(self._keys, state.prefix + b"\xff", low)]
 
     def _fitting(self, state: StringState | None) -> tuple[int, ...]:
-        """Return the positions of the labels that `state` can still be completed to, each once."""
+        """Return the positions of the labels that are still possible at `state`, each once."""
         if state is None:
             return ()
         low = bisect_left(self._keys, state.prefix)

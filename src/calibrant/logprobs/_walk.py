@@ -1,4 +1,4 @@
-"""Distribution over the labels from next-token probabilities at the nodes of a walk.
+"""Label distribution from next-token probabilities, read at beginnings of the labels.
 
 The walk
 --------
@@ -57,7 +57,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(slots=True)
 class _OpenNode:
-    """Node that was not visited (yet)."""
+    """Beginning of one or several labels that was not visited yet, with its mass."""
 
     state: StringState
     fit: tuple[int, ...]
@@ -66,7 +66,7 @@ class _OpenNode:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Target and probability of one listed token.
+    """Listed next token: the text it leads to, the labels that fit, and its probability.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _VisitedNode:
-    """Listing of a model at one node.
+    """Next tokens that the model listed after one beginning of labels.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class _VisitedNode:
 
 
 class LabelWalk:
-    """Best-first walk over the beginnings of labels, by text, that adds up next-token probabilities.
+    """Best-first search over beginnings of labels, as text, that sums next-token probabilities.
 
     Ask the model about every text in `pending`, pass the answers to `visit`, and repeat until nothing is pending.
 
@@ -145,11 +145,11 @@ class LabelWalk:
 
     @property
     def nodes(self) -> int:
-        """Number of visited nodes."""
+        """Number of visited beginnings of labels."""
         return len(self._visited)
 
     def pending(self, *, after: str = "") -> list[str]:
-        """Return the nodes to visit next; empty when the walk is done.
+        """Return the beginnings of labels to visit next; empty at the end of the search.
 
         They may be visited one at a time or all at once; a visit can make others unnecessary. A node that
         ends inside a character is no valid text, so it stays open.
@@ -186,14 +186,14 @@ class LabelWalk:
         return sorted(texts, key=lambda text: (-shared[text], len(text), text))
 
     def _is_plain(self, key: bytes, node: _OpenNode) -> bool:
-        """Return whether a node's text is free of unnecessary escapes."""
+        """Return whether the text of a node is free of unnecessary escapes."""
         if b"\\" not in key:
             return True
         spelled = (json.dumps(self._labels[label], ensure_ascii=False)[1:-1] for label in node.fit)
         return any(text.encode("utf-8", "surrogatepass").startswith(key) for text in spelled)
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
-        """Return whether a short listing at `text`, a node of `pending`, is sufficient.
+        """Return whether a short list of next tokens after `text` is sufficient.
 
         At the root it must lead to every label, so that every label is measured; elsewhere to one.
         """
@@ -202,7 +202,7 @@ class LabelWalk:
         return len(reached) == len(node.fit) if not text else bool(reached)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
-        """Record the model's listing at `text`.
+        """Record the next tokens that the model listed after `text`.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class LabelWalk:
         self._propagate(key, node.mass)
 
     def _read(self, key: bytes, node: _OpenNode, tokens: Iterable[tuple[bytes, float]]) -> _VisitedNode:
-        """Return the listing at a node, reduced to the tokens that stay in the label set."""
+        """Return the next tokens listed at a node, without those that fit no label."""
         follows = self._trie.follows(node.state)
         branches, listed, least = [], 0.0, 1.0
         for data, logprob in tokens:
@@ -249,7 +249,7 @@ class LabelWalk:
         )
 
     def _propagate(self, text: bytes, mass: float) -> None:
-        """Propagate `mass` from a visited node to the nodes and labels behind it."""
+        """Pass `mass` on from a visited node to the nodes and labels behind it."""
         waiting = [(text, mass)]
         while waiting:
             text, mass = waiting.pop()
@@ -269,7 +269,7 @@ class LabelWalk:
                     target.mass += share
 
     def _survival(self) -> float:
-        """Return the share of the mass that entered the label set and reached the end of a label, in [0, 1]."""
+        """Return the share of the visited mass that reached the end of a label, in [0, 1]."""
         root = self._visited.get(b"")
         complete = math.fsum(self._complete.values())
         if root is None or complete <= 0.0:

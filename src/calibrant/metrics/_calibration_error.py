@@ -28,7 +28,7 @@ def expected_calibration_error(
     n_bins: int = 15,
     strategy: Literal["uniform", "quantile"] = "uniform",
 ) -> float:
-    """Return the mean gap between confidence and accuracy over bins.
+    """Return the mean absolute gap between confidence and accuracy over bins, weighted by rows.
 
     ``sum_b (n_b / n) |mean confidence in b - accuracy in b|`` (Naeini, Cooper and Hauskrecht
     2015; Guo et al. 2017). Bins are closed on the right, the first on both sides. The value
@@ -153,7 +153,7 @@ def log_loss(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> float:
-    """Return the mean squared distance of the distributions to the answers, halved.
+    """Return half the mean squared distance between the distributions and the true labels.
 
     ``mean_i sum_j (p_ij - [j = answer_i])^2 / 2``: Brier (1950) over all labels. Halved, it lies in
     [0, 1], and for two labels it equals `brier_score` of the probability of one of them;
@@ -191,7 +191,7 @@ def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> floa
 
 
 def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
-    """Return the mean negative logarithm of the probability of the answer.
+    """Return the mean negative logarithm of the true label's probability.
 
     ``mean_i -log(p_i,answer)``, the probability clipped to [1e-6, 1 - 1e-6]: one confident mistake
     costs 13.8 nats, not infinity.
@@ -224,7 +224,7 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
 def _check_distributions(
     probabilities: ArrayLike, answers: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return probabilities clipped to [0, 1] and positions, or raise ConfigurationError."""
+    """Check distributions and positions of true labels; return both, probabilities in [0, 1]."""
     p = as_numbers("probabilities", probabilities)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
         raise ConfigurationError(

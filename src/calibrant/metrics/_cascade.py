@@ -1,4 +1,4 @@
-"""Share of each model of a cascade in its answers, calls and cost, counted from the steps of its rows."""
+"""Metrics of a cascade: answers, calls and cost of each model, from the steps of its rows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CascadeMetrics:
 
 
 class CascadeTally:
-    """Counter of a cascade's rows, filled row by row."""
+    """Running totals of the rows of a cascade."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class CascadeTally:
         self._rows.update({"escalated": int(len(parsed) > 1), "escalations": max(0, len(parsed) - 1)})
 
     def metrics(self) -> CascadeMetrics | None:
-        """Return the numbers so far; None without rows."""
+        """Return the metrics of the rows so far; None without rows."""
         if not self._rows:
             return None
         return CascadeMetrics(

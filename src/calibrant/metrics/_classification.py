@@ -42,7 +42,7 @@ class LabelMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredLabels:
-    """Number of labels answered at least once, on answered rows.
+    """Numbers of labels that were predicted at least once, which show a collapse onto few labels.
 
     Where an answer holds several labels, every label that it can hold counts; with fields, every ``field=label``.
 
@@ -68,7 +68,7 @@ class AnsweredLabels:
 
     @classmethod
     def of(cls, per_label: Mapping[str, LabelMetrics], fields: Iterable[str] = ()) -> AnsweredLabels:
-        """Count the labels.
+        """Count the labels that were predicted, from the metrics of all labels.
 
         Parameters
         ----------
@@ -92,12 +92,12 @@ class AnsweredLabels:
 
     @property
     def collapsed(self) -> bool:
-        """True if fewer than half of the labels that occur in the rows (with fields: in any field) were answered."""
+        """True if under half of the occurring labels were predicted; with fields, if so in any field."""
         return self.share < _COLLAPSED
 
     @property
     def warning(self) -> str:
-        """Sentence for the user if the classifier has collapsed, else an empty text."""
+        """Warning for the user if the classifier has collapsed, else an empty text."""
         if not self.collapsed:
             return ""
         where = f"of the {self.present:,} labels that occur in these rows only {self.found:,} were"
@@ -117,7 +117,7 @@ class AnsweredLabels:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassificationSummary:
-    """Metrics of a classifier on rows of known labels.
+    """Metrics of a classifier on rows with known labels.
 
     Attributes
     ----------
@@ -188,14 +188,14 @@ class ClassificationSummary:
 
     @property
     def answered_labels(self) -> AnsweredLabels:
-        """Number of labels that were answered."""
+        """Numbers of labels that were predicted at least once."""
         return AnsweredLabels.of(self.per_label)
 
 
 def classification_summary(
     y_true: Sequence[str], y_pred: Sequence[str | None], *, labels: LabelSet | Sequence[str] | None = None
 ) -> ClassificationSummary:
-    """Summarise predicted against true labels.
+    """Return the metrics of predicted labels against true labels.
 
     Labels compare without regard to case and surrounding space, as everywhere.
 
@@ -248,7 +248,7 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
 def label_scores(
     hits: NDArray[np.int64], predicted: NDArray[np.int64], support: NDArray[np.int64]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of `LabelMetrics` for each label: a score is 0 where it would divide by 0."""
+    """Yield the fields of `LabelMetrics` for each label; a score with a denominator of 0 is 0."""
     precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(predicted + support, 1)
     columns = {"precision": precision, "recall": recall, "f1": f1, "support": support, "predicted": predicted}

@@ -129,7 +129,7 @@ class CompositeMetrics:
 
     @property
     def answered_labels(self) -> AnsweredLabels:
-        """Number of labels in `per_label` that were answered."""
+        """Numbers of labels in `per_label` that were predicted at least once."""
         return AnsweredLabels.of(self.per_label, self.parts if self.kind == "fields" else ())
 
 
@@ -159,7 +159,7 @@ class _ConfidenceSums:
 
 
 class CompositeTally:
-    """Counter of answered rows; memory does not grow with them.
+    """Running totals of answers with several labels; memory does not grow with the rows.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class CompositeTally:
             self._f1 += 2 * len(both) / (len(truth) + len(labels)) if truth or labels else 1.0
 
     def metrics(self) -> CompositeMetrics | None:
-        """Return the numbers of the rows so far; None without rows."""
+        """Return the metrics of the rows so far; None without rows."""
         if not self.rows:
             return None
         per_label = self._per_label()
@@ -256,7 +256,7 @@ class CompositeTally:
 def answer_summary(
     labels: LabelSet, answers: Sequence[str], given: Sequence[str | None]
 ) -> ClassificationSummary | CompositeMetrics | None:
-    """Summarise answers of any kind of label set; None without rows.
+    """Return the metrics of answers for any kind of label set; None without rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Confidence intervals: of a share, of a mean, of paired differences, and by the bootstrap."""
+"""Confidence intervals of proportions, of means and of paired differences, and the bootstrap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CELL_COST = 16
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Return the score interval of a proportion.
+    """Return the Wilson score interval of a proportion.
 
     Solves ``|p - s/n| = z sqrt(p (1 - p) / n)`` for p (Wilson 1927, JASA 22:209-212). Unlike the
     textbook interval it keeps its nominal coverage near 0 and 1 and in small samples.
@@ -77,7 +77,7 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
 
 
 def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level: float = 0.95) -> Interval:
-    """Return the score interval of the mean of numbers in [0, 1], such as partial credit.
+    """Return the Wilson score interval of the mean of numbers in [0, 1], such as partial credit.
 
     Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
     the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each counts as more
@@ -123,7 +123,7 @@ def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level:
 def paired_mean_interval(
     differences: ArrayLike, groups: Sequence[object] | NDArray[np.generic] | None = None, level: float = 0.95
 ) -> Interval:
-    """Return the t interval for the mean of paired differences, pooled over strata if given.
+    """Return the t interval of the mean of paired differences, stratified if groups are given.
 
     Use it to pool several tasks: each task is a stratum, so differences between tasks, which are
     no sampling error, do not widen the interval.
@@ -214,7 +214,7 @@ def bootstrap_interval(
     n_resamples: int = 10_000,
     rng: np.random.Generator | int | None = None,
 ) -> Interval:
-    """Return the bootstrap interval of a mean.
+    """Return a bootstrap confidence interval of a mean.
 
     Resamples n of the n rows with replacement. Only how often each distinct value is drawn
     matters, and those counts are multinomial; so where values repeat (0 and 1 above all) the
@@ -294,7 +294,7 @@ def _resampled_means(
 def _bca_tails(
     x: NDArray[np.float64], means: NDArray[np.float64], estimate: float, tails: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the corrected tail probabilities (Efron 1987, sections 3 and 6).
+    """Return the corrected tail probabilities of the BCa bootstrap (Efron 1987, sections 3 and 6).
 
     ``alpha' = Phi(z0 + (z0 + z) / (1 - a (z0 + z)))`` with the bias correction z0 from the share of
     resampled means below the estimate (ties count half, since 0/1 values tie often) and the

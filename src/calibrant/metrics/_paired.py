@@ -87,7 +87,7 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Return p-values adjusted for the number of tested candidates.
+    """Return p-values adjusted for multiple tests by Holm's method.
 
     Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th
     smallest of m is multiplied by m - i + 1, made no smaller than the one before it and at most 1.
@@ -127,7 +127,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float, float]:
-    """Return the limits for p1 - p2, in the paper's symbols.
+    """Return Newcombe's limits for p1 - p2, in the symbols of his paper.
 
     e rows have both, f only the first, g only the second, h neither; l, u are Wilson's limits.
     """
@@ -143,7 +143,7 @@ def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float
 
 
 def _corrected_phi(e: int, f: int, g: int, h: int) -> float:
-    """Return the pairs' correlation, its numerator reduced by n / 2 where positive; 0 if undefined."""
+    """Return the correlation of the pairs with continuity correction; 0 if it is undefined."""
     margins = (e + f) * (g + h) * (e + g) * (f + h)
     if margins == 0:
         return 0.0

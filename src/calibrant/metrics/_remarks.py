@@ -1,4 +1,4 @@
-"""Remarks on figures that a reader must not overlook, in one wording for commands and report."""
+"""Warnings about confidence and intervals, in the same words for commands and report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _of_label_mass(low: int, rows: int) -> str:
 
 
 def zero_width_remark(*intervals: Interval | None) -> str:
-    """Return a warning if one of the intervals has width 0, which is no certainty; else an empty text."""
+    """Return a warning if an interval has width 0, which does not mean certainty; else empty text."""
     if all(interval is None or interval.lower < interval.upper for interval in intervals):
         return ""
     return "width 0 because all rows came out alike, as the next ones need not"

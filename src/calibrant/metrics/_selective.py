@@ -20,7 +20,7 @@ _HALVINGS = 60  # of [0, 1]: to the last bit of a float
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Return the probability that a right row is more confident than a wrong one.
+    """Return the area under the ROC curve: the probability that a right row outranks a wrong one.
 
     Ties count one half: the Mann-Whitney statistic over the number of pairs (Hanley and McNeil
     1982).
@@ -112,7 +112,7 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
 
 
 def _end(inside: float, outside: float, is_within: Callable[[float], bool]) -> float:
-    """Return the value between `inside` and `outside` at which `is_within` turns false, by halving."""
+    """Return the value between `inside` and `outside` where `is_within` turns false, by bisection."""
     if inside == outside:
         return inside
     for _ in range(_HALVINGS):
@@ -157,7 +157,7 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Return the area under the risk-coverage curve above that of a perfect ranking.
+    """Return the area under the risk-coverage curve minus that of a perfect ranking.
 
     `aurc` minus the mean over k = 1..n of ``max(0, k - (n - m)) / k``, m the number of errors:
     the part that remains when all right rows come first (Geifman, Uziel and El-Yaniv 2019). Unlike `aurc`
@@ -195,7 +195,7 @@ def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
 
 
 def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: float) -> float:
-    """Return the accuracy on the most confident rows.
+    """Return the accuracy on the most confident rows, whose share of all rows is `coverage`.
 
     Keeps k = ceil(coverage * n) rows (a product within 1e-9 above a whole number counts as that
     number), in expectation over the order of ties.
@@ -232,7 +232,7 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
 
 
 def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the expected errors among the k most confident rows, k = 1..n, shape (n,).
+    """Return the expected number of errors among the k most confident rows, k = 1..n, shape (n,).
 
     Within a group of ties the expectation grows linearly.
     """

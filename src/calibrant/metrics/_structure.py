@@ -39,7 +39,7 @@ class StructureFigure(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OrdinalMetrics:
-    """Rank distance of answers from the truth on a scale of L labels, on answered rows.
+    """Distance between predicted and true rank on a scale of L labels, on answered rows.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class OrdinalMetrics:
     quadratic_kappa: float | None
 
     def figures(self) -> Iterator[StructureFigure]:
-        """Yield the numbers in the order of a table."""
+        """Yield the metrics in the order of a table."""
         answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
         yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
         yield _figure("within one step", self.within_one, answered, self.rows)
@@ -81,7 +81,7 @@ class OrdinalMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalMetrics:
-    """Correctness of answers level by level down a tree, on answered rows.
+    """Correctness of predicted paths in a label tree, level by level, on answered rows.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class HierarchicalMetrics:
     f1: float
 
     def figures(self) -> Iterator[StructureFigure]:
-        """Yield the numbers in the order of a table."""
+        """Yield the metrics in the order of a table."""
         answered = f"{self.rows:,} answered rows"
         yield _figure("credit", self.credit, f"{answered}; share of levels", self.rows)
         for number, level in enumerate(self.levels, 1):
@@ -123,7 +123,7 @@ StructureMetrics = OrdinalMetrics | HierarchicalMetrics
 def structure_metrics(
     labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
 ) -> StructureMetrics | None:
-    """Return the metrics of labels with a structure; None without structure or rows.
+    """Return the metrics of structured labels; None for labels without structure or without rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Checks shared by metrics and estimators: every array that enters is finite, in range and of one length."""
+"""Checks of the arrays and numbers that metrics and estimators take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Return `values` as finite floats of shape (n,), n >= 1.
+    """Check `values` and return them as finite floats of shape (n,), n >= 1.
 
     Raises
     ------
@@ -47,14 +47,14 @@ def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def refuse_rows(illegal: NDArray[np.bool_], values: NDArray[Any], expected: str, remedy: str) -> None:
-    """Raise ConfigurationError with the first illegal row; `illegal` is a mask of shape (n,)."""
+    """Raise ConfigurationError for the first row of the mask `illegal`, shape (n,), if there is one."""
     if illegal.any():
         row = int(np.argmax(illegal))
         raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
 
 
 def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """Return `values` as 0.0 and 1.0, shape (n,), n >= 1.
+    """Check that `values` are 0 or 1, and return them as floats of shape (n,), n >= 1.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def check_confidence_correct(
     confidence: ArrayLike, correct: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return confidence clipped to [0, 1] and correctness as 0.0 and 1.0, both of shape (n,).
+    """Check confidence and correctness, and return them as floats in [0, 1], both of shape (n,).
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def check_confidence_correct(
 
 
 def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
-    """Return confidence clipped to [0, 1], shape (n,).
+    """Check confidence and return it clipped to [0, 1], shape (n,).
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_same_length(**arrays: NDArray[np.float64]) -> None:
-    """Raise ConfigurationError unless all named arrays have the same number of rows."""
+    """Raise ConfigurationError unless all arrays have the same number of rows."""
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name} has {len(array)}" for name, array in arrays.items())
         msg = f"Expected arrays of the same length, but {lengths} rows."
@@ -120,7 +120,7 @@ def check_same_length(**arrays: NDArray[np.float64]) -> None:
 
 
 def check_count(name: str, value: object, *, low: int, high: int | None = None) -> int:
-    """Return `value` as an int in [low, high]; integral floats such as 3.0 are accepted.
+    """Check `value` and return it as an int in [low, high]; integral floats such as 3.0 are allowed.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def check_count(name: str, value: object, *, low: int, high: int | None = None) 
 
 
 def check_number(name: str, value: object, interval: str) -> float:
-    """Return `value` as a float inside `interval`.
+    """Check `value` and return it as a float inside `interval`.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_level(level: float) -> float:
-    """Return a confidence level, such as 0.95; ConfigurationError unless it is strictly between 0 and 1."""
+    """Check that a confidence level is strictly between 0 and 1, and return it."""
     return check_number("level", level, "(0, 1)")
 
 
@@ -193,7 +193,7 @@ def normal_quantile(level: float) -> float:
 def check_log_probabilities(
     name: str, values: ArrayLike, *, n_labels: int | None = None, least: int = 1
 ) -> NDArray[np.float64]:
-    """Return `values` as finite floats of shape (n, L), L >= 2.
+    """Check `values` and return them as finite floats of shape (n, L), L >= 2.
 
     Parameters
     ----------
@@ -234,12 +234,12 @@ def check_log_probabilities(
 
 
 def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:
-    """Return log-probabilities of shape (n, L), or (L,) for a single row, as checked rows of shape (n, L)."""
+    """Return checked rows of shape (n, L), from log-probabilities of shape (n, L) or (L,)."""
     return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
 
 
 def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the positions of the true labels of `rows`, shape (n,), each in [0, L).
+    """Check the positions of the true labels of `rows` and return them, shape (n,), each in [0, L).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Scores in [0, 1] that reward a well-founded answer more than a lucky guess."""
+"""Scores in [0, 1] for single answers, which can take the model's confidence into account."""
 
 from calibrant.scoring._strategies import (
     BrierScoring,

@@ -1,4 +1,4 @@
-"""Scoring strategies: by the predicted label's probability, and proper scores of the whole distribution.
+"""Scoring strategies: by the probability of the answer, and proper scores of the distribution.
 
 A proper score is highest, in expectation, for a model that reports the true probabilities. So a wrong
 answer that left some probability to the true label scores above 0, and a right answer that was a toss-up
@@ -31,7 +31,7 @@ _LOG_SLACK = 1e-12
 
 @runtime_checkable
 class ScoringStrategy(Protocol):
-    """Function from one graded answer and its log-probability to a score.
+    """Protocol of objects that score one graded answer by its log-probability or distribution.
 
     A strategy of your own needs only the two methods below.
 
@@ -72,16 +72,16 @@ class ScoringStrategy(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         ...
 
 
 class _ProbabilityScoring(ABC):
-    """Base of the three strategies: incorrect 0, correct without log-probabilities 1, else a rising curve."""
+    """Base class of scores that rise with the probability of a correct answer; others score 0."""
 
     @abstractmethod
     def _curve(self, logprob: float) -> float:
-        """Return the score of a correct answer."""
+        """Return the score of a correct answer with this log-probability."""
 
     def score(
         self,
@@ -117,7 +117,7 @@ class _ProbabilityScoring(ABC):
 
 @dataclass(frozen=True)
 class LinearBlendScoring(_ProbabilityScoring):
-    """Score with a floor for correct answers, plus a share that grows linearly with their probability.
+    """Score correct answers from a minimum, rising linearly with probability to 1 at a threshold.
 
     With p the probability: 1 where p >= `low_confidence_threshold`, else
     ``min_score + (1 - min_score) * p / threshold``. Continuous. Incorrect 0, correct without
@@ -155,7 +155,7 @@ class LinearBlendScoring(_ProbabilityScoring):
         return self.min_score_on_correct + (1.0 - self.min_score_on_correct) * math.exp(shortfall)
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         return (
             f"linear blend: a correct answer scores 1 from probability "
             f"{_shown(self.low_confidence_threshold)} on, below it falls linearly to "
@@ -194,7 +194,7 @@ class ThresholdScoring(_ProbabilityScoring):
         return 1.0 if logprob >= math.log(self.threshold) - _LOG_SLACK else 0.0
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         return f"threshold: a correct answer scores 1 from probability {_shown(self.threshold)} on, 0 below"
 
 
@@ -238,7 +238,7 @@ class SigmoidScoring(_ProbabilityScoring):
         return (1.0 if z >= 0 else tail) / (1.0 + tail)
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         return (
             f"sigmoid: a correct answer scores 0.5 at probability {_shown(self.midpoint)}, "
             f"rising with steepness {_shown(self.steepness)}"
@@ -246,11 +246,11 @@ class SigmoidScoring(_ProbabilityScoring):
 
 
 class _ProperScoring(ABC):
-    """Base of the proper scores: reads distribution and answer, and holds the rule for missing evidence."""
+    """Base class of proper scores, with the rule for answers without a distribution."""
 
     @abstractmethod
     def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:
-        """Return the score from probabilities (L,) and the true label's probability."""
+        """Return the score from the probabilities, shape (L,), and that of the true label."""
 
     def score(
         self,
@@ -309,13 +309,13 @@ class BrierScoring(_ProperScoring):
         return 0.5 + true_probability - 0.5 * float(probabilities @ probabilities)
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         return "Brier: 1 - half the squared error of the whole distribution against the true label"
 
 
 @dataclass(frozen=True)
 class LogScoring(_ProperScoring):
-    """The true label's log-probability, mapped onto [0, 1].
+    """Log-probability of the true label, mapped linearly onto [0, 1] above a minimum probability.
 
     ``1 + max(ln p_true, ln m) / |ln m|`` with m = `min_probability`: 1 for probability 1, 0 for
     m and below. The logarithmic score (Good 1952; Gneiting and Raftery 2007, section 3.1) is
@@ -355,7 +355,7 @@ class LogScoring(_ProperScoring):
         return 1.0 - math.log(max(true_probability, self.min_probability)) / math.log(self.min_probability)
 
     def describe(self) -> str:
-        """Return one line for a log: the rule and its parameters."""
+        """Return the rule and its parameters as one line for a log."""
         return (
             f"log score: log-probability of the true label, from 0 at probability "
             f"{_shown(self.min_probability)} to 1 at probability 1"
@@ -407,5 +407,5 @@ def _checked_logprob(logprob_score: float) -> float:
 
 
 def _shown(value: float) -> str:
-    """Return a number as a log line shows it: as a float, in six significant digits."""
+    """Return a number as text for a log line, with six significant digits."""
     return repr(float(f"{value:.6g}"))
