@@ -84,8 +84,7 @@ def test_json_is_one_object() -> None:
     """The JSON is the stored record, dated now."""
     before = datetime.now(UTC)
     result = run("openai/raw", "--json")
-    assert result.exit_code == 1
-    assert result.stdout.count("\n") == 1
+    assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
     found = Examination.from_record(json.loads(result.stdout))
     assert found.model == "openai/raw"
     assert found.examined is not None
@@ -100,10 +99,8 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     result = run("openai/[raw]")
     assert result.exit_code == 1
-    assert "openai/[raw]" in result.stdout
-    assert "┏" in result.stdout
-    assert "problem" in result.stdout
-    assert "What to do:" in result.stdout
+    for said in ("openai/[raw]", "┏", "problem", "What to do:"):
+        assert said in result.stdout
     assert "examining openai/[raw]" in result.stderr
     assert "┏" not in result.stderr
 

@@ -215,8 +215,7 @@ def test_a_repeat_counts_once(write_task: WriteTask, fake: Install, tmp_path: Pa
     assert first["interval"]["scores"] == 19
     fake(knows)
     second = evaluate(task, tmp_path / "one", database)["history"]
-    assert second["run_id"] == first["run_id"]
-    assert second["interval"]["scores"] == 20
+    assert (second["run_id"], second["interval"]["scores"]) == (first["run_id"], 20)
     assert second["drift"]["history"] == 0
     assert evaluate(task, tmp_path / "one", database)["history"] == second
 
@@ -273,8 +272,7 @@ def test_late_faults_keep_rows(write_task: WriteTask, fake: Install, tmp_path: P
     fake(drops)
     arguments = ("evaluate", task, "--out", tmp_path / "one", "--history", database, "--no-cache", "--json")
     result = run(*arguments)
-    assert result.exit_code == 2
-    assert json.loads(result.stdout)["correct"] == 6
+    assert (result.exit_code, json.loads(result.stdout)["correct"]) == (2, 6)
     assert "run the same command again to add it to the history" in result.stderr
     assert "no such table" in result.stderr
     database.unlink()

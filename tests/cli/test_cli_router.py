@@ -107,8 +107,7 @@ def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Pat
         one = standings(json.loads(json.dumps(found)))[provider]
         assert (one["alpha"], one["beta"], one["mean"]) == (alpha, beta, alpha / (alpha + beta))
         lower, upper = stats.beta.interval(0.95, alpha, beta)
-        assert one["lower"] == pytest.approx(lower)
-        assert one["upper"] == pytest.approx(upper)
+        assert (one["lower"], one["upper"]) == (pytest.approx(lower), pytest.approx(upper))
         assert one["observations"] == {"a": 3, "b": 2}[provider]
 
 

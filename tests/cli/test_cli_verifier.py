@@ -83,8 +83,7 @@ def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> N
     }
     process.send_signal(number)
     out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-    assert (out, err) == ("", "")
+    assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: FaultServer) -> None:
@@ -96,8 +95,7 @@ def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: Fault
     status, found = ask(url)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=SECONDS)
-    assert status == 503
-    assert list(found) == ["error", "usage", "attempts"]
+    assert (status, list(found)) == (503, ["error", "usage", "attempts"])
     assert "No verdict" in err
     assert "sk-secret-9" not in err + json.dumps(found)
     assert process.returncode == 0

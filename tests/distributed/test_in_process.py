@@ -107,8 +107,7 @@ def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: A
     file.write_bytes(changed := change(file.read_bytes()))
     with pytest.raises(StateError, match=message):
         run(rows, server, out)
-    assert file.read_bytes() == changed
-    assert sum(server.counts.values()) == 60
+    assert (file.read_bytes(), sum(server.counts.values())) == (changed, 60)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,7 @@ def test_budgets_end_a_run_and_keep_rows(
         assert len(written(out)) == len(server.counts)
         assert most is None or len(server.counts) - before == most
     assert sessions >= 2
-    assert set(server.counts.values()) == {1}
-    assert result.metrics.stopped == ""
+    assert (set(server.counts.values()), result.metrics.stopped) == ({1}, "")
 
 
 def test_a_worker_whose_server_is_down_ends_the_run(tmp_path: Path) -> None:

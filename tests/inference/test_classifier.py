@@ -53,11 +53,9 @@ def test_a_text_becomes_a_prediction(animals: FakeClient) -> None:
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
     found = distribution_of(prediction)
-    assert found.space is LogprobSpace.MASKED
-    assert found.probabilities == pytest.approx([0.9, 0.1])
+    assert (found.space, found.probabilities) == (LogprobSpace.MASKED, pytest.approx([0.9, 0.1]))
     assert (animals.requests[0].top_logprobs, dict(animals.requests[0].options)) == (5, {})
-    assert prediction.text == '{"category": "cat"}'
-    assert (prediction.attempts, prediction.model) == (1, "fake")
+    assert (prediction.text, prediction.attempts, prediction.model) == ('{"category": "cat"}', 1, "fake")
 
 
 def test_predictions_keep_the_order_of_the_texts() -> None:
@@ -115,8 +113,7 @@ def test_concurrency_limits_the_calls_in_flight(concurrency: int) -> None:
     """As many calls as `concurrency` allows are in flight, and never more."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.01)
     make(client, concurrency=concurrency).classify_many([str(number) for number in range(12)])
-    assert client.max_in_flight == concurrency
-    assert len(client.requests) == 12
+    assert (client.max_in_flight, len(client.requests)) == (concurrency, 12)
 
 
 def test_ten_calls_are_in_flight_by_default() -> None:
@@ -197,8 +194,7 @@ def test_label_is_read_at_any_path(field: str) -> None:
     """The label is read from nested objects and arrays, and the schema follows the path."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
     prediction = make(client, field=field).classify("meow")
-    assert prediction.label == "cat"
-    assert prediction.confidence == pytest.approx(0.7)
+    assert (prediction.label, prediction.confidence) == ("cat", pytest.approx(0.7))
 
 
 def test_label_is_read_from_answer_field() -> None:
@@ -350,13 +346,11 @@ def test_a_task_describes_its_classifier(
     classifier = Classifier.from_task(described)
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
-    assert opened == [("openai/x", settings)]
-    assert classifier.limits.concurrency == 3
+    assert (opened, classifier.limits.concurrency) == ([("openai/x", settings)], 3)
     assert isinstance(classifier.method, Decoding)
     assert classifier.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
-    assert sent(animals) == [("Which animal?", "<meow>")]
-    assert dict(animals.requests[0].options) == options
+    assert (sent(animals), dict(animals.requests[0].options)) == ([("Which animal?", "<meow>")], options)
     assert own.options == {"max_tokens": 9}
 
 
@@ -368,8 +362,7 @@ def test_given_model_ignores_the_tasks_model(
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
     settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
-    assert opened == [("other", settings)]
-    assert classifier.meter.concurrency == 10
+    assert (opened, classifier.meter.concurrency) == ([("other", settings)], 10)
     assert dict(classifier.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")

@@ -338,8 +338,7 @@ def test_a_masked_model_that_is_well() -> None:
     found = examine(model)
     assert list(verdicts(found)) == FEATURES
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | {"label_mass": "unknown", "exact": "warning"}
-    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
-    assert found.problems == ()
+    assert (found.space, found.scoring, found.problems) == (LogprobSpace.MASKED, "decode", ())
     assert found.finding("enum").detail == "4 of 4 answers were a label, 4 the expected one."
     assert found.finding("logprobs").detail == "They came with 8 of 8 answers."
     assert found.calls == len(model.requests) == 11
@@ -356,8 +355,7 @@ def test_an_embedded_model_that_is_well() -> None:
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok")
     assert (found.space, found.scoring) == (LogprobSpace.RAW, "exact")
     assert found.label_mass == pytest.approx(0.8)
-    assert model.prefixes == ['{"topic": "'] * 4
-    assert model.checked == [LABELS]
+    assert (model.prefixes, model.checked) == (['{"topic": "'] * 4, [LABELS])
     assert found.calls == len(model.requests) == 15
 
 
@@ -389,8 +387,7 @@ def test_a_model_without_a_temperature_is_sent_none() -> None:
 def test_the_twin_runs_on_the_callers_loop() -> None:
     """`aexamine` has the same findings as `examine`."""
     found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
-    assert (found.examined, again.examined) == (NOON, None)
-    assert found.findings[:-1] == again.findings[:-1]
+    assert (found.examined, again.examined, found.findings[:-1]) == (NOON, None, again.findings[:-1])
     assert replace(found, examined=None, findings=again.findings) == again
 
 
@@ -404,8 +401,7 @@ def test_a_callable_is_examined_too() -> None:
         return asyncio.run(Model().complete(request))
 
     found = examine(my_model)
-    assert found.model == "my_model"
-    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
+    assert (found.model, found.space, found.scoring) == ("my_model", LogprobSpace.MASKED, "decode")
 
 
 def test_progress_is_reported_call_by_call() -> None:
@@ -421,23 +417,20 @@ def test_progress_is_reported_call_by_call() -> None:
 def test_raw_claimed_as_masked_is_a_problem() -> None:
     """The remedy is one line of the setup."""
     set_right = examine(Model(illegal=0.4), space="raw")
-    assert set_right.finding("space").verdict is FindingVerdict.OK
-    assert set_right.problems == ()
+    assert (set_right.finding("space").verdict, set_right.problems) == (FindingVerdict.OK, ())
     found = examine(Model(illegal=0.4))
     finding = found.finding("space")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert "0.40 of the probability is on texts that are no label" in finding.detail
     assert finding.remedy == 'Set space = "raw" under [model] (space="raw" in Python).'
-    assert found.problems == (finding,)
-    assert (found.space, found.scoring) == (LogprobSpace.RAW, "decode")
+    assert (found.problems, found.space, found.scoring) == ((finding,), LogprobSpace.RAW, "decode")
     assert found.label_mass == pytest.approx(0.6)
 
 
 def test_off_topic_question_shows_raw_space() -> None:
     """A sure model looks masked on plain texts."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
-    assert found.finding("space").verdict is FindingVerdict.PROBLEM
-    assert found.space is LogprobSpace.RAW
+    assert (found.finding("space").verdict, found.space) == (FindingVerdict.PROBLEM, LogprobSpace.RAW)
     assert found.label_mass == pytest.approx(1.0)
 
 
@@ -484,8 +477,7 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
     finding = found.finding("logprobs")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail == "Refused together with enum output: logprobs are not supported"
-    assert found.calls == 11
-    assert found.scoring == "sampled"
+    assert (found.calls, found.scoring) == (11, "sampled")
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
@@ -573,8 +565,7 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert finding.verdict is FindingVerdict.OK
     assert f"{came} came back; " in finding.detail
     assert f"were refused (at most {most})" in finding.detail
-    assert found.top_logprobs == came
-    assert verdicts(found)["space"] == "ok"
+    assert (found.top_logprobs, verdicts(found)["space"]) == (came, "ok")
     assert found.calls == 12 if most == 20 else 11
 
 
@@ -594,8 +585,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
             return await super().complete(request)
 
     found = examine(Dropping())
-    assert found.top_logprobs == 4
-    assert found.finding("top_logprobs").detail == "5 asked for, 4 came back."
+    assert (found.top_logprobs, found.finding("top_logprobs").detail) == (4, "5 asked for, 4 came back.")
     assert found.space is LogprobSpace.MASKED
 
 
@@ -711,8 +701,7 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
     assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy.startswith('Use scoring = "decode"')
-    assert found.scoring == "decode"
-    assert found.label_mass == pytest.approx(0.6)
+    assert (found.scoring, found.label_mass) == ("decode", pytest.approx(0.6))
 
 
 def test_missing_label_tokens_cannot_be_scored() -> None:
@@ -745,8 +734,7 @@ def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     finding = found.finding("exact")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert str(error).removeprefix("patient: ") in finding.detail
-    assert len(model.prefixes) == 1
-    assert found.scoring == "decode"
+    assert (len(model.prefixes), found.scoring) == (1, "decode")
 
 
 @pytest.mark.parametrize(
@@ -882,8 +870,7 @@ def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, A
     """Space, address and options reach the client."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
     ((name, settings),) = opened
-    assert name == "openai/x"
-    assert settings["space"] == "raw"
+    assert (name, settings["space"]) == ("openai/x", "raw")
     assert settings["options"] == {"n_ctx": 512, "api_base": "http://h/v1"}
     assert (found.model, found.api_base, found.parameters) == ("openai/x", "http://h/v1", {"n_ctx": 512})
 

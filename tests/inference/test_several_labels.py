@@ -70,8 +70,7 @@ def test_fields_have_conditional_distributions(tokens: str) -> None:
     category, urgency = map(distribution_of, found.parts)
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
-    assert found.confidence == pytest.approx(0.5)
-    assert found.distribution is None
+    assert (found.confidence, found.distribution) == (pytest.approx(0.5), None)
 
 
 def test_fields_share_a_list_element() -> None:
@@ -118,8 +117,7 @@ def test_set_has_a_part_per_label(field: str, tokens: str) -> None:
     assert {part.name: part.label for part in found.parts} == {"Bills": "yes", "Food": "yes", "Rent": "no"}
     known = {part.name: part.confidence for part in found.parts}
     # Food against Rent, then Bills against the end.
-    assert known["Food"] == pytest.approx(0.9)
-    assert known["Bills"] == pytest.approx(2 / 3)
+    assert (known["Food"], known["Bills"]) == (pytest.approx(0.9), pytest.approx(2 / 3))
     assert known["Rent"] == pytest.approx(0.9)
     assert found.confidence == pytest.approx(0.6)
 
@@ -127,8 +125,7 @@ def test_set_has_a_part_per_label(field: str, tokens: str) -> None:
 def test_empty_set_is_an_answer() -> None:
     """The empty list is a legal answer with the probability of the end."""
     found = classify(TOPICS, {"[]": 0.7, '["Food"]': 0.3})
-    assert (found.label, found.outcome) == ("[]", Outcome.OK)
-    assert found.confidence == pytest.approx(0.7)
+    assert (found.label, found.outcome, found.confidence) == ("[]", Outcome.OK, pytest.approx(0.7))
     assert [part.label for part in found.parts] == ["no"] * 3
     assert [part.confidence for part in found.parts] == pytest.approx([0.9] * 3)
 
@@ -136,8 +133,7 @@ def test_empty_set_is_an_answer() -> None:
 def test_repeated_labels_count_once() -> None:
     """A label that the answer holds twice counts once."""
     found = classify(TOPICS, '["Food", "food", "Food"]')
-    assert found.label == '["Food"]'
-    assert found.text == '{"topics": ["Food", "food", "Food"]}'
+    assert (found.label, found.text) == ('["Food"]', '{"topics": ["Food", "food", "Food"]}')
 
 
 @pytest.mark.parametrize(
@@ -172,8 +168,7 @@ def test_element_without_key_is_named() -> None:
 def test_missing_logprobs_leave_parts(labels: Any, said: str) -> None:
     """Without log-probabilities the parts have labels and no confidence."""
     found = classify(labels, said, fake_space="none")
-    assert found.outcome is Outcome.OK
-    assert (found.confidence, found.distribution) == (None, None)
+    assert (found.outcome, found.confidence, found.distribution) == (Outcome.OK, None, None)
     assert all((part.confidence, part.distribution) == (None, None) for part in found.parts)
     assert len(found.parts) in {2, 3}
 
@@ -217,9 +212,7 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
         Classifier(model=fake, labels=labels, field="topics", journal=journal).classify("text")
         for _ in range(2)
     )
-    assert len(fake.requests) == 1
-    assert second.attempts == 0
-    assert second.parts == first.parts
+    assert (len(fake.requests), second.attempts, second.parts) == (1, 0, first.parts)
     assert prediction_from_record(json.loads(json.dumps(prediction_to_record(first)))).parts == first.parts
 
 
@@ -292,8 +285,7 @@ def test_scoring_follows_the_schema_order() -> None:
     assert found.text == '{"x": {"one": "A", "three": "F"}, "two": "D"}'
     assert [part.name for part in found.parts] == ["one", "two", "three"]
     decoded = Classifier(model=FakeClient(labels, {"text": said}), labels=labels).classify("text")
-    assert decoded.text == found.text
-    assert decoded.confidence == pytest.approx(0.9)
+    assert (decoded.text, decoded.confidence) == (found.text, pytest.approx(0.9))
     assert found.confidence == pytest.approx(0.9)
 
 
@@ -366,13 +358,11 @@ def test_samples_agree_on_fields() -> None:
     ]
     fake = FakeClient(BOTH, {"text": list(said)}, space="none")
     found = Classifier(model=fake, labels=BOTH, scoring="sampled", samples=4, concurrency=1).classify("text")
-    assert found.label == said[1]
-    assert found.confidence == pytest.approx((2 + 1) / (4 + 2))
+    assert (found.label, found.confidence) == (said[1], pytest.approx((2 + 1) / (4 + 2)))
     category, urgency = found.parts
     assert (category.label, category.confidence) == ("Bills", pytest.approx((3 + 1) / (4 + 3)))
     assert (urgency.label, urgency.confidence) == ("high", pytest.approx((3 + 1) / (4 + 2)))
-    assert distribution_of(category).space is LogprobSpace.SAMPLED
-    assert found.attempts == 4
+    assert (distribution_of(category).space, found.attempts) == (LogprobSpace.SAMPLED, 4)
 
 
 def test_samples_agree_on_sets() -> None:
@@ -382,8 +372,7 @@ def test_samples_agree_on_sets() -> None:
     found = Classifier(
         model=fake, labels=TOPICS, field="topics", scoring="sampled", samples=4, concurrency=1
     ).classify("text")
-    assert found.label == '["Bills", "Food"]'
-    assert found.confidence == pytest.approx(3 / 5)
+    assert (found.label, found.confidence) == ('["Bills", "Food"]', pytest.approx(3 / 5))
     assert [part.confidence for part in found.parts] == pytest.approx([3 / 5, 4 / 5, 4 / 5])
     assert distribution_of(found.parts[0]).label_mass == pytest.approx(3 / 4)
 
@@ -410,8 +399,7 @@ def test_openai_server_answers_with_a_set() -> None:
         found = classifier.classify("text")
         sent = server.requests[0].body
         classifier.close()
-    assert found.label == '["Food", "Rent"]'
-    assert len(found.parts) == 3
+    assert (found.label, len(found.parts)) == ('["Food", "Rent"]', 3)
     schema = sent["response_format"]["json_schema"]
     assert schema["strict"] is True
     assert schema["schema"]["properties"]["topics"]["items"] == {"type": "string", "enum": list(TOPICS)}

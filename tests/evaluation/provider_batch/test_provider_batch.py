@@ -131,8 +131,7 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
         assert prediction.distribution is not None
         assert record["confidence"] == prediction.confidence
         assert list(record["probabilities"].values()) == prediction.distribution.probabilities.tolist()
-        assert record["space"] == "masked"
-        assert record["cost"] is None
+        assert (record["space"], record["cost"]) == ("masked", None)
 
 
 def swapping(rung: str = "regression") -> Head:
@@ -270,8 +269,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
     assert submit(tmp_path).submitted == 0
     collect(tmp_path)
     assert submit(tmp_path).submitted == 0
-    assert server.calls[: len(calls)] == calls
-    assert len(server.batches) == 3
+    assert (server.calls[: len(calls)], len(server.batches)) == (calls, 3)
     assert "list" not in server.calls
 
 
@@ -347,8 +345,7 @@ def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) ->
     process.communicate(b"\n", timeout=60)
     assert process.returncode == -9
     submit(tmp_path / "job")
-    assert len(server.batches) == 3
-    assert ("list" in server.calls) == (step == "create")
+    assert (len(server.batches), "list" in server.calls) == (3, step == "create")
     collect(tmp_path / "job")
     assert outcomes(tmp_path / "job") == ["ok"] * 6
 
@@ -373,8 +370,7 @@ def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
         batch["created_at"] -= 3 * 86_400
     server.faults["create"] = ["reset"]
     submit_batch(classifier(), ROWS, out=tmp_path / "mine", retry=RETRY)
-    assert server.calls.count("list") == 1
-    assert len(server.batches) == 7
+    assert (server.calls.count("list"), len(server.batches)) == (1, 7)
 
 
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:

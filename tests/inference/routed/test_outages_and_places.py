@@ -183,10 +183,8 @@ class TestConcurrency:
         a, b = self.slow("a"), self.slow("b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
         asyncio.run(self.together(client, 9))
-        assert (a.most_in_flight, b.most_in_flight) == (2, 3)
-        assert a.calls == 6
-        assert b.calls == 3
-        assert len(router.seen) == 9
+        assert (a.most_in_flight, b.most_in_flight, a.calls) == (2, 3, 6)
+        assert (b.calls, len(router.seen)) == (3, 9)
 
     @pytest.mark.parametrize("failures", [1, 100])
     def test_full_providers_are_fallbacks_too(self, failures: int) -> None:
@@ -250,9 +248,7 @@ class TestConcurrency:
             await self.together(client, 3)
 
         asyncio.run(run())
-        assert a.calls == 5
-        assert len(router.seen) == 3
-        assert client.stats()["a"].in_flight == 0
+        assert (a.calls, len(router.seen), client.stats()["a"].in_flight) == (5, 3, 0)
 
     def test_giving_up_waiting_is_no_recovery(self, clock: Any) -> None:
         """The limit stays as low as the overload left it."""
@@ -274,8 +270,7 @@ class TestConcurrency:
             await asyncio.gather(*tasks)
 
         asyncio.run(run())
-        assert a.calls == 4
-        assert client._members["a"]._gate.allowed == 2.0
+        assert (a.calls, client._members["a"]._gate.allowed) == (4, 2.0)
 
     def test_threads_with_loops_of_their_own_share_it(self) -> None:
         """Four threads lose neither a place nor an observation."""
