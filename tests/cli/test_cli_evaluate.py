@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -332,11 +333,7 @@ def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.Capture
 
 def test_terminals_show_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The text of a provider is no markup."""
-
-    def terminal(*, stderr: bool) -> Console:
-        return Console(stderr=stderr, force_terminal=True, width=160)
-
-    monkeypatch.setattr(progress_module, "Console", terminal)
+    monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=160))
     with progress_module.EvaluationDisplay() as display:
         display(EvaluationProgress(rows=3, rows_expected=4, errors={"[bold]no[/nonsense]": 1}))
     text = capsys.readouterr().err
@@ -397,13 +394,8 @@ def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tu
     first, last = (json.loads((where / "metrics.json").read_text()) for where in (whole, broken))
     for name in ("accuracy", "macro_f1", "outcomes", "rows", "complete"):
         assert first[name] == last[name]
-    assert {path.name for path in broken.iterdir()} == {
-        ".lock",
-        "predictions.jsonl",
-        "metrics.json",
-        "run.json",
-        "task.json",
-    }
+    files = {".lock", "predictions.jsonl", "metrics.json", "run.json", "task.json"}
+    assert {path.name for path in broken.iterdir()} == files
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,11 +305,7 @@ def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[s
 
 def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A search may pass its budget a little; the bar then grows instead of bursting."""
-
-    def terminal(*, stderr: bool) -> Console:
-        return Console(stderr=stderr, force_terminal=True, width=120)
-
-    monkeypatch.setattr(progress_module, "Console", terminal)
+    monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=120))
     with progress_module.ProgressDisplay() as display:
         display(Progress(calls=22, total=20, best_score=0.5))
         display(Progress(phase="test", calls=3, total=4, best_score=0.5))
