@@ -305,37 +305,21 @@ def test_invalid_log_probabilities_raise_an_error(bad: float, in_top: bool) -> N
 def test_stripped_code_fences_are_aligned() -> None:
     """llama.cpp reports the fence, the answer and the end of turn; its text holds the JSON only."""
 
-    def entry(text: str, logprob: float) -> dict[str, Any]:
-        return {"id": 1, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+    def forced(*texts: str) -> list[Spec]:
+        return [(text, 0.1, {"Sure": 0.6, text: 0.1}) for text in texts]
 
-    def token(text: str, logprob: float, top: dict[str, float]) -> dict[str, Any]:
-        return {**entry(text, logprob), "top_logprobs": [entry(*pair) for pair in top.items()]}
-
-    def forced(text: str) -> dict[str, Any]:
-        return token(text, -2.0, {"Sure": -0.5, text: -2.0})
-
-    content = [
-        *map(forced, ("```", "json", "\n", "{", '"', "category", '":', ' "')),
-        token("S", -1.0, {"S": -1.0, "World": -1.5, "The": -1.2}),
-        token("ports", -0.5, {"ports": -0.5, "ci": -1.0}),
-        *map(forced, ('"', "}", "\n", "```", "<|im_end|>")),
+    tokens = [
+        *forced("```", "json", "\n", "{", '"', "category", '":', ' "'),
+        ("S", 0.4, {"S": 0.4, "World": 0.2, "The": 0.3}),
+        ("ports", 0.6, {"ports": 0.6, "ci": 0.3}),
+        *forced('"', "}", "\n", "```", "<|im_end|>"),
     ]
-    message = {"role": "assistant", "content": '{"category": "Sports"}'}
-    response = {
-        "choices": [
-            {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
-        ],
-        "created": 1,
-        "model": "smollm2",
-        "object": "chat.completion",
-        "usage": {"prompt_tokens": 40, "completion_tokens": 15, "total_tokens": 55},
-    }
-    found = extract_distribution(response, NEWS, "category", space="raw")
-    masses = [math.exp(-1.5), math.exp(-1.5), 0.0, math.exp(-2.0)]
-    bound = min(math.exp(-1.5), 1 - math.exp(-1) - math.exp(-1.5) - math.exp(-1.2))
-    masses[2] = bound
+    found = extract_distribution(answer('{"category": "Sports"}', tokens), NEWS, "category", space="raw")
+    bound = 1 - 0.4 - 0.2 - 0.3
+    masses = [0.2, 0.4 * 0.6, bound, 0.4 * 0.3]
     assert found.probabilities == pytest.approx([mass / sum(masses) for mass in masses])
-    assert (found.joint_logprob, found.unresolved_mass) == (pytest.approx(-1.5), pytest.approx(bound))
+    assert found.joint_logprob == pytest.approx(math.log(0.4 * 0.6))
+    assert found.unresolved_mass == pytest.approx(bound)
 
 
 def test_the_last_occurrence_is_read() -> None:
