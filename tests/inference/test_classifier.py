@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -282,11 +282,8 @@ def test_threads_share_a_classifier(animals: FakeClient) -> None:
     def work(text: str) -> None:
         found[text] = [prediction.label for prediction in classifier.classify_many([text] * 5)]
 
-    threads = [threading.Thread(target=work, args=(text,)) for text in TEXTS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    with ThreadPoolExecutor(len(TEXTS)) as threads:
+        list(threads.map(work, TEXTS))
     assert found == {text: ["cat" if "meow" in text else "dog"] * 5 for text in TEXTS}
 
 

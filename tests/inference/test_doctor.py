@@ -129,6 +129,7 @@ class Continuing(Model):
         self._label_mass = label_mass
         self.checked: list[Sequence[str]] = []
         self.next_failure: Exception | None = None
+        self.next_top: tuple[tuple[bytes, float], ...] = ()
         self.prefixes: list[str] = []
 
     async def check_labels(self, labels: Sequence[str]) -> None:
@@ -146,6 +147,8 @@ class Continuing(Model):
                 model.prefixes.append(text)
                 if model.next_failure is not None:
                     raise model.next_failure
+                if model.next_top:
+                    return NextTokens(top=model.next_top)
                 label = topic(request)
                 assert label is not None
                 shares = {name[:3]: share * model._label_mass for name, share in sure(label).items()}
@@ -653,8 +656,7 @@ def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], An
     assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy
-    assert found.finding("space").verdict is FindingVerdict.UNKNOWN
-    assert found.finding("label_mass").verdict is FindingVerdict.UNKNOWN
+    assert [verdicts(found)[name] for name in ("space", "label_mass")] == ["unknown"] * 2
     assert (found.space, found.scoring) == (LogprobSpace.NONE, "sampled")
 
 
@@ -706,20 +708,11 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
 
 def test_missing_label_tokens_cannot_be_scored() -> None:
     """Next tokens without a label are a problem."""
-
-    class Elsewhere(Continuing):
-        @asynccontextmanager
-        async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
-            class Row:
-                async def next_tokens(self, _: str) -> NextTokens:
-                    return NextTokens(top=((b"The", -0.1),))
-
-            self.requests.append(request)
-            yield Row()
-
-    found = examine(Elsewhere())
-    assert found.finding("exact").verdict is FindingVerdict.PROBLEM
-    assert found.finding("exact").detail == "No label is among the tokens the model would write next."
+    model = Continuing()
+    model.next_top = ((b"The", -0.1),)
+    finding = examine(model).finding("exact")
+    assert finding.verdict is FindingVerdict.PROBLEM
+    assert finding.detail == "No label is among the tokens the model would write next."
 
 
 @pytest.mark.parametrize(
@@ -802,20 +795,9 @@ def test_later_failures_are_findings() -> None:
     )
     model.next_failure = ProviderError("quota", provider="patient", status=401)
     found = examine(model)
-    assert verdicts(found) == {
-        "enum": "warning",
-        "logprobs": "ok",
-        "space": "unknown",
-        "top_logprobs": "ok",
-        "determinism": "unknown",
-        "label_mass": "unknown",
-        "units": "ok",
-        "alignment": "ok",
-        "exact": "problem",
-        "prefill": "warning",
-        "seed": "unknown",
-        "latency": "ok",
-    }
+    unknown = dict.fromkeys(("space", "determinism", "label_mass", "seed"), "unknown")
+    others = {"enum": "warning", "exact": "problem", "prefill": "warning"}
+    assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | unknown | others
     assert "3 calls failed: quota" in found.finding("enum").detail
 
 

@@ -61,6 +61,11 @@ def classify(labels: Any, said: Any, **options: Any) -> Prediction:
     return Classifier(model=fake, labels=labels, **{"field": field, **options}).classify("text")
 
 
+def reader(labels: Any, field: str = "label", space: LogprobSpace = LogprobSpace.MASKED) -> AnswerReader:
+    """Return a reader of answers."""
+    return AnswerReader(labels=labels, field=field, answer_field=field, space=space)
+
+
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 def test_fields_have_conditional_distributions(tokens: str) -> None:
     """The confidences of the fields multiply to the probability of the whole answer."""
@@ -93,16 +98,16 @@ def test_fields_share_a_list_element() -> None:
 )
 def test_bad_field_is_named(text: str, reason: str) -> None:
     """A missing or illegal field makes the answer unparsed, with the field's name."""
-    reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.MASKED)
-    found = reader.read(text)
+    found = reader(BOTH).read(text)
     assert (found.outcome, found.label, found.parts) == (Outcome.UNPARSED, None, ())
     assert reason in found.reason
 
 
 def test_parts_are_canonical_and_ordered() -> None:
     """Labels are canonical and parts keep the order of the fields, not that of the answer."""
-    reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.NONE)
-    found = reader.read('```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```')
+    found = reader(BOTH, space=LogprobSpace.NONE).read(
+        '```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```'
+    )
     assert found.label == '{"category": "Bills", "urgency": "high"}'
     assert [part.name for part in found.parts] == ["category", "urgency"]
 
@@ -147,18 +152,14 @@ def test_repeated_labels_count_once() -> None:
 )
 def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
     """An answer that is no list of labels is unparsed, with the reason."""
-    reader = AnswerReader(labels=TOPICS, field="topics", answer_field="topics", space=LogprobSpace.MASKED)
-    found = reader.read(text)
+    found = reader(TOPICS, "topics").read(text)
     assert found.outcome is Outcome.UNPARSED
     assert reason in found.reason
 
 
 def test_element_without_key_is_named() -> None:
     """An element without its key is named by its place."""
-    reader = AnswerReader(
-        labels=TOPICS, field="results[].topic", answer_field="results[].topic", space=LogprobSpace.MASKED
-    )
-    found = reader.read('{"results": [{"topic": "Food"}, {}]}')
+    found = reader(TOPICS, "results[].topic").read('{"results": [{"topic": "Food"}, {}]}')
     assert "results[1].topic" in found.reason
 
 
@@ -187,10 +188,7 @@ def test_key_covers_kind_and_paths() -> None:
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
     )
     known = [
-        json.dumps(
-            AnswerReader(labels=labels, field="f", answer_field="f", space=LogprobSpace.RAW).describe(),  # type: ignore[arg-type]
-            sort_keys=True,
-        )
+        json.dumps(reader(labels, "f", LogprobSpace.RAW).describe(), sort_keys=True)
         for labels in (
             Classifier(model=FakeClient(plain, {}), labels=plain).labels,
             BOTH,

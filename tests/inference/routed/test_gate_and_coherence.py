@@ -32,6 +32,13 @@ async def idle(watch: Any) -> None:
         await asyncio.sleep(0.001)
 
 
+async def watched(client: RoutedClient, times: int) -> None:
+    """Make requests, and wait until the answer of each was compared."""
+    for _ in range(times):
+        await client.complete(REQUEST)
+        await idle(client._drift)
+
+
 class TestGate:
     """An answer unlike its question goes on to the next provider."""
 
@@ -120,9 +127,7 @@ class TestCoherence:
         client, seen = self.build(vectors(table), "usual", "usual", "odd", "usual", DOWN)
 
         async def run() -> None:
-            for _ in range(4):
-                await client.complete(REQUEST)
-                await idle(client._drift)
+            await watched(client, 4)
             with pytest.raises(ProviderError):
                 await client.complete(REQUEST)
 
@@ -177,13 +182,7 @@ class TestCoherence:
     def test_useless_embedders_cost_no_penalty(self, embedder: Any) -> None:
         """A failing embedder causes no penalty and no error."""
         client, seen = self.build(embedder, "usual", "odd", "usual")
-
-        async def run() -> None:
-            for _ in range(3):
-                await client.complete(REQUEST)
-                await idle(client._drift)
-
-        asyncio.run(run())
+        asyncio.run(watched(client, 3))
         assert [observation.penalty for observation in seen] == [0.0] * 3
 
     def test_loops_that_end_leave_nothing_behind(self) -> None:

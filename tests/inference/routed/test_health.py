@@ -212,14 +212,7 @@ def test_a_forced_call_takes_part(clock: Any) -> None:
     assert breaker.admits
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"allowed_failures": 0},
-        {"cooldown_seconds": 0.0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"allowed_failures": 0}, {"cooldown_seconds": 0.0}], ids=str)
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
     """A number out of its range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=list(options)[-1]):
