@@ -272,7 +272,8 @@ def test_late_faults_keep_rows(write_task: WriteTask, fake: Install, tmp_path: P
     fake(drops)
     arguments = ("evaluate", task, "--out", tmp_path / "one", "--history", database, "--no-cache", "--json")
     result = run(*arguments)
-    assert (result.exit_code, json.loads(result.stdout)["correct"]) == (2, 6)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["correct"] == 6
     assert "run the same command again to add it to the history" in result.stderr
     assert "no such table" in result.stderr
     database.unlink()

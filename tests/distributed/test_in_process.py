@@ -71,8 +71,7 @@ def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
             for left in ("shards", ".shards.old"):
                 (out / left).mkdir()
                 (out / left / f"00000000{number}.jsonl").write_text("half a l")
-            outcomes = run(rows, server, out).metrics.outcomes
-            assert outcomes == {**outcomes, "ok": 60}
+            assert run(rows, server, out).metrics.outcomes["ok"] == 60
         assert sum(server.counts.values()) == 61
     assert not list(out.glob("*shards*"))
 
@@ -103,7 +102,8 @@ def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: A
     file.write_bytes(changed := change(file.read_bytes()))
     with pytest.raises(StateError, match=message):
         run(rows, server, out)
-    assert (file.read_bytes(), sum(server.counts.values())) == (changed, 60)
+    assert file.read_bytes() == changed
+    assert sum(server.counts.values()) == 60
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
         rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
     )
     first, second = prediction_rows(tmp_path / "run")
-    assert (first["label"], first["answer"], first["correct"]) == (*['["Bills", "Food"]'] * 2, True)
+    assert first["label"] == first["answer"] == '["Bills", "Food"]'
+    assert first["correct"] is True
     assert first["space"] == "masked"
     assert [(part["name"], part["label"], part["correct"]) for part in second["parts"]] == [
         ("Bills", "yes", False),

@@ -347,7 +347,8 @@ def test_a_task_describes_its_classifier(
     assert isinstance(classifier.method, Decoding)
     assert classifier.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
-    assert (sent(animals), dict(animals.requests[0].options)) == ([("Which animal?", "<meow>")], options)
+    assert sent(animals) == [("Which animal?", "<meow>")]
+    assert dict(animals.requests[0].options) == options
     assert own.options == {"max_tokens": 9}
 
 

@@ -337,7 +337,8 @@ def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) ->
     process.communicate(b"\n", timeout=60)
     assert process.returncode == -9
     submit(tmp_path / "job")
-    assert (len(server.batches), "list" in server.calls) == (3, step == "create")
+    assert len(server.batches) == 3
+    assert ("list" in server.calls) == (step == "create")
     collect(tmp_path / "job")
     assert outcomes(tmp_path / "job") == ["ok"] * 6
 
