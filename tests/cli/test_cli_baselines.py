@@ -10,33 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from calibrant.cli._app import app
-from calibrant.testing import Answer, FakeClient
+from calibrant.testing import FakeClient
+from command_line import command, done, knows
 
 WriteTask = Callable[..., Path]
 UseModel = Callable[..., Any]
 LABELS = ["cat", "dog"]
 
 
-def knows(text: str, _prompt: str) -> Answer:
-    """Know all animals."""
-    return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
-
-
 @pytest.fixture
-def model(use_model: UseModel) -> FakeClient:
+def model(fake: Callable[..., FakeClient]) -> FakeClient:
     """Put a model that knows all animals in the place of every model."""
-    client: FakeClient = use_model(FakeClient(LABELS, knows))
-    return client
+    return fake()
 
 
 def run(*arguments: object) -> Result:
     """Run the command line in this process; it must succeed."""
-    done = CliRunner().invoke(app, list(map(str, arguments)))
-    assert done.exit_code == 0, done.output
-    return done
+    return done(command()(*arguments))
 
 
 def animals(prefix: str, count: int) -> list[dict[str, str]]:
@@ -54,14 +46,14 @@ def riddles(prefix: str, count: int) -> list[dict[str, str]]:
     ]
 
 
-def table(done: Result) -> list[list[str]]:
+def table(result: Result) -> list[list[str]]:
     """Return the cells of the output, line by line."""
-    return [re.split(r" {2,}", line) for line in done.stdout.splitlines()]
+    return [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
 
 
-def beside(done: Result) -> list[list[str]]:
+def beside(result: Result) -> list[list[str]]:
     """Return the table of the baselines, without its head, and the line below it."""
-    cells = table(done)
+    cells = table(result)
     start = next(place for place, line in enumerate(cells) if "learned from" in line)
     return cells[start + 1 : start + 5]
 
@@ -77,9 +69,9 @@ def rows_to_learn_from(directory: Path) -> int:
 def test_the_table_ends_with_baselines_and_a_verdict(write_task: WriteTask, tmp_path: Path) -> None:
     """Baselines learn from training and validation rows; the file holds the same numbers."""
     task = write_task(train=animals("a", 12), validation=animals("b", 8), test=animals("c", 10))
-    done = run("evaluate", task, "--out", tmp_path / "out")
-    assert ["on 10 answered rows", "accuracy", "macro F1", "labels answered", "learned from"] in table(done)
-    model, majority, text, (verdict,) = beside(done)
+    result = run("evaluate", task, "--out", tmp_path / "out")
+    assert ["on 10 answered rows", "accuracy", "macro F1", "labels answered", "learned from"] in table(result)
+    model, majority, text, (verdict,) = beside(result)
     assert model == ["model", "1.000 (0.722 to 1.000)", "1.000", "2 of 2"]
     assert majority == ["majority", "0.500 (0.237 to 0.763)", "0.333", "1 of 2", "20 labelled rows"]
     assert text == ["TF-IDF", "1.000 (0.722 to 1.000)", "1.000", "2 of 2", "20 labelled rows"]
@@ -105,8 +97,7 @@ def test_the_verdict_says_what_the_model_is_for(
     answers = {row["input"]: row["answer"] for row in rows("test", 40)}
     use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
     task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})
-    done = run("evaluate", task, "--out", tmp_path / "out")
-    assert beside(done)[-1][0].startswith(said)
+    assert beside(run("evaluate", task, "--out", tmp_path / "out"))[-1][0].startswith(said)
 
 
 @pytest.mark.usefixtures("model")
@@ -144,10 +135,10 @@ def test_an_evaluation_without_baselines_says_why(
     """The evaluation's own numbers are printed all the same."""
     task = write_task()
     change(task)
-    done = run("evaluate", task, "--out", tmp_path / "out")
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("No baselines: ")]
+    printed = run("evaluate", task, "--out", tmp_path / "out").stdout
+    (line,) = [line for line in printed.splitlines() if line.startswith("No baselines: ")]
     assert said in line
-    assert "accuracy, all rows" in done.stdout
+    assert "accuracy, all rows" in printed
     assert len(model.requests) == 4
     assert "baselines" not in json.loads((tmp_path / "out" / "metrics.json").read_text())
 
@@ -157,7 +148,7 @@ def test_partial_runs_have_no_baselines(write_task: WriteTask, use_model: UseMod
     use_model(FakeClient(LABELS, knows, latency=0.05))
     task = write_task(test=animals("c", 40))
     words = ["evaluate", task, "--out", tmp_path / "out", "--no-cache", "--concurrency", 2]
-    stopped = CliRunner().invoke(app, [*map(str, words), "--deadline", "0.3"])
+    stopped = command(*map(str, words))("--deadline", 0.3)
     assert stopped.exit_code == 1
     assert "baselines" not in stopped.output
     assert len(beside(run(*words))) == 4
@@ -172,8 +163,7 @@ def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseM
     rows = [{"input": "a b", "answer": ["cat"]}]
     task = write_task(toml=toml, train=rows, test=rows)
     use_model(FakeClient(LABELS, lambda *_: ('["cat"]', 0.9)))
-    done = run("evaluate", task, "--out", tmp_path / "out")
-    assert "baselines" not in done.output
+    assert "baselines" not in run("evaluate", task, "--out", tmp_path / "out").output
 
 
 def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
@@ -183,5 +173,5 @@ def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, t
     for name in ("small", "large"):
         use_model(FakeClient(LABELS, knows, name=name), name)
     task = write_task(extra=section + "".join(models), test=animals("c", 8))
-    done = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
-    assert beside(done)[0] == ["model", "1.000 (0.676 to 1.000)", "1.000", "2 of 2"]
+    result = run("evaluate", task, "--out", tmp_path / "out", "--no-cache")
+    assert beside(result)[0] == ["model", "1.000 (0.676 to 1.000)", "1.000", "2 of 2"]

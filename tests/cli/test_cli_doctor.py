@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from calibrant.cli._doctor import settings_toml
 from calibrant.core import ConfigurationError, ProviderError, Task
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Classifier
-from calibrant.inference.doctor._records import Examination, Thresholds, load_examination
+from calibrant.inference import Classifier, examine
+from calibrant.inference.doctor._records import Examination, load_examination
 from calibrant.testing import FakeClient
 from command_line import command, done
 
@@ -84,8 +85,7 @@ def test_json_is_one_object() -> None:
     """The JSON is the stored record, dated now."""
     before = datetime.now(UTC)
     result = run("openai/raw", "--json")
-    assert result.exit_code == 1
-    assert result.stdout.count("\n") == 1
+    assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
     found = Examination.from_record(json.loads(result.stdout))
     assert found.model == "openai/raw"
     assert found.examined is not None
@@ -100,10 +100,8 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     result = run("openai/[raw]")
     assert result.exit_code == 1
-    assert "openai/[raw]" in result.stdout
-    assert "┏" in result.stdout
-    assert "problem" in result.stdout
-    assert "What to do:" in result.stdout
+    for said in ("openai/[raw]", "┏", "problem", "What to do:"):
+        assert said in result.stdout
     assert "examining openai/[raw]" in result.stderr
     assert "┏" not in result.stderr
 
@@ -211,22 +209,9 @@ def test_an_unwritable_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def examined(**changes: Any) -> Examination:
-    """Return an examination with some of its fields replaced."""
-    fields: dict[str, Any] = {
-        "model": "openai/x",
-        "api_base": None,
-        "parameters": {},
-        "examined": None,
-        "findings": (),
-        "space": LogprobSpace.MASKED,
-        "scoring": "decode",
-        "thresholds": Thresholds(high=0.95, low=0.8),
-        "calls": 11,
-        "top_logprobs": 20,
-        "label_mass": None,
-        **changes,
-    }
-    return Examination(**fields)
+    """Return the examination of a masked model with some of its fields replaced."""
+    found = examine(FakeClient(LABELS, answer, field="topic", name="openai/x"))
+    return replace(found, **changes)
 
 
 PLAIN = """\

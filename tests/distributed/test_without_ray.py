@@ -38,6 +38,12 @@ LABELS = ["cat", "dog"]
 ROWS = [Example(input=f"row\r {n}\u2028", answer="cat") for n in range(5)]
 
 
+def refused(match: str, **options: Any) -> None:
+    """Connect to a cluster, which is refused with this message."""
+    with pytest.raises(ConfigurationError, match=match), seam.connected(Cluster(**options)):
+        pass
+
+
 def line(index: int, outcome: Outcome = Outcome.OK) -> bytes:
     """Return the line of a row."""
     label = "cat" if outcome is Outcome.OK else None
@@ -126,20 +132,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has Ray's reason on one line and the remedy."""
-
-    class OtherPython:
-        def is_initialized(self) -> bool:
-            return False
-
-        def init(self, **_options: object) -> None:
-            raise RuntimeError("Version mismatch: The cluster was started with:\n    Python: 3.9.1")
-
-    monkeypatch.setattr(seam, "require_ray", OtherPython)
-    with (
-        pytest.raises(ConfigurationError, match=r"Ray cluster at there .*Python: 3\.9\.1.*the same versions"),
-        seam.connected(Cluster(address="there")),
-    ):
-        pass
+    other_python = "Version mismatch: The cluster was started with:\n    Python: 3.9.1"
+    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}, other_python))
+    refused(r"Ray cluster at there .*Python: 3\.9\.1.*the same versions", address="there")
 
 
 @pytest.mark.parametrize("named", ["option", "environment"])
@@ -149,20 +144,15 @@ def test_a_foreign_cluster_is_refused(named: str, monkeypatch: pytest.MonkeyPatc
     if named == "environment":
         monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}))
-    with (
-        pytest.raises(
-            ConfigurationError, match=r"a part of, such as auto.*got 'ray://head:10001'.*ray job submit"
-        ),
-        seam.connected(Cluster(address="ray://head:10001" if named == "option" else None)),
-    ):
-        pass
+    address = "ray://head:10001" if named == "option" else None
+    refused(r"a part of, such as auto.*got 'ray://head:10001'.*ray job submit", address=address)
 
 
 class NotConnected:
     """Ray before it is initialised; afterwards SIGTERM ends the process, as under Ray."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self.asked = asked
+    def __init__(self, asked: dict[str, Any], message: str = "far enough") -> None:
+        self.asked, self.message = asked, message
 
     def is_initialized(self) -> bool:
         return False
@@ -170,17 +160,12 @@ class NotConnected:
     def init(self, **options: Any) -> None:
         self.asked |= options
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise RuntimeError("far enough")
+        raise RuntimeError(self.message)
 
 
 @pytest.mark.parametrize(
     ("address", "variable", "expected"),
-    [
-        (None, None, "local"),
-        (None, "", "local"),
-        (None, "auto", "auto"),
-        ("LISTENING", "auto", "LISTENING"),
-    ],
+    [(None, None, "local"), (None, "", "local"), (None, "auto", "auto"), ("LISTENING", "auto", "LISTENING")],
 )
 def test_the_cluster_is_named_or_local(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -197,11 +182,7 @@ def test_the_cluster_is_named_or_local(
     own = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         before = signal.getsignal(signal.SIGTERM)
-        with (
-            pytest.raises(ConfigurationError, match="far enough"),
-            seam.connected(Cluster(address=address, workers=3)),
-        ):
-            pass
+        refused("far enough", address=address, workers=3)
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, own)
@@ -217,11 +198,7 @@ def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.Monke
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         asked: dict[str, Any] = {}
         monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
-        with (
-            pytest.raises(ConfigurationError, match=rf"Ray cluster at {address}, found nobody there"),
-            seam.connected(Cluster(address=address)),
-        ):
-            pass
+        refused(rf"Ray cluster at {address}, found nobody there", address=address)
     assert not asked
 
 

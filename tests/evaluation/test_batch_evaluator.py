@@ -94,8 +94,7 @@ def test_numbers_equal_those_of_the_metrics_package() -> None:
     assert found.accuracy == wilson_interval(round(summary.accuracy * 66), 66)
     assert found.ece == pytest.approx(expected_calibration_error(confidence, right))
     assert found.brier == pytest.approx(brier_score(confidence, right))
-    assert found.rows_with_confidence == 65
-    assert client.max_in_flight == 7
+    assert (found.rows_with_confidence, client.max_in_flight) == (65, 7)
 
 
 def test_failed_rows_count_in_one_denominator(client: FakeClient) -> None:
@@ -122,8 +121,7 @@ def test_cost_counts_paid_rows_alone() -> None:
     tally.add(row_record(2, example, replace(paid, attempts=3, usage=Usage(prompt_tokens=7))))
     found = tally.metrics(expected=None, stopped="", seconds=2.0, session_rows=3)
     assert (found.cost, found.unpriced_rows, found.rows_from_cache, found.calls) == (0.5, 1, 1, 4)
-    assert (found.prompt_tokens, found.completion_tokens) == (17, 2)
-    assert found.rows_per_second == 1.5
+    assert (found.prompt_tokens, found.completion_tokens, found.rows_per_second) == (17, 2, 1.5)
 
 
 def test_kinds_of_errors_are_few() -> None:
@@ -181,9 +179,7 @@ def test_the_classifier_keeps_its_limits_and_its_journal(client: FakeClient) -> 
     """An evaluation works on a copy."""
     own = classifier(client, concurrency=3)
     BatchEvaluator(own, cache=MemoryJournal(), limits=Limits(max_requests=10)).evaluate(rows(5))
-    assert own.limits == Limits(concurrency=3)
-    assert own.journal is None
-    assert own.meter.requests == 0
+    assert (own.limits, own.journal, own.meter.requests) == (Limits(concurrency=3), None, 0)
     assert not client.closed
 
 
@@ -218,8 +214,7 @@ def test_a_complete_run_asks_nothing(client: FakeClient, evaluator: BatchEvaluat
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     second = evaluator.evaluate(rows(10), out=tmp_path / "out")
     assert len(client.requests) == 10
-    assert second.metrics.session_rows == 0
-    assert second.metrics.accuracy == first.metrics.accuracy
+    assert (second.metrics.session_rows, second.metrics.accuracy) == (0, first.metrics.accuracy)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 

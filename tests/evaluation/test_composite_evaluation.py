@@ -54,11 +54,8 @@ def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
         rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
     )
     first, second = prediction_rows(tmp_path / "run")
-    assert (first["label"], first["answer"], first["correct"]) == (
-        '["Bills", "Food"]',
-        '["Bills", "Food"]',
-        True,
-    )
+    assert first["label"] == first["answer"] == '["Bills", "Food"]'
+    assert first["correct"] is True
     assert first["space"] == "masked"
     assert [(part["name"], part["label"], part["correct"]) for part in second["parts"]] == [
         ("Bills", "yes", False),
@@ -79,8 +76,7 @@ def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None
     assert found.composite is not None
     assert found.composite.kind == "multi_label"
     assert found.composite.jaccard == pytest.approx((3 + 0.5 + 0) / 5)
-    assert found.composite.parts["Bills"].correct == 3
-    assert found.macro_f1 == found.composite.macro_f1
+    assert (found.composite.parts["Bills"].correct, found.macro_f1) == (3, found.composite.macro_f1)
     assert found.per_label["Bills"].support == 3
     record = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert record["composite"]["parts"]["Food"]["accuracy"]["estimate"] == pytest.approx(0.8)

@@ -54,8 +54,7 @@ def test_binary_scores_give_an_interval_of_a_probability(history: EvaluationHist
     for number in range(50):
         history.record(**SCOPE, score_raw=float(number % 5 > 0), family="custom")
     found = history.interval(**SCOPE)
-    assert found.score_type == "binary"
-    assert found.median == pytest.approx(0.8)
+    assert (found.score_type, found.median) == ("binary", pytest.approx(0.8))
     assert found.lower == pytest.approx(stats.binom.ppf(0.025, 50, 0.8) / 50, abs=0.0201)
     assert found.upper == pytest.approx(stats.binom.ppf(0.975, 50, 0.8) / 50, abs=0.0201)
 
@@ -255,8 +254,7 @@ def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int
     history.record_run(before, **SCOPE, run_id="run")
     found = history.drift(now, **SCOPE)
     assert found.statistic == pytest.approx(stats.ks_2samp(now, before).statistic, abs=1e-12)
-    assert (found.values, found.history) == (50, 80)
-    assert found.mean == pytest.approx(now.mean())
+    assert (found.values, found.history, found.mean) == (50, 80, pytest.approx(now.mean()))
     assert found.history_mean == pytest.approx(before.mean())
 
 

@@ -136,8 +136,7 @@ def test_probabilities_equal_the_models(field: str, vocabulary: Vocabulary) -> N
     for seed in range(15):
         given, known, whole = expected(any_model(seed))
         found = classify(Writer(any_model(seed), field=field, vocabulary=vocabulary), field)
-        assert found.text == written(given, field)
-        assert found.label == TOPICS.answer_with(given)
+        assert (found.text, found.label) == (written(given, field), TOPICS.answer_with(given))
         assert inside(found) == pytest.approx(known, abs=1e-5)
         assert found.confidence == pytest.approx(whole, abs=1e-5)
         lengths.add(len(given))
@@ -181,8 +180,7 @@ def test_illegal_text_is_left_out(field: str) -> None:
         engine.row = lambda text, engine=engine, seed=seed: Row(engine, f"{seed}/{text}")  # type: ignore[method-assign]
         found = classify(engine, field)
         given, known, whole = expected(random_model(engine.rows[-1], field))
-        assert found.text == written(given, field)
-        assert inside(found) == pytest.approx(known, abs=1e-6)
+        assert (found.text, inside(found)) == (written(given, field), pytest.approx(known, abs=1e-6))
         assert found.confidence == pytest.approx(whole, rel=1e-4)
 
 
@@ -244,10 +242,8 @@ def test_full_array_ends_without_query() -> None:
     """An array of all labels is complete: the engine is queried twice per label and not once more."""
     steps = [{label: 1.0} for label in LABELS]
     found = classify(Writer(fixed(*steps), field="topics", vocabulary=CHARACTERS), scoring="exact")
-    assert found.label == json.dumps(list(LABELS))
-    assert found.confidence == pytest.approx(1.0)
-    assert found.attempts == 2 * len(LABELS)
-    assert found.model == "characters"
+    assert (found.label, found.confidence) == (json.dumps(list(LABELS)), pytest.approx(1.0))
+    assert (found.attempts, found.model) == (2 * len(LABELS), "characters")
 
 
 def test_error_bound_holds_for_every_label() -> None:

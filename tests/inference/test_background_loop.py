@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -122,7 +123,17 @@ class Endless:
         """Nothing to free."""
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.fixture
+def pressed() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt; whoever runs the tests may ignore it."""
+    if not hasattr(signal, "pthread_kill"):
+        pytest.skip("needs POSIX signals")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("pressed")
 def test_ctrl_c_stops_every_call_first() -> None:
     """KeyboardInterrupt is raised only after every call in flight has stopped."""
     model = Endless()
@@ -134,17 +145,13 @@ def test_ctrl_c_stops_every_call_first() -> None:
             signal.pthread_kill(main, signal.SIGINT)
 
     classifier = Classifier(model=model, labels=["cat", "dog"], concurrency=3)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-    try:
-        threading.Thread(target=press).start()
-        with pytest.raises(KeyboardInterrupt):
-            classifier.classify_many(["a", "b", "c", "d"])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        classifier.classify_many(["a", "b", "c", "d"])
     assert sorted(model.stopped) == ["a", "b", "c"]
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.mark.usefixtures("pressed")
 def test_ctrl_c_in_another_thread_is_raised() -> None:
     """A signal that reaches another thread ends the main thread's wait within a tenth of a second."""
     finished: list[bool] = []
@@ -155,16 +162,12 @@ def test_ctrl_c_in_another_thread_is_raised() -> None:
         await asyncio.sleep(10)
         finished.append(True)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_sync(work())
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work())
     assert finished == []
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.mark.usefixtures("pressed")
 def test_ctrl_c_keeps_a_coroutine_from_starting() -> None:
     """A coroutine that has not started on the busy loop does not start after Ctrl-C."""
     main = threading.main_thread().ident
@@ -179,11 +182,7 @@ def test_ctrl_c_keeps_a_coroutine_from_starting() -> None:
     async def work() -> None:
         began.append(True)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        _loop._background_loop().call_soon_threadsafe(keep_busy)
-        with pytest.raises(KeyboardInterrupt):
-            run_sync(work())
-    finally:
-        signal.signal(signal.SIGINT, before)
+    _loop._background_loop().call_soon_threadsafe(keep_busy)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work())
     assert began == []

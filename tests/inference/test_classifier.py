@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,11 +53,9 @@ def test_a_text_becomes_a_prediction(animals: FakeClient) -> None:
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
     found = distribution_of(prediction)
-    assert found.space is LogprobSpace.MASKED
-    assert found.probabilities == pytest.approx([0.9, 0.1])
+    assert (found.space, found.probabilities) == (LogprobSpace.MASKED, pytest.approx([0.9, 0.1]))
     assert (animals.requests[0].top_logprobs, dict(animals.requests[0].options)) == (5, {})
-    assert prediction.text == '{"category": "cat"}'
-    assert (prediction.attempts, prediction.model) == (1, "fake")
+    assert (prediction.text, prediction.attempts, prediction.model) == ('{"category": "cat"}', 1, "fake")
 
 
 def test_predictions_keep_the_order_of_the_texts() -> None:
@@ -115,8 +113,7 @@ def test_concurrency_limits_the_calls_in_flight(concurrency: int) -> None:
     """As many calls as `concurrency` allows are in flight, and never more."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.01)
     make(client, concurrency=concurrency).classify_many([str(number) for number in range(12)])
-    assert client.max_in_flight == concurrency
-    assert len(client.requests) == 12
+    assert (client.max_in_flight, len(client.requests)) == (concurrency, 12)
 
 
 def test_ten_calls_are_in_flight_by_default() -> None:
@@ -197,8 +194,7 @@ def test_label_is_read_at_any_path(field: str) -> None:
     """The label is read from nested objects and arrays, and the schema follows the path."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
     prediction = make(client, field=field).classify("meow")
-    assert prediction.label == "cat"
-    assert prediction.confidence == pytest.approx(0.7)
+    assert (prediction.label, prediction.confidence) == ("cat", pytest.approx(0.7))
 
 
 def test_label_is_read_from_answer_field() -> None:
@@ -286,11 +282,8 @@ def test_threads_share_a_classifier(animals: FakeClient) -> None:
     def work(text: str) -> None:
         found[text] = [prediction.label for prediction in classifier.classify_many([text] * 5)]
 
-    threads = [threading.Thread(target=work, args=(text,)) for text in TEXTS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    with ThreadPoolExecutor(len(TEXTS)) as threads:
+        list(threads.map(work, TEXTS))
     assert found == {text: ["cat" if "meow" in text else "dog"] * 5 for text in TEXTS}
 
 
@@ -350,8 +343,7 @@ def test_a_task_describes_its_classifier(
     classifier = Classifier.from_task(described)
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
-    assert opened == [("openai/x", settings)]
-    assert classifier.limits.concurrency == 3
+    assert (opened, classifier.limits.concurrency) == ([("openai/x", settings)], 3)
     assert isinstance(classifier.method, Decoding)
     assert classifier.method.reader.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
@@ -368,8 +360,7 @@ def test_given_model_ignores_the_tasks_model(
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")
     settings = {"space": None, "concurrency": None, "options": {}, "scoring": None}
-    assert opened == [("other", settings)]
-    assert classifier.meter.concurrency == 10
+    assert (opened, classifier.meter.concurrency) == ([("other", settings)], 10)
     assert dict(classifier.options) == {}
     (warning,) = caplog.messages
     assert warning.startswith("other is asked instead of openai/x: the task's api_base")

@@ -129,6 +129,7 @@ class Continuing(Model):
         self._label_mass = label_mass
         self.checked: list[Sequence[str]] = []
         self.next_failure: Exception | None = None
+        self.next_top: tuple[tuple[bytes, float], ...] = ()
         self.prefixes: list[str] = []
 
     async def check_labels(self, labels: Sequence[str]) -> None:
@@ -146,6 +147,8 @@ class Continuing(Model):
                 model.prefixes.append(text)
                 if model.next_failure is not None:
                     raise model.next_failure
+                if model.next_top:
+                    return NextTokens(top=model.next_top)
                 label = topic(request)
                 assert label is not None
                 shares = {name[:3]: share * model._label_mass for name, share in sure(label).items()}
@@ -338,8 +341,7 @@ def test_a_masked_model_that_is_well() -> None:
     found = examine(model)
     assert list(verdicts(found)) == FEATURES
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | {"label_mass": "unknown", "exact": "warning"}
-    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
-    assert found.problems == ()
+    assert (found.space, found.scoring, found.problems) == (LogprobSpace.MASKED, "decode", ())
     assert found.finding("enum").detail == "4 of 4 answers were a label, 4 the expected one."
     assert found.finding("logprobs").detail == "They came with 8 of 8 answers."
     assert found.calls == len(model.requests) == 11
@@ -356,8 +358,7 @@ def test_an_embedded_model_that_is_well() -> None:
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok")
     assert (found.space, found.scoring) == (LogprobSpace.RAW, "exact")
     assert found.label_mass == pytest.approx(0.8)
-    assert model.prefixes == ['{"topic": "'] * 4
-    assert model.checked == [LABELS]
+    assert (model.prefixes, model.checked) == (['{"topic": "'] * 4, [LABELS])
     assert found.calls == len(model.requests) == 15
 
 
@@ -404,8 +405,7 @@ def test_a_callable_is_examined_too() -> None:
         return asyncio.run(Model().complete(request))
 
     found = examine(my_model)
-    assert found.model == "my_model"
-    assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
+    assert (found.model, found.space, found.scoring) == ("my_model", LogprobSpace.MASKED, "decode")
 
 
 def test_progress_is_reported_call_by_call() -> None:
@@ -421,23 +421,20 @@ def test_progress_is_reported_call_by_call() -> None:
 def test_raw_claimed_as_masked_is_a_problem() -> None:
     """The remedy is one line of the setup."""
     set_right = examine(Model(illegal=0.4), space="raw")
-    assert set_right.finding("space").verdict is FindingVerdict.OK
-    assert set_right.problems == ()
+    assert (set_right.finding("space").verdict, set_right.problems) == (FindingVerdict.OK, ())
     found = examine(Model(illegal=0.4))
     finding = found.finding("space")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert "0.40 of the probability is on texts that are no label" in finding.detail
     assert finding.remedy == 'Set space = "raw" under [model] (space="raw" in Python).'
-    assert found.problems == (finding,)
-    assert (found.space, found.scoring) == (LogprobSpace.RAW, "decode")
+    assert (found.problems, found.space, found.scoring) == ((finding,), LogprobSpace.RAW, "decode")
     assert found.label_mass == pytest.approx(0.6)
 
 
 def test_off_topic_question_shows_raw_space() -> None:
     """A sure model looks masked on plain texts."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
-    assert found.finding("space").verdict is FindingVerdict.PROBLEM
-    assert found.space is LogprobSpace.RAW
+    assert (found.finding("space").verdict, found.space) == (FindingVerdict.PROBLEM, LogprobSpace.RAW)
     assert found.label_mass == pytest.approx(1.0)
 
 
@@ -484,8 +481,7 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
     finding = found.finding("logprobs")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail == "Refused together with enum output: logprobs are not supported"
-    assert found.calls == 11
-    assert found.scoring == "sampled"
+    assert (found.calls, found.scoring) == (11, "sampled")
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
@@ -573,8 +569,7 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
     assert finding.verdict is FindingVerdict.OK
     assert f"{came} came back; " in finding.detail
     assert f"were refused (at most {most})" in finding.detail
-    assert found.top_logprobs == came
-    assert verdicts(found)["space"] == "ok"
+    assert (found.top_logprobs, verdicts(found)["space"]) == (came, "ok")
     assert found.calls == 12 if most == 20 else 11
 
 
@@ -594,8 +589,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
             return await super().complete(request)
 
     found = examine(Dropping())
-    assert found.top_logprobs == 4
-    assert found.finding("top_logprobs").detail == "5 asked for, 4 came back."
+    assert (found.top_logprobs, found.finding("top_logprobs").detail) == (4, "5 asked for, 4 came back.")
     assert found.space is LogprobSpace.MASKED
 
 
@@ -663,8 +657,7 @@ def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], An
     assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy
-    assert found.finding("space").verdict is FindingVerdict.UNKNOWN
-    assert found.finding("label_mass").verdict is FindingVerdict.UNKNOWN
+    assert [verdicts(found)[name] for name in ("space", "label_mass")] == ["unknown"] * 2
     assert (found.space, found.scoring) == (LogprobSpace.NONE, "sampled")
 
 
@@ -711,26 +704,16 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
     assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy.startswith('Use scoring = "decode"')
-    assert found.scoring == "decode"
-    assert found.label_mass == pytest.approx(0.6)
+    assert (found.scoring, found.label_mass) == ("decode", pytest.approx(0.6))
 
 
 def test_missing_label_tokens_cannot_be_scored() -> None:
     """Next tokens without a label are a problem."""
-
-    class Elsewhere(Continuing):
-        @asynccontextmanager
-        async def continuing(self, request: CompletionRequest) -> AsyncIterator[Any]:
-            class Row:
-                async def next_tokens(self, _: str) -> NextTokens:
-                    return NextTokens(top=((b"The", -0.1),))
-
-            self.requests.append(request)
-            yield Row()
-
-    found = examine(Elsewhere())
-    assert found.finding("exact").verdict is FindingVerdict.PROBLEM
-    assert found.finding("exact").detail == "No label is among the tokens the model would write next."
+    model = Continuing()
+    model.next_top = ((b"The", -0.1),)
+    finding = examine(model).finding("exact")
+    assert finding.verdict is FindingVerdict.PROBLEM
+    assert finding.detail == "No label is among the tokens the model would write next."
 
 
 @pytest.mark.parametrize(
@@ -745,8 +728,7 @@ def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     finding = found.finding("exact")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert str(error).removeprefix("patient: ") in finding.detail
-    assert len(model.prefixes) == 1
-    assert found.scoring == "decode"
+    assert (len(model.prefixes), found.scoring) == (1, "decode")
 
 
 @pytest.mark.parametrize(
@@ -814,20 +796,9 @@ def test_later_failures_are_findings() -> None:
     )
     model.next_failure = ProviderError("quota", provider="patient", status=401)
     found = examine(model)
-    assert verdicts(found) == {
-        "enum": "warning",
-        "logprobs": "ok",
-        "space": "unknown",
-        "top_logprobs": "ok",
-        "determinism": "unknown",
-        "label_mass": "unknown",
-        "units": "ok",
-        "alignment": "ok",
-        "exact": "problem",
-        "prefill": "warning",
-        "seed": "unknown",
-        "latency": "ok",
-    }
+    unknown = dict.fromkeys(("space", "determinism", "label_mass", "seed"), "unknown")
+    others = {"enum": "warning", "exact": "problem", "prefill": "warning"}
+    assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | unknown | others
     assert "3 calls failed: quota" in found.finding("enum").detail
 
 
@@ -882,8 +853,7 @@ def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, A
     """Space, address and options reach the client."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
     ((name, settings),) = opened
-    assert name == "openai/x"
-    assert settings["space"] == "raw"
+    assert (name, settings["space"]) == ("openai/x", "raw")
     assert settings["options"] == {"n_ctx": 512, "api_base": "http://h/v1"}
     assert (found.model, found.api_base, found.parameters) == ("openai/x", "http://h/v1", {"n_ctx": 512})
 

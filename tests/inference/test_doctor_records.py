@@ -276,8 +276,7 @@ def test_where_records_lie(
         if value is not None:
             monkeypatch.setenv(name, value)
     path = _records.record_path(("openai/x", None, {}))
-    assert str(path.parent) == expected
-    assert len(path.stem) == 64
+    assert (str(path.parent), len(path.stem)) == (expected, 64)
 
 
 # --- setups that are refused --------------------------------------------------------------------

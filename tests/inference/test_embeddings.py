@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -256,6 +257,12 @@ class Scripted:
 GOOD = [[1.0, 2.0]]
 
 
+async def slow() -> Any:
+    """Return a vector after a while."""
+    await asyncio.sleep(0.02)
+    return GOOD
+
+
 class TestCache:
     def test_cached_text_is_embedded_once(self) -> None:
         """A cached text is embedded once, and its vector is read-only."""
@@ -271,21 +278,14 @@ class TestCache:
         cached.close()
         assert embedder.closed
 
-    def test_least_recent_text_is_forgotten(self) -> None:
-        """The cache forgets the text that was used longest ago."""
+    @pytest.mark.parametrize(("size", "texts", "embedded"), [(2, "abacab", "abcb"), (0, "aa", "aa")])
+    def test_least_recent_text_is_forgotten(self, size: int, texts: str, embedded: str) -> None:
+        """The cache forgets the text that was used longest ago; one of size 0 remembers nothing."""
         embedder = Scripted(GOOD)
-        cached = CachedEmbedder(embedder, cache_size=2)
-        for text in ("a", "b", "a", "c", "a", "b"):
+        cached = CachedEmbedder(embedder, cache_size=size)
+        for text in texts:
             one(cached, text)
-        assert embedder.texts == ["a", "b", "c", "b"]
-
-    def test_size_zero_remembers_nothing(self) -> None:
-        """A cache of size 0 embeds every text again."""
-        embedder = Scripted(GOOD)
-        cached = CachedEmbedder(embedder, cache_size=0)
-        one(cached, "a")
-        one(cached, "a")
-        assert embedder.texts == ["a", "a"]
+        assert embedder.texts == list(embedded)
 
     def test_failed_text_is_embedded_again(self) -> None:
         """A failure is not cached, within one event loop as well."""
@@ -300,11 +300,6 @@ class TestCache:
 
     def test_equal_concurrent_texts_share_a_call(self) -> None:
         """Equal texts at the same time share one call."""
-
-        async def slow() -> Any:
-            await asyncio.sleep(0.02)
-            return GOOD
-
         embedder = Scripted(slow)
         cached = CachedEmbedder(embedder, cache_size=0)
 
@@ -317,11 +312,6 @@ class TestCache:
 
     def test_cancelled_caller_leaves_others_waiting(self) -> None:
         """A cancelled caller does not cancel the call that another one waits for."""
-
-        async def slow() -> Any:
-            await asyncio.sleep(0.02)
-            return GOOD
-
         cached = CachedEmbedder(Scripted(slow))
 
         async def together() -> Array | None:
@@ -337,19 +327,9 @@ class TestCache:
 
     def test_serves_several_event_loops(self) -> None:
         """One cache serves several event loops in their threads."""
-
-        async def slow() -> Any:
-            await asyncio.sleep(0.02)
-            return GOOD
-
         cached = CachedEmbedder(Scripted(slow))
-        found: list[Array | None] = []
-        threads = [threading.Thread(target=lambda: found.append(one(cached, "a"))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == 4
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda text: one(cached, text), "aaaa"))
         assert all(vector is not None for vector in found)
 
 
@@ -425,11 +405,7 @@ class TestNeverFails:
 class TestSettings:
     @pytest.mark.parametrize(
         "settings",
-        [
-            {"cache_size": -1},
-            {"timeout_seconds": 0.0},
-            {"dim": 0},
-        ],
+        [{"cache_size": -1}, {"timeout_seconds": 0.0}, {"dim": 0}],
         ids=str,
     )
     def test_settings_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:

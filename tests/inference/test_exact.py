@@ -53,8 +53,7 @@ def test_empty_client_settings_change_no_key() -> None:
 def test_the_distribution_is_the_models_own() -> None:
     """The distribution over labels with common beginnings equals the model's."""
     prediction = classifier(fake(), tolerance=0.0).classify("t")
-    assert prediction.label == "Bills/Electricity"
-    assert prediction.confidence == pytest.approx(0.5)
+    assert (prediction.label, prediction.confidence) == ("Bills/Electricity", pytest.approx(0.5))
     assert prediction.text == '{"category": "Bills/Electricity"}'
     found = distribution_of(prediction)
     assert found.space is LogprobSpace.EXACT
@@ -147,8 +146,7 @@ def test_tolerances_do_not_share_a_journal() -> None:
     assert len(stored) == 3
     client = fake()
     again = classifier(client, journal=stored, tolerance="exact").classify("t")
-    assert client.beginnings == []
-    assert again.attempts == 0
+    assert (client.beginnings, again.attempts) == ([], 0)
 
 
 def test_labels_are_checked_once() -> None:
@@ -166,8 +164,7 @@ def test_retry_repeats_one_call() -> None:
     """A passing fault repeats its own call only, and `attempts` counts every call."""
     client = fake(failures={1: ProviderError("slow down", provider="fake", retryable=True)})
     prediction = classifier(client, tolerance=0.3).classify("t")
-    assert prediction.outcome is Outcome.OK
-    assert len(client.requests) == prediction.attempts
+    assert (prediction.outcome, len(client.requests)) == (Outcome.OK, prediction.attempts)
     assert len(set(client.beginnings)) == prediction.attempts - 1, "one beginning was asked about twice"
 
 
@@ -176,11 +173,9 @@ def test_lasting_fault_is_a_row_error() -> None:
     failing = ProviderError("broken", provider="fake", status=500, retryable=True)
     client = FakeContinuingClient(LABELS, {"bad": failing, "good": ODDS})
     good, bad = classifier(client, concurrency=1).classify_many(["good", "bad"])
-    assert good.outcome is Outcome.OK
-    assert bad.outcome is Outcome.ERROR
+    assert (good.outcome, bad.outcome) == (Outcome.OK, Outcome.ERROR)
     assert "broken" in bad.reason
-    assert bad.attempts == RetryPolicy().attempts
-    assert client.open_rows == 0
+    assert (bad.attempts, client.open_rows) == (RetryPolicy().attempts, 0)
 
 
 def test_systemic_fault_stops_the_batch() -> None:
@@ -197,8 +192,7 @@ def test_unlikely_labels_are_unparsed() -> None:
     """A row without any likely label is unparsed, with the reason."""
     client = fake(illegal_mass=0.5, listed=1)
     prediction = classifier(client, tolerance=0.0).classify("t")
-    assert prediction.outcome is Outcome.UNPARSED
-    assert prediction.label is None
+    assert (prediction.outcome, prediction.label) == (Outcome.UNPARSED, None)
     assert prediction.distribution is None
     assert "no label is among what the model would write next" in prediction.reason
 

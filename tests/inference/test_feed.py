@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +36,13 @@ class Holding(FakeClient):
             self.begun.set()
             await self.hold.wait()
         return await super().complete(request)
+
+
+def begun(made: Classifier, texts: Iterable[str], delivered: list[int], **options: Any) -> asyncio.Task[str]:
+    """Begin to classify texts, and record the rows that are delivered."""
+    return asyncio.create_task(
+        made.feed(map(made.query, texts), lambda index, _: delivered.append(index), **options)
+    )
 
 
 def test_queries_of_several_prompts_run_together() -> None:
@@ -81,10 +88,7 @@ def test_texts_are_read_as_rows_are_begun() -> None:
         answered += 1
 
     async def run() -> None:
-        made = classifier(client, concurrency=8)
-        task = asyncio.ensure_future(
-            made.feed(map(made.query, texts()), lambda index, _: delivered.append(index), on_prediction=count)
-        )
+        task = begun(classifier(client, concurrency=8), texts(), delivered, on_prediction=count)
         while answered < 1023:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
@@ -143,8 +147,7 @@ def test_cancelled_call_is_repeated_for_waiters() -> None:
         return await second
 
     found = asyncio.run(run())
-    assert (found.label, found.attempts) == ("dog", 1)
-    assert len(client.requests) == 2
+    assert (found.label, found.attempts, len(client.requests)) == ("dog", 1, 2)
 
 
 def test_finished_rows_repeat_without_journal() -> None:
@@ -241,11 +244,7 @@ def test_stop_at_once_cancels_rows(at_once: bool) -> None:
     delivered: list[int] = []
 
     async def run() -> str:
-        made = classifier(client, concurrency=2)
-        row = made.feed(
-            map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
-        )
-        task = asyncio.ensure_future(row)
+        task = begun(classifier(client, concurrency=2), map(str, range(9)), delivered, stop=stop)
         await client.begun.wait()
         while len(delivered) < 3:  # noqa: ASYNC110 (what is waited for is not an event)
             await asyncio.sleep(0)
@@ -291,11 +290,7 @@ async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = T
 
     made = classifier(client, concurrency=3, retry=RetryPolicy(initial_seconds=0.01, sleep=sleep))
     async with asyncio.timeout(10):
-        task = asyncio.ensure_future(
-            made.feed(
-                map(made.query, map(str, range(9))), lambda index, _: delivered.append(index), stop=stop
-            )
-        )
+        task = begun(made, map(str, range(9)), delivered, stop=stop)
         await client.refused.wait()
         stop.request("interrupted", waits=True)
         if until_given_up:
@@ -339,14 +334,7 @@ def test_stop_ends_rows_behind_a_cancelled_one() -> None:
         patient = RetryPolicy(initial_seconds=120.0, maximum_seconds=120.0)
         made = classifier(client, concurrency=3, retry=patient)
         async with asyncio.timeout(60):
-            task = asyncio.ensure_future(
-                made.feed(
-                    map(made.query, map(str, range(9999))),
-                    lambda index, _: delivered.append(index),
-                    on_prediction=count,
-                    stop=stop,
-                )
-            )
+            task = begun(made, map(str, range(9999)), delivered, on_prediction=count, stop=stop)
             while answered < 1023:  # noqa: ASYNC110 (what is waited for is not an event)
                 await asyncio.sleep(0.001)
             stop.request("interrupted", waits=True)

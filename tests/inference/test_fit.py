@@ -274,8 +274,7 @@ def test_features_survive_a_journal() -> None:
     assert classifier.classify(OTHERS[0]).features is None
     (found,) = classifier.with_features().classify_many(OTHERS[:1])
     assert found.features is not None
-    assert found.features.dtype == np.float16
-    assert found.features.shape == (95,)
+    assert (found.features.dtype, found.features.shape) == (np.float16, (95,))
     assert abs(float(found.features.astype(np.float64).mean())) < 0.01
     again = prediction_from_record(json.loads(json.dumps(prediction_to_record(found))))
     assert again == found

@@ -68,8 +68,7 @@ def test_key_covers_labels_without_enum() -> None:
     own = {"type": "json_object"}
     ask(memory, response_format=own)
     again, calls = ask(memory, response_format=own, labels=["dog", "cat"])
-    assert calls == 1
-    assert distribution_of(again).labels == ("dog", "cat")
+    assert (calls, distribution_of(again).labels) == (1, ("dog", "cat"))
 
 
 def test_key_ignores_how_calls_are_made() -> None:

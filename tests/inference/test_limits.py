@@ -99,8 +99,7 @@ def test_calls_wait_in_order() -> None:
         assert all(task.done() for task in tasks)
 
     asyncio.run(run())
-    assert began == list(range(9))
-    assert shared.requests == 9
+    assert (began, shared.requests) == (list(range(9)), 9)
 
 
 def test_try_enter_never_waits() -> None:
@@ -281,8 +280,7 @@ def test_call_deadline_is_retried() -> None:
     """A call beyond its deadline fails and is retried."""
     client = FakeClient(LABELS, {}, default="cat", latency=0.2)
     (row,) = classifier(client, limits=Limits(call_seconds=0.01)).classify_many(["t"])
-    assert row.outcome is Outcome.ERROR
-    assert row.attempts == 6
+    assert (row.outcome, row.attempts) == (Outcome.ERROR, 6)
     assert "no complete answer within 0.01 seconds" in row.reason
 
 
@@ -364,8 +362,7 @@ def test_stop_finishes_rows_in_flight() -> None:
 
     made = classifier(client, concurrency=3)
     reason = asyncio.run(made.feed(map(made.query, map(str, itertools.count())), listen, stop=stop))
-    assert reason == "enough"
-    assert rows == list(range(len(client.requests)))
+    assert (reason, rows) == ("enough", list(range(len(client.requests))))
     assert 6 <= len(rows) <= 9
 
 

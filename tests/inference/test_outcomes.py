@@ -85,8 +85,7 @@ def test_unusable_evidence_keeps_the_label(change: Callable[[dict[str, Any]], ob
     prediction, client = classify(with_evidence(change))
     assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
     assert (prediction.confidence, prediction.distribution) == (None, None)
-    assert prediction.reason == f"no confidence: {reason}"
-    assert len(client.requests) == 2
+    assert (prediction.reason, len(client.requests)) == (f"no confidence: {reason}", 2)
     prediction, _ = classify([with_evidence(change), ("cat", 0.9)])
     assert (prediction.confidence, prediction.reason) == (pytest.approx(0.9), "")
     silent, _ = classify(with_evidence(change), space="none")
@@ -211,8 +210,7 @@ def test_lasting_fault_is_a_row_error() -> None:
     """A lasting fault makes the row an error with the last reason and all attempts."""
     prediction, client = classify(ProviderError("overloaded", provider="fake", status=503, retryable=True))
     assert (prediction.outcome, prediction.label, prediction.confidence) == (Outcome.ERROR, None, None)
-    assert prediction.reason == "fake: overloaded"
-    assert (prediction.attempts, len(client.requests)) == (3, 3)
+    assert (prediction.reason, prediction.attempts, len(client.requests)) == ("fake: overloaded", 3, 3)
 
 
 def test_permanent_fault_is_not_retried() -> None:

@@ -77,8 +77,7 @@ def test_probabilities_are_smoothed_frequencies() -> None:
     assert found.labels == tuple(LABELS)
     assert found.probabilities == pytest.approx([4 / 9, 2 / 9, 2 / 9, 1 / 9])
     assert prediction.confidence == pytest.approx(4 / 9)
-    assert found.measured.tolist() == [True, True, True, False]
-    assert found.space is LogprobSpace.SAMPLED
+    assert (found.measured.tolist(), found.space) == ([True, True, True, False], LogprobSpace.SAMPLED)
     assert (found.label_mass, found.unresolved_mass) == (1.0, 0.0)
     assert (found.joint_logprob, found.error_bound, found.emitted) == (None, None, "cat")
 
@@ -98,8 +97,7 @@ def test_unanimous_answers_are_not_certain(samples: int, n_labels: int) -> None:
 def test_ties_go_to_the_first_label(answers: list[str]) -> None:
     """Of equally frequent labels the first in the label set wins."""
     prediction = sample(*answers)
-    assert prediction.label == "dog"
-    assert distribution_of(prediction).emitted == "dog"
+    assert (prediction.label, distribution_of(prediction).emitted) == ("dog", "dog")
 
 
 def test_text_is_the_first_with_the_label() -> None:
@@ -129,15 +127,13 @@ def test_unlabelled_answers_lower_the_label_mass() -> None:
     prediction = sample("cat", refusal(), "whale", "cat")
     found = distribution_of(prediction)
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
-    assert found.probabilities == pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6])
-    assert found.label_mass == 0.5
+    assert (found.probabilities, found.label_mass) == (pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6]), 0.5)
 
 
 def test_one_label_among_refusals_counts() -> None:
     """One label among refusals is the answer, with a small label mass."""
     prediction = sample(refusal(), refusal(), refusal(), "dog")
-    assert prediction.label == "dog"
-    assert prediction.confidence == pytest.approx(2 / 5)
+    assert (prediction.label, prediction.confidence) == ("dog", pytest.approx(2 / 5))
     assert distribution_of(prediction).label_mass == 0.25
 
 
@@ -177,8 +173,7 @@ def test_half_of_the_samples_suffice() -> None:
     prediction = sample("cat", DOWN, "cat", DOWN)
     assert (prediction.outcome, prediction.label, prediction.reason) == (Outcome.OK, "cat", "")
     assert prediction.confidence == pytest.approx(3 / 6)
-    assert distribution_of(prediction).label_mass == 1.0
-    assert prediction.attempts == 4
+    assert (distribution_of(prediction).label_mass, prediction.attempts) == (1.0, 4)
 
 
 @pytest.mark.parametrize("answers", [[DOWN, "cat", DOWN, "cat", DOWN], [DOWN, DOWN]])
@@ -286,8 +281,7 @@ def test_samples_share_the_concurrency() -> None:
     classifier = make(client, samples=5, concurrency=3)
     classifier.classify_many([str(number) for number in range(10)])
     asyncio.run(classifier.aclassify_many(["a", "b"]))
-    assert client.max_in_flight == 3
-    assert len(client.requests) == 60
+    assert (client.max_in_flight, len(client.requests)) == (3, 60)
 
 
 # --- choosing it --------------------------------------------------------------------------------

@@ -61,6 +61,11 @@ def classify(labels: Any, said: Any, **options: Any) -> Prediction:
     return Classifier(model=fake, labels=labels, **{"field": field, **options}).classify("text")
 
 
+def reader(labels: Any, field: str = "label", space: LogprobSpace = LogprobSpace.MASKED) -> AnswerReader:
+    """Return a reader of answers."""
+    return AnswerReader(labels=labels, field=field, answer_field=field, space=space)
+
+
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 def test_fields_have_conditional_distributions(tokens: str) -> None:
     """The confidences of the fields multiply to the probability of the whole answer."""
@@ -70,8 +75,7 @@ def test_fields_have_conditional_distributions(tokens: str) -> None:
     category, urgency = map(distribution_of, found.parts)
     assert category.probabilities.tolist() == pytest.approx([0.6, 0.3, 0.1], abs=1e-6)
     assert urgency.probabilities.tolist() == pytest.approx([0.1 / 0.6, 0.5 / 0.6], abs=1e-6)
-    assert found.confidence == pytest.approx(0.5)
-    assert found.distribution is None
+    assert (found.confidence, found.distribution) == (pytest.approx(0.5), None)
 
 
 def test_fields_share_a_list_element() -> None:
@@ -94,16 +98,16 @@ def test_fields_share_a_list_element() -> None:
 )
 def test_bad_field_is_named(text: str, reason: str) -> None:
     """A missing or illegal field makes the answer unparsed, with the field's name."""
-    reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.MASKED)
-    found = reader.read(text)
+    found = reader(BOTH).read(text)
     assert (found.outcome, found.label, found.parts) == (Outcome.UNPARSED, None, ())
     assert reason in found.reason
 
 
 def test_parts_are_canonical_and_ordered() -> None:
     """Labels are canonical and parts keep the order of the fields, not that of the answer."""
-    reader = AnswerReader(labels=BOTH, field="label", answer_field="label", space=LogprobSpace.NONE)
-    found = reader.read('```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```')
+    found = reader(BOTH, space=LogprobSpace.NONE).read(
+        '```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```'
+    )
     assert found.label == '{"category": "Bills", "urgency": "high"}'
     assert [part.name for part in found.parts] == ["category", "urgency"]
 
@@ -118,8 +122,7 @@ def test_set_has_a_part_per_label(field: str, tokens: str) -> None:
     assert {part.name: part.label for part in found.parts} == {"Bills": "yes", "Food": "yes", "Rent": "no"}
     known = {part.name: part.confidence for part in found.parts}
     # Food against Rent, then Bills against the end.
-    assert known["Food"] == pytest.approx(0.9)
-    assert known["Bills"] == pytest.approx(2 / 3)
+    assert (known["Food"], known["Bills"]) == (pytest.approx(0.9), pytest.approx(2 / 3))
     assert known["Rent"] == pytest.approx(0.9)
     assert found.confidence == pytest.approx(0.6)
 
@@ -127,8 +130,7 @@ def test_set_has_a_part_per_label(field: str, tokens: str) -> None:
 def test_empty_set_is_an_answer() -> None:
     """The empty list is a legal answer with the probability of the end."""
     found = classify(TOPICS, {"[]": 0.7, '["Food"]': 0.3})
-    assert (found.label, found.outcome) == ("[]", Outcome.OK)
-    assert found.confidence == pytest.approx(0.7)
+    assert (found.label, found.outcome, found.confidence) == ("[]", Outcome.OK, pytest.approx(0.7))
     assert [part.label for part in found.parts] == ["no"] * 3
     assert [part.confidence for part in found.parts] == pytest.approx([0.9] * 3)
 
@@ -136,8 +138,7 @@ def test_empty_set_is_an_answer() -> None:
 def test_repeated_labels_count_once() -> None:
     """A label that the answer holds twice counts once."""
     found = classify(TOPICS, '["Food", "food", "Food"]')
-    assert found.label == '["Food"]'
-    assert found.text == '{"topics": ["Food", "food", "Food"]}'
+    assert (found.label, found.text) == ('["Food"]', '{"topics": ["Food", "food", "Food"]}')
 
 
 @pytest.mark.parametrize(
@@ -151,18 +152,14 @@ def test_repeated_labels_count_once() -> None:
 )
 def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
     """An answer that is no list of labels is unparsed, with the reason."""
-    reader = AnswerReader(labels=TOPICS, field="topics", answer_field="topics", space=LogprobSpace.MASKED)
-    found = reader.read(text)
+    found = reader(TOPICS, "topics").read(text)
     assert found.outcome is Outcome.UNPARSED
     assert reason in found.reason
 
 
 def test_element_without_key_is_named() -> None:
     """An element without its key is named by its place."""
-    reader = AnswerReader(
-        labels=TOPICS, field="results[].topic", answer_field="results[].topic", space=LogprobSpace.MASKED
-    )
-    found = reader.read('{"results": [{"topic": "Food"}, {}]}')
+    found = reader(TOPICS, "results[].topic").read('{"results": [{"topic": "Food"}, {}]}')
     assert "results[1].topic" in found.reason
 
 
@@ -172,8 +169,7 @@ def test_element_without_key_is_named() -> None:
 def test_missing_logprobs_leave_parts(labels: Any, said: str) -> None:
     """Without log-probabilities the parts have labels and no confidence."""
     found = classify(labels, said, fake_space="none")
-    assert found.outcome is Outcome.OK
-    assert (found.confidence, found.distribution) == (None, None)
+    assert (found.outcome, found.confidence, found.distribution) == (Outcome.OK, None, None)
     assert all((part.confidence, part.distribution) == (None, None) for part in found.parts)
     assert len(found.parts) in {2, 3}
 
@@ -192,10 +188,7 @@ def test_key_covers_kind_and_paths() -> None:
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
     )
     known = [
-        json.dumps(
-            AnswerReader(labels=labels, field="f", answer_field="f", space=LogprobSpace.RAW).describe(),  # type: ignore[arg-type]
-            sort_keys=True,
-        )
+        json.dumps(reader(labels, "f", LogprobSpace.RAW).describe(), sort_keys=True)
         for labels in (
             Classifier(model=FakeClient(plain, {}), labels=plain).labels,
             BOTH,
@@ -217,9 +210,7 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
         Classifier(model=fake, labels=labels, field="topics", journal=journal).classify("text")
         for _ in range(2)
     )
-    assert len(fake.requests) == 1
-    assert second.attempts == 0
-    assert second.parts == first.parts
+    assert (len(fake.requests), second.attempts, second.parts) == (1, 0, first.parts)
     assert prediction_from_record(json.loads(json.dumps(prediction_to_record(first)))).parts == first.parts
 
 
@@ -292,8 +283,7 @@ def test_scoring_follows_the_schema_order() -> None:
     assert found.text == '{"x": {"one": "A", "three": "F"}, "two": "D"}'
     assert [part.name for part in found.parts] == ["one", "two", "three"]
     decoded = Classifier(model=FakeClient(labels, {"text": said}), labels=labels).classify("text")
-    assert decoded.text == found.text
-    assert decoded.confidence == pytest.approx(0.9)
+    assert (decoded.text, decoded.confidence) == (found.text, pytest.approx(0.9))
     assert found.confidence == pytest.approx(0.9)
 
 
@@ -366,13 +356,11 @@ def test_samples_agree_on_fields() -> None:
     ]
     fake = FakeClient(BOTH, {"text": list(said)}, space="none")
     found = Classifier(model=fake, labels=BOTH, scoring="sampled", samples=4, concurrency=1).classify("text")
-    assert found.label == said[1]
-    assert found.confidence == pytest.approx((2 + 1) / (4 + 2))
+    assert (found.label, found.confidence) == (said[1], pytest.approx((2 + 1) / (4 + 2)))
     category, urgency = found.parts
     assert (category.label, category.confidence) == ("Bills", pytest.approx((3 + 1) / (4 + 3)))
     assert (urgency.label, urgency.confidence) == ("high", pytest.approx((3 + 1) / (4 + 2)))
-    assert distribution_of(category).space is LogprobSpace.SAMPLED
-    assert found.attempts == 4
+    assert (distribution_of(category).space, found.attempts) == (LogprobSpace.SAMPLED, 4)
 
 
 def test_samples_agree_on_sets() -> None:
@@ -382,8 +370,7 @@ def test_samples_agree_on_sets() -> None:
     found = Classifier(
         model=fake, labels=TOPICS, field="topics", scoring="sampled", samples=4, concurrency=1
     ).classify("text")
-    assert found.label == '["Bills", "Food"]'
-    assert found.confidence == pytest.approx(3 / 5)
+    assert (found.label, found.confidence) == ('["Bills", "Food"]', pytest.approx(3 / 5))
     assert [part.confidence for part in found.parts] == pytest.approx([3 / 5, 4 / 5, 4 / 5])
     assert distribution_of(found.parts[0]).label_mass == pytest.approx(3 / 4)
 
@@ -410,8 +397,7 @@ def test_openai_server_answers_with_a_set() -> None:
         found = classifier.classify("text")
         sent = server.requests[0].body
         classifier.close()
-    assert found.label == '["Food", "Rent"]'
-    assert len(found.parts) == 3
+    assert (found.label, len(found.parts)) == ('["Food", "Rent"]', 3)
     schema = sent["response_format"]["json_schema"]
     assert schema["strict"] is True
     assert schema["schema"]["properties"]["topics"]["items"] == {"type": "string", "enum": list(TOPICS)}

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -534,16 +535,13 @@ def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(300):
             shared.order(RoutingRequest(embedding=context))
             shared.record(seen("a", context=context))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
     shared.flush()
     assert [standing.observations for standing in shared.standings()] == [2400, 0]
     assert (state.read("ema") or {})["values"]["a"][0] == 2400

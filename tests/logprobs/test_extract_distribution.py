@@ -71,8 +71,7 @@ def test_distinct_first_tokens_give_their_own_probabilities() -> None:
     top = {"Sports": 0.6, "World": 0.25, "Business": 0.1, "Sci": 0.05}
     found = category([("Sports", 0.6, top), *sure('"}')], '{"category": "Sports"}')
     check(found, 0.25, 0.6, 0.1, 0.05, mass=1.0, unresolved=0.0, joint=0.6, measured=[True] * 4)
-    assert found.space is LogprobSpace.MASKED
-    assert found.labels == NEWS
+    assert (found.space, found.labels) == (LogprobSpace.MASKED, NEWS)
 
 
 def test_shared_prefixes_are_resolved_by_later_tokens() -> None:
@@ -194,8 +193,7 @@ def test_raw_space_survives_probabilities_that_underflow() -> None:
         Token(b'"}', 0.0),
     )
     found = extract_distribution(Completion(text='{"c": "xya"}', tokens=tokens), ("xya", "xyb"), "c", "raw")
-    assert found.probabilities == pytest.approx([0.5, 0.5])
-    assert found.label_mass == 0.0
+    assert (found.probabilities, found.label_mass) == (pytest.approx([0.5, 0.5]), 0.0)
 
 
 def test_unseen_labels_have_the_least_bound() -> None:
@@ -307,37 +305,20 @@ def test_invalid_log_probabilities_raise_an_error(bad: float, in_top: bool) -> N
 def test_stripped_code_fences_are_aligned() -> None:
     """llama.cpp reports the fence, the answer and the end of turn; its text holds the JSON only."""
 
-    def entry(text: str, logprob: float) -> dict[str, Any]:
-        return {"id": 1, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+    def forced(*texts: str) -> list[Spec]:
+        return [(text, 0.1, {"Sure": 0.6, text: 0.1}) for text in texts]
 
-    def token(text: str, logprob: float, top: dict[str, float]) -> dict[str, Any]:
-        return {**entry(text, logprob), "top_logprobs": [entry(*pair) for pair in top.items()]}
-
-    def forced(text: str) -> dict[str, Any]:
-        return token(text, -2.0, {"Sure": -0.5, text: -2.0})
-
-    content = [
-        *map(forced, ("```", "json", "\n", "{", '"', "category", '":', ' "')),
-        token("S", -1.0, {"S": -1.0, "World": -1.5, "The": -1.2}),
-        token("ports", -0.5, {"ports": -0.5, "ci": -1.0}),
-        *map(forced, ('"', "}", "\n", "```", "<|im_end|>")),
+    tokens = [
+        *forced("```", "json", "\n", "{", '"', "category", '":', ' "'),
+        ("S", 0.4, {"S": 0.4, "World": 0.2, "The": 0.3}),
+        ("ports", 0.6, {"ports": 0.6, "ci": 0.3}),
+        *forced('"', "}", "\n", "```", "<|im_end|>"),
     ]
-    message = {"role": "assistant", "content": '{"category": "Sports"}'}
-    response = {
-        "choices": [
-            {"finish_reason": "stop", "index": 0, "message": message, "logprobs": {"content": content}}
-        ],
-        "created": 1,
-        "model": "smollm2",
-        "object": "chat.completion",
-        "usage": {"prompt_tokens": 40, "completion_tokens": 15, "total_tokens": 55},
-    }
-    found = extract_distribution(response, NEWS, "category", space="raw")
-    masses = [math.exp(-1.5), math.exp(-1.5), 0.0, math.exp(-2.0)]
-    bound = min(math.exp(-1.5), 1 - math.exp(-1) - math.exp(-1.5) - math.exp(-1.2))
-    masses[2] = bound
+    found = extract_distribution(answer('{"category": "Sports"}', tokens), NEWS, "category", space="raw")
+    bound = 1 - 0.4 - 0.2 - 0.3
+    masses = [0.2, 0.4 * 0.6, bound, 0.4 * 0.3]
     assert found.probabilities == pytest.approx([mass / sum(masses) for mass in masses])
-    assert found.joint_logprob == pytest.approx(-1.5)
+    assert found.joint_logprob == pytest.approx(math.log(0.4 * 0.6))
     assert found.unresolved_mass == pytest.approx(bound)
 
 
@@ -412,8 +393,7 @@ def test_arrays_follow_the_order_of_labels() -> None:
     value = [("B", 0.6, {"B": 0.6, "A": 0.4}), *sure('"}')]
     given = category(value, '{"category": "B"}', ["B", "A"])
     assert given == category(value, '{"category": "B"}', LabelSet(["B", "A"]))
-    assert given.labels == ("B", "A")
-    assert given.probabilities == pytest.approx([0.6, 0.4])
+    assert (given.labels, given.probabilities) == (("B", "A"), pytest.approx([0.6, 0.4]))
 
 
 def test_missing_evidence_is_a_typed_error() -> None:
@@ -612,8 +592,7 @@ def test_probabilities_are_divided_by_their_sum() -> None:
     found = whole_label_distribution(["a", "b", "c"], [math.log(0.1), math.log(0.3), math.log(0.2)])
     np.testing.assert_allclose(found.probabilities, [1 / 6, 1 / 2, 1 / 3])
     assert (found.emitted, found.space, found.error_bound) == ("b", LogprobSpace.EXACT, 0.0)
-    assert found.label_mass == pytest.approx(0.6)
-    assert found.joint_logprob == pytest.approx(math.log(0.3))
+    assert (found.label_mass, found.joint_logprob) == (pytest.approx(0.6), pytest.approx(math.log(0.3)))
     assert found.unresolved_mass == 0.0
     assert all(found.measured)
 
@@ -621,6 +600,5 @@ def test_probabilities_are_divided_by_their_sum() -> None:
 def test_underflowing_labels_are_told_apart() -> None:
     """The ratio of two tiny probabilities is kept."""
     found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
-    assert found.probability("b") == pytest.approx(math.e / (1 + math.e))
-    assert found.label_mass == 0.0
+    assert (found.probability("b"), found.label_mass) == (pytest.approx(math.e / (1 + math.e)), 0.0)
     assert whole_label_distribution(["a", "b"], [-9999.0 * 9, -1.0]).probability("a") == pytest.approx(1e-12)

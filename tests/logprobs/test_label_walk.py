@@ -75,15 +75,13 @@ def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -
     model = toy_model(labels, seed)
     found = walked(labels, model).distribution()
     expected = brute_force(labels, model)
-    assert found.space is LogprobSpace.EXACT
-    assert found.label_mass == pytest.approx(expected.sum())
+    assert (found.space, found.label_mass) == (LogprobSpace.EXACT, pytest.approx(expected.sum()))
     np.testing.assert_allclose(found.probabilities, expected / expected.sum(), rtol=1e-9)
     assert found.measured.all()
     assert found.error_bound == pytest.approx(0.0, abs=1e-9)
     assert found.unresolved_mass == pytest.approx(0.0, abs=1e-9)
     best = labels[int(expected.argmax())]
-    assert found.emitted == best
-    assert found.joint_logprob == pytest.approx(math.log(expected.max()))
+    assert (found.emitted, found.joint_logprob) == (best, pytest.approx(math.log(expected.max())))
 
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), top=st.integers(1, 12))
@@ -122,8 +120,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
     assert walk.pending() == []
     found = walk.distribution()
     np.testing.assert_allclose(found.probabilities, np.array([0.15, 0.15, 0.12]) / 0.42)
-    assert found.label_mass == pytest.approx(0.42)
-    assert walk.nodes == 3
+    assert (found.label_mass, walk.nodes) == (pytest.approx(0.42), 3)
 
 
 def test_leaving_mass_does_not_mislead_the_walk() -> None:
@@ -149,8 +146,7 @@ def test_open_nodes_are_shared_among_labels() -> None:
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
     found = walk.distribution()
     np.testing.assert_allclose(found.probabilities, [1 / 3, 1 / 3, 1 / 3])
-    assert found.unresolved_mass == pytest.approx(0.4)
-    assert list(found.measured) == [False, False, True]
+    assert (found.unresolved_mass, list(found.measured)) == (pytest.approx(0.4), [False, False, True])
     assert found.error_bound == pytest.approx(0.4 / 0.6)
 
 
@@ -211,8 +207,7 @@ def test_unreached_labels_get_an_upper_bound() -> None:
     walk.visit("", [(b'cat"', math.log(0.6)), (b"?", math.log(0.05))])
     found = walk.distribution()
     np.testing.assert_allclose(found.probabilities, np.array([0.6, 0.05]) / 0.65)
-    assert list(found.measured) == [True, False]
-    assert found.label_mass == pytest.approx(0.6)
+    assert (list(found.measured), found.label_mass) == ([True, False], pytest.approx(0.6))
     # Five beginnings of labels at most could stand behind what was not listed (0.35 in all).
     assert found.error_bound == pytest.approx(0.35 / 0.95)
 
@@ -243,10 +238,8 @@ def test_dead_ends_claim_nothing() -> None:
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b"?", math.log(1.0)), (b"", -9999.0)])
     found = walk.distribution()
-    assert found.emitted == ""
-    assert found.joint_logprob is None
-    assert found.label_mass == 0.0
-    assert found.error_bound == 1.0
+    assert (found.emitted, found.joint_logprob) == ("", None)
+    assert (found.label_mass, found.error_bound) == (0.0, 1.0)
     assert not found.measured.any()
 
 
@@ -285,6 +278,5 @@ def test_a_thousand_labels_are_walked() -> None:
         return {rest[:4].encode(): 0.9, b"?": 0.1}
 
     found = walked(labels, certain).distribution()
-    assert found.emitted == labels[321]
-    assert found.probability(labels[321]) == pytest.approx(1.0)
+    assert (found.emitted, found.probability(labels[321])) == (labels[321], pytest.approx(1.0))
     assert len(walked(labels, model, tolerance=0.2).distribution().logprobs) == 1000

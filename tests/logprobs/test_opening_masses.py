@@ -39,8 +39,7 @@ def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> Non
         "Food", LABELS, [0.5, 0.3, 0.2], field="result.kind", tokens=tokens, illegal_mass=illegal
     )
     found = opening_masses(response, LABELS, "result.kind")
-    assert found.legal == pytest.approx(1 - illegal)
-    assert found.illegal == pytest.approx(illegal)
+    assert (found.legal, found.illegal) == (pytest.approx(1 - illegal), pytest.approx(illegal))
     assert found.listed == (2 if tokens != "label" else 3) + bool(illegal)
 
 
@@ -56,9 +55,7 @@ def test_json_before_the_label_has_no_mass() -> None:
     found = opening_masses(
         answer(('{"kind', {'{"kind': 1.0}), ('": "Fo', shares), ('od"}', {'od"}': 1.0})), LABELS, "kind"
     )
-    assert found.legal == pytest.approx(0.6)
-    assert found.illegal == pytest.approx(0.2)
-    assert found.listed == 5
+    assert (found.legal, found.illegal, found.listed) == (pytest.approx(0.6), pytest.approx(0.2), 5)
 
 
 def test_special_tokens_and_quotes_are_no_labels() -> None:
@@ -67,8 +64,7 @@ def test_special_tokens_and_quotes_are_no_labels() -> None:
     found = opening_masses(
         answer(('{"kind": "', {'{"kind": "': 1.0}), ("Food", listed), ('"}', {'"}': 1.0})), LABELS, "kind"
     )
-    assert found.legal == pytest.approx(0.625)
-    assert found.illegal == pytest.approx(0.3125)
+    assert (found.legal, found.illegal) == (pytest.approx(0.625), pytest.approx(0.3125))
 
 
 def test_impossible_alternatives_have_no_mass() -> None:
@@ -113,8 +109,7 @@ def test_reported_tokens_are_unchecked() -> None:
         ]
     }
     first, second, third, fourth = reported_tokens(body)
-    assert (first.data, first.logprob) == (b"a", 3.0)
-    assert first.top[0][0] == "é".encode()
+    assert (first.data, first.logprob, first.top[0][0]) == (b"a", 3.0, "é".encode())
     assert math.isnan(first.top[0][1])
     assert (second.data, second.top) == (b"", ())
     assert all(math.isnan(token.logprob) for token in (second, third, fourth))
@@ -141,8 +136,7 @@ def test_googles_tokens_are_read_too(snake: bool) -> None:
     if snake:
         body = SimpleNamespace(**body)
     (token,) = reported_tokens(body)
-    assert (token.data, token.logprob) == (b"Food", 0.9)
-    assert token.top == ((b"Food", 0.9), (b"Rent", 0.1))
+    assert (token.data, token.logprob, token.top) == (b"Food", 0.9, ((b"Food", 0.9), (b"Rent", 0.1)))
 
 
 def test_tokens_agree_with_the_checked_reading() -> None:

@@ -199,8 +199,7 @@ def test_google_finish_reasons_get_openai_names() -> None:
 def test_a_refusal_is_kept() -> None:
     """OpenAI reports refusals beside the content."""
     found = read_completion(openai(message={"content": None, "refusal": "I cannot do that."}))
-    assert found.refusal == "I cannot do that."
-    assert found.text == ""
+    assert (found.refusal, found.text) == ("I cannot do that.", "")
 
 
 def test_content_in_parts_is_joined() -> None:
@@ -230,8 +229,7 @@ def test_invalid_bytes_fall_back_to_text(raw: Any) -> None:
 def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
     """The text is still an answer."""
     found = read_completion(openai(logprobs=logprobs))
-    assert found.tokens is None
-    assert found.text == TEXT
+    assert (found.tokens, found.text) == (None, TEXT)
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, 1e-3, math.inf, "-1", True, [1]])
@@ -243,8 +241,7 @@ def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | 
     item = tokens_of(body)[1]
     (item if isinstance(where, str) else item["top_logprobs"][where])["logprob"] = bad
     found = read_completion(wrap(body))
-    assert found.tokens is None
-    assert found.text == TEXT
+    assert (found.tokens, found.text) == (None, TEXT)
 
 
 @pytest.mark.parametrize("items", [[None], ["x"], [{"logprob": -1.0}], [{"token": "x"}]])
@@ -325,8 +322,7 @@ def test_server_texts_are_cleaned() -> None:
         _hidden_params={"response_cost": 10**400},
     )
     found = read_completion(body)
-    assert found.model == "model\ufffd name"
-    assert found.refusal == "model\ufffd name"
+    assert (found.model, found.refusal) == ("model\ufffd name", "model\ufffd name")
     assert found.finish_reason == "stop"
     assert found.usage == Usage(prompt_tokens=2**53, completion_tokens=0)
 
@@ -334,8 +330,7 @@ def test_server_texts_are_cleaned() -> None:
 def test_long_names_and_refusals_are_cut() -> None:
     """Names are cut at 200 characters, refusals at 1,000."""
     found = read_completion(openai(model="m" * 1_000_000, message={"refusal": "r" * 1_000_000}))
-    assert found.model == "m" * 200 + "..."
-    assert found.refusal == "r" * 1_000 + "..."
+    assert (found.model, found.refusal) == ("m" * 200 + "...", "r" * 1_000 + "...")
 
 
 def test_the_text_keeps_its_layout() -> None:

@@ -124,8 +124,7 @@ def test_classes_become_strict_response_formats() -> None:
     assert schema["required"] == ["results", "tone", "maybe", "single"]
     assert item["required"] == ["category", "score"]
     category = item["properties"]["category"]
-    assert category["enum"] == ["World", "Sci/Tech"]
-    assert category["description"] == "the topic"
+    assert (category["enum"], category["description"]) == (["World", "Sci/Tech"], "the topic")
     assert "$ref" not in category
 
 

@@ -252,10 +252,8 @@ def test_unlisted_ends_get_the_least_probability() -> None:
         ("}", 1.0, {}),
     )
     # "[]" may hold 0.1, which was not reported, beside 0.9 for the two quotes.
-    assert found.probabilities[1] == pytest.approx(0.9)
-    assert found.unresolved[1] == pytest.approx(0.1)
-    assert found.label_mass == pytest.approx(0.9)
-    assert found.confidence == pytest.approx(0.9 * 0.8)
+    assert (found.probabilities[1], found.unresolved[1]) == (pytest.approx(0.9), pytest.approx(0.1))
+    assert (found.label_mass, found.confidence) == (pytest.approx(0.9), pytest.approx(0.9 * 0.8))
 
 
 def test_unread_continuations_are_shared_and_unmeasured() -> None:
@@ -281,8 +279,7 @@ def test_bounds_are_limited_by_path_mass() -> None:
 def test_alternatives_to_closing_quotes_may_decide() -> None:
     """An alternative that joins the quote and a comma counts as going on."""
     found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
-    assert found.confidence == pytest.approx(0.6)
-    assert found.probabilities[0] == pytest.approx(0.4)
+    assert (found.confidence, found.probabilities[0]) == (pytest.approx(0.6), pytest.approx(0.4))
     assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -308,8 +305,7 @@ def test_label_mass_is_the_least_step() -> None:
 def test_labels_below_an_assumed_end_are_unmeasured() -> None:
     """A label is unmeasured if the unreported end may outweigh it."""
     found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
-    assert found.probabilities[1] == pytest.approx(0.25)
-    assert found.unresolved[1] == pytest.approx(0.75)
+    assert (found.probabilities[1], found.unresolved[1]) == (pytest.approx(0.25), pytest.approx(0.75))
     assert not found.measured[1]
 
 
@@ -434,8 +430,7 @@ def test_scored_places_report_the_least_mass() -> None:
         LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]
     )
     assert found.label_mass == pytest.approx(0.8 * (0.1 + 0.9 * 0.5))
-    assert found.space is LogprobSpace.EXACT
-    assert found.distribution(0, ("no", "yes")).emitted == "yes"
+    assert (found.space, found.distribution(0, ("no", "yes")).emitted) == (LogprobSpace.EXACT, "yes")
 
 
 def test_repeated_shares_are_unmeasured() -> None:
@@ -446,8 +441,7 @@ def test_repeated_shares_are_unmeasured() -> None:
         scored((), 0.1, (0.7, 0.2, 0.1)),
         ArrayPlace(given=("Bills",), ends=0.1, mass=0.8, labels=loose),
     ]
-    assert places[0].assumed == 0.0
-    assert places[1].assumed == pytest.approx(0.9 * 0.8)
+    assert (places[0].assumed, places[1].assumed) == (0.0, pytest.approx(0.9 * 0.8))
     assert places[1].next_label is None
     assert places[1].moves.tolist() == pytest.approx([0.0, 0.9 * 0.15, 0.9 * 0.05])
     assert set_of_places(LABELS, places).measured.all()

@@ -24,6 +24,7 @@ from calibrant.core import (
     Field,
     FieldLabels,
     MultiLabels,
+    Prediction,
     ProviderError,
     StateError,
 )
@@ -61,6 +62,14 @@ def classifier(prompt: str = "Which animal?", **options: Any) -> Classifier:
     return Classifier(
         model="openai/tiny", labels=["cat", "dog"], field="category", prompt=prompt, options=options
     )
+
+
+def live(server: Any, **options: Any) -> Sequence[Prediction]:
+    """Return the predictions of live calls."""
+    client = OpenAICompatibleClient("openai/tiny", api_base=server.url)
+    settings = {"labels": ["cat", "dog"], "field": "category", "prompt": "Which animal?", **options}
+    own = Classifier(model=client, scoring="decode", **settings)
+    return own.classify_many([row.input for row in ROWS])
 
 
 def submit(
@@ -120,19 +129,11 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
     found = prediction_rows(tmp_path)
     assert [record["input"] for record in found] == [row.input for row in ROWS]
     assert [record["label"] for record in found] == [row.answer for row in ROWS]
-    live = Classifier(
-        model=OpenAICompatibleClient("openai/tiny", api_base=server.url),
-        labels=["cat", "dog"],
-        field="category",
-        prompt="Which animal?",
-        scoring="decode",
-    ).classify_many([row.input for row in ROWS])
-    for record, prediction in zip(found, live, strict=True):
+    for record, prediction in zip(found, live(server), strict=True):
         assert prediction.distribution is not None
         assert record["confidence"] == prediction.confidence
         assert list(record["probabilities"].values()) == prediction.distribution.probabilities.tolist()
-        assert record["space"] == "masked"
-        assert record["cost"] is None
+        assert (record["space"], record["cost"]) == ("masked", None)
 
 
 def swapping(rung: str = "regression") -> Head:
@@ -154,19 +155,9 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
     given.prior_correction, given.head = prior, swapping()
     submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
     collect(tmp_path)
-    live = Classifier(
-        model=OpenAICompatibleClient("openai/tiny", api_base=server.url),
-        labels=["cat", "dog"],
-        field="category",
-        prompt="Which animal?",
-        scoring="decode",
-        prior_correction=prior,
-        head=given.head,
-    ).classify_many([row.input for row in ROWS])
     found = prediction_rows(tmp_path)
-    assert [(one["label"], one["confidence"]) for one in found] == [
-        (one.label, one.confidence) for one in live
-    ]
+    expected = [(one.label, one.confidence) for one in live(server, prior_correction=prior, head=given.head)]
+    assert [(one["label"], one["confidence"]) for one in found] == expected
     assert not any(one["correct"] for one in found)
 
 
@@ -270,8 +261,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
     assert submit(tmp_path).submitted == 0
     collect(tmp_path)
     assert submit(tmp_path).submitted == 0
-    assert server.calls[: len(calls)] == calls
-    assert len(server.batches) == 3
+    assert (server.calls[: len(calls)], len(server.batches)) == (calls, 3)
     assert "list" not in server.calls
 
 
@@ -373,17 +363,15 @@ def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
         batch["created_at"] -= 3 * 86_400
     server.faults["create"] = ["reset"]
     submit_batch(classifier(), ROWS, out=tmp_path / "mine", retry=RETRY)
-    assert server.calls.count("list") == 1
-    assert len(server.batches) == 7
+    assert (server.calls.count("list"), len(server.batches)) == (1, 7)
 
 
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
     """The batch may exist, so it is not made again."""
     server.faults = {"create": ["lost"], "list": [404] * 9}
-    with pytest.raises(ProviderError, match="does not list batches"):
-        submit(tmp_path)
-    with pytest.raises(ProviderError, match="does not list batches"):
-        submit(tmp_path)
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="does not list batches"):
+            submit(tmp_path)
     assert len(server.batches) == 1
 
 
@@ -409,10 +397,9 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
     """The second command raises StateError and sends nothing."""
     submit(tmp_path)
-    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
-        submit(tmp_path)
-    with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
-        collect(tmp_path)
+    for command in (submit, collect):
+        with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
+            command(tmp_path)
     assert len(server.batches) == 3
 
 

@@ -112,8 +112,7 @@ def test_bad_input_exits_with_2(
     result = run(*(part.format(task=task, out=tmp_path / "job") for part in arguments))
     assert result.exit_code == 2
     assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert server.calls == []
+    assert (result.stderr.count("\n"), server.calls) == (1, [])
 
 
 def test_a_refused_key_exits_with_1(server: Any, write_task: WriteTask, tmp_path: Path) -> None:

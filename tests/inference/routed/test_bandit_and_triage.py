@@ -128,8 +128,7 @@ class TestTriage:
         client = self.client(triage, "a", "b", helper_seconds=0.01)
         for _ in range(5):
             assert ask(client) == "a"
-        assert triage.calls == 3
-        assert client.helper_stats()["triage"].failures == 3
+        assert (triage.calls, client.helper_stats()["triage"].failures) == (3, 3)
         standing = {found.provider: found.values for found in client.router.standings()}
         assert standing["a"]["untriaged"] == 5
 

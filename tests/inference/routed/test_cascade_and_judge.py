@@ -107,8 +107,7 @@ class TestCascade:
         client = RoutedClient(providers(dear, cheap), router=router)
         request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
         assert asyncio.run(client.complete(request)) is response
-        assert cheap.calls == 0
-        assert watched.seen[0].quality is None
+        assert (cheap.calls, watched.seen[0].quality) == (0, None)
 
     def test_a_quality_function_replaces_the_heuristic(self) -> None:
         """The heuristic decides where the function returns None."""
@@ -171,8 +170,7 @@ class TestJudge:
         client, _ = self.client(judge, GOOD, BETTER, helper_seconds=0.01)
         for _ in range(6):
             assert ask(client) == GOOD
-        assert judge.calls == 3
-        assert client.helper_stats()["judge"].failures == 3
+        assert (judge.calls, client.helper_stats()["judge"].failures) == (3, 3)
 
     def test_what_it_takes_is_paid_for(self) -> None:
         """Usage and helper statistics contain the judge's cost, also for useless replies."""

@@ -132,12 +132,10 @@ def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
 def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
     """A further rate limit without a time counts as a second failure."""
     breaker = left_out(clock, limited(17))
-    assert breaker.remaining == 17
-    assert breaker.named_seconds == 17
+    assert (breaker.remaining, breaker.named_seconds) == (17, 17)
     clock.tick(17)
     fail(breaker, limited(None))
-    assert breaker.remaining == 10
-    assert breaker.named_seconds is None
+    assert (breaker.remaining, breaker.named_seconds) == (10, None)
 
 
 def test_absurd_retry_after_counts_as_an_hour(clock: Any) -> None:
@@ -179,8 +177,7 @@ def test_lasting_faults_cool_down_five_minutes(clock: Any, error: ProviderError)
     """One such fault opens the breaker for five minutes."""
     breaker = Breaker(clock=clock)
     fail(breaker, error)
-    assert breaker.remaining == 300
-    assert breaker.named_seconds is None
+    assert (breaker.remaining, breaker.named_seconds) == (300, None)
 
 
 def test_used_up_allowances_need_no_probe(clock: Any) -> None:
@@ -215,14 +212,7 @@ def test_a_forced_call_takes_part(clock: Any) -> None:
     assert breaker.admits
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"allowed_failures": 0},
-        {"cooldown_seconds": 0.0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"allowed_failures": 0}, {"cooldown_seconds": 0.0}], ids=str)
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
     """A number out of its range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=list(options)[-1]):

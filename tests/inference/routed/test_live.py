@@ -252,10 +252,7 @@ class TestAnOutage:
             rows = classifier.classify_many(texts(12))
             assert {row.label for row in rows} == {"animals"}
 
-    @pytest.mark.parametrize(
-        "fault",
-        ["reset_after_headers", "truncated", "html", "empty_choices", "hang"],
-    )
+    @pytest.mark.parametrize("fault", ["reset_after_headers", "truncated", "html", "empty_choices", "hang"])
     def test_broken_answers_of_every_kind_are_failures(self, fault: str) -> None:
         """Only a whole answer counts as a success."""
         with serving({"faults": [fault] * 50}, {}, {}) as servers:

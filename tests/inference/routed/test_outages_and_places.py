@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +11,18 @@ import pytest
 from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError, RateLimitError
 from calibrant.inference import Provider, RoutedClient
 from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
+
+
+async def reached(client: Scripted, calls: int) -> None:
+    """Wait until a client has so many calls."""
+    while client.calls < calls:  # noqa: ASYNC110 (a few turns of the loop)
+        await asyncio.sleep(0)
+
+
+async def fails(_request: CompletionRequest) -> ProviderError:
+    """Fail after a few milliseconds."""
+    await asyncio.sleep(0.002)
+    return down("a")
 
 
 class TestComingBack:
@@ -69,8 +81,7 @@ class TestComingBack:
             await client.complete(REQUEST)
             clock.tick(5.0)
             tasks = [asyncio.create_task(client.complete(REQUEST)) for _ in range(20)]
-            while b.calls < 20:  # noqa: ASYNC110 (a few turns of the loop)
-                await asyncio.sleep(0)
+            await reached(b, 20)
             assert a.calls == 2
             gate.set()
             await asyncio.gather(*tasks)
@@ -86,19 +97,15 @@ class TestComingBack:
             await client.complete(REQUEST)
             clock.tick(5.0)
             probe = asyncio.create_task(client.complete(REQUEST))
-            while a.calls < 2:  # noqa: ASYNC110 (a few turns of the loop)
-                await asyncio.sleep(0)
+            await reached(a, 2)
             probe.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await probe
             return await client.complete(REQUEST)
 
         assert asyncio.run(run())["choices"][0]["message"]["content"] == "a is back"
-        assert [(seen.provider, seen.success) for seen in router.seen] == [
-            ("a", False),
-            ("b", True),
-            ("a", True),
-        ]
+        seen = [(one.provider, one.success) for one in router.seen]
+        assert seen == [("a", False), ("b", True), ("a", True)]
         assert client.stats()["a"].in_flight == 0
 
     def test_too_long_probes_make_room_for_another(self, clock: Any) -> None:
@@ -124,8 +131,7 @@ class TestComingBack:
 
         async def run() -> None:
             first = asyncio.create_task(client.complete(REQUEST))
-            while a.calls < 1:  # noqa: ASYNC110 (a few turns of the loop)
-                await asyncio.sleep(0)
+            await reached(a, 1)
             await client.complete(REQUEST)  # fails, and halves the places
             clock.tick(5.0)
             await client.complete(REQUEST)
@@ -183,19 +189,12 @@ class TestConcurrency:
         a, b = self.slow("a"), self.slow("b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
         asyncio.run(self.together(client, 9))
-        assert (a.most_in_flight, b.most_in_flight) == (2, 3)
-        assert a.calls == 6
-        assert b.calls == 3
-        assert len(router.seen) == 9
+        assert (a.most_in_flight, b.most_in_flight, a.calls) == (2, 3, 6)
+        assert (b.calls, len(router.seen)) == (3, 9)
 
     @pytest.mark.parametrize("failures", [1, 100])
     def test_full_providers_are_fallbacks_too(self, failures: int) -> None:
         """A request that waits for a full provider, which then fails, goes on to the next full one."""
-
-        async def fails(_request: CompletionRequest) -> ProviderError:
-            await asyncio.sleep(0.002)
-            return down("a")
-
         b = self.slow("b")
         client, _ = routed(
             Provider("a", Scripted(fails), concurrency=1),
@@ -224,11 +223,6 @@ class TestConcurrency:
 
     def test_waiting_calls_leave_a_failed_provider(self, clock: Any) -> None:
         """Waiting requests go on to the next provider when the breaker opens."""
-
-        async def fails(_request: CompletionRequest) -> ProviderError:
-            await asyncio.sleep(0.002)
-            return down("a")
-
         a, b = Scripted(fails), Scripted("b")
         client, _ = routed(
             Provider("a", a, concurrency=1), b, kind="declared", allowed_failures=2, clock=clock
@@ -250,9 +244,7 @@ class TestConcurrency:
             await self.together(client, 3)
 
         asyncio.run(run())
-        assert a.calls == 5
-        assert len(router.seen) == 3
-        assert client.stats()["a"].in_flight == 0
+        assert (a.calls, len(router.seen), client.stats()["a"].in_flight) == (5, 3, 0)
 
     def test_giving_up_waiting_is_no_recovery(self, clock: Any) -> None:
         """The limit stays as low as the overload left it."""
@@ -274,18 +266,14 @@ class TestConcurrency:
             await asyncio.gather(*tasks)
 
         asyncio.run(run())
-        assert a.calls == 4
-        assert client._members["a"]._gate.allowed == 2.0
+        assert (a.calls, client._members["a"]._gate.allowed) == (4, 2.0)
 
     def test_threads_with_loops_of_their_own_share_it(self) -> None:
         """Four threads lose neither a place nor an observation."""
         a = self.slow("a")
         client, router = routed(Provider("a", a, concurrency=3), self.slow("b"), kind="declared")
-        threads = [threading.Thread(target=lambda: asyncio.run(self.together(client, 20))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: asyncio.run(self.together(client, 20)), range(4)))
         assert len(router.seen) == 80
         stats = client.stats()["a"]
         assert (stats.calls, stats.in_flight) == (80, 0)

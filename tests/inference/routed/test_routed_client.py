@@ -39,8 +39,7 @@ class TestOneRequest:
         first, second = Scripted(response), Scripted()
         client, router = routed(first, second)
         assert asyncio.run(client.complete(REQUEST)) is response
-        assert (first.calls, second.calls) == (1, 0)
-        assert first.requests == [REQUEST]
+        assert (first.calls, second.calls, first.requests) == (1, 0, [REQUEST])
         assert [seen.provider for seen in router.seen] == ["a"]
 
     @pytest.mark.parametrize(
@@ -95,8 +94,7 @@ class TestOneRequest:
         client, router = routed(ZeroDivisionError("oops"), "an answer")
         with pytest.raises(ZeroDivisionError):
             asyncio.run(client.complete(REQUEST))
-        assert router.seen == []
-        assert client.stats()["a"].in_flight == 0
+        assert (router.seen, client.stats()["a"].in_flight) == ([], 0)
 
     def test_observations_hold_what_the_call_took(self, clock: Any) -> None:
         """Latency comes from the clock, cost from the response or else from the declaration."""
@@ -112,8 +110,7 @@ class TestOneRequest:
                 None,
                 None,
             )
-            assert whole.stats()["a"].cost == cost
-            assert whole.stats()["a"].mean_latency_seconds == seconds
+            assert (whole.stats()["a"].cost, whole.stats()["a"].mean_latency_seconds) == (cost, seconds)
 
     def test_strategies_get_the_request(self) -> None:
         """The strategy gets task, tokens and tools; the provider's options go with the call."""
@@ -211,8 +208,7 @@ class TestNobodyAnswers:
             error = raised(several)
             assert isinstance(error, LogprobsUnsupportedError)
             assert "a: gpt: no logprobs; b: " in str(error)
-            assert str(error).count("This model gives no token") == 1
-            assert str(error).count(lines) == 1
+            assert (str(error).count("This model gives no token"), str(error).count(lines)) == (1, 1)
 
     def test_task_file_lines_only_for_lasting_faults(self, raised: Any) -> None:
         """The remedy appears only if the error is systemic."""
@@ -290,8 +286,7 @@ class TestNobodyAnswers:
     def test_last_resort_is_named_once(self, clock: Any, raised: Any) -> None:
         """A forced provider is listed as failed, not as left out."""
         error = raised(down("a"), down("b"), allowed_failures=1, clock=clock, times=2)
-        assert str(error).count("is down") == 2
-        assert str(error).count("left out") == 1
+        assert (str(error).count("is down"), str(error).count("left out")) == (2, 1)
 
     def test_shortest_cooldown_is_the_last_resort(self, clock: Any) -> None:
         """Only that provider is called, and its answer closes the breaker."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
+from calibrant.store._router_state import open_router_state
 from calibrant.testing import FakeClient, MemoryJournal
 from routed_answers import Scripted, ask, down, providers, routed
 
@@ -85,11 +88,7 @@ class TestWhereverAClientIs:
         assert json.loads(plain[1]) == [["a", "gpt", "http://a/v1", {}]]
         assert identity() == plain
         assert identity(concurrency=3, cost=1.0, options={"api_key": "sk-secret"}) == plain
-        others = {
-            identity(name="other"),
-            identity(address="http://b/v1"),
-            identity(options={"seed": 1}),
-        }
+        others = {identity(name="other"), identity(address="http://b/v1"), identity(options={"seed": 1})}
         assert len({*others, plain}) == 4
         assert "secret" not in str(identity(address="http://me:secret@a/v1", options={"api_key": "secret"}))
 
@@ -121,16 +120,10 @@ class TestWhereverAClientIs:
         """A cancelled call teaches nothing and leaves no call in flight."""
         slow = FakeClient(self.LABELS, lambda _text: "cat", latency=30.0)
         client, router = routed(Provider("a", slow, concurrency=1))
-        classifier = Classifier(
-            model=client,
-            labels=self.LABELS,
-            field="category",
-            limits=Limits(call_seconds=0.01),
-            retry=RetryPolicy(attempts=1),
-        )
+        limits: dict[str, Any] = {"limits": Limits(call_seconds=0.01), "retry": RetryPolicy(attempts=1)}
+        classifier = Classifier(model=client, labels=self.LABELS, field="category", **limits)
         assert classifier.classify("a purr").outcome == "error"
-        assert router.seen == []
-        assert client.stats()["a"].in_flight == 0
+        assert (router.seen, client.stats()["a"].in_flight) == ([], 0)
 
     def test_it_works_through_the_background_loop_and_others(self, pair: Any) -> None:
         """Every call on every event loop is answered."""
@@ -231,38 +224,14 @@ class TestClosing:
             client.close()
         assert good.closed == 1
 
-    def test_a_shared_router_is_closed_with_it(self) -> None:
-        """Closing writes the learned state."""
-
-        class State:
-            location = "memory"
-
-            def __init__(self) -> None:
-                self.record: Any = None
-                self.closed = False
-
-            def read(self, _strategy: str) -> Any:
-                return self.record
-
-            def update(self, _strategy: str, change: Callable[[Any], Any]) -> Any:
-                self.record = dict(change(self.record))
-                return self.record
-
-            def reset(self, strategy: str | None = None) -> list[str]:
-                raise NotImplementedError
-
-            def strategies(self) -> list[str]:
-                raise NotImplementedError
-
-            def close(self) -> None:
-                self.closed = True
-
-        state = State()
-        router = SharedRouter(ThompsonRouter(["a"], rng=0), state)
+    def test_a_shared_router_is_closed_with_it(self, tmp_path: Path) -> None:
+        """Closing writes the learned state, which is written by nothing else in so short a time."""
+        place = tmp_path / "router.sqlite"
+        router = SharedRouter(ThompsonRouter(["a"], rng=0), open_router_state(place), flush_seconds=3600)
         assert isinstance(router, Router)
         client = RoutedClient([Provider("a", Scripted("yes"))], router=router)
         for _ in range(3):
             ask(client)
         client.close()
-        assert state.closed
-        assert state.record["providers"]["a"]["alpha"] == 4.0
+        with contextlib.closing(open_router_state(place)) as state:
+            assert (state.read("thompson") or {})["providers"]["a"]["alpha"] == 4.0
