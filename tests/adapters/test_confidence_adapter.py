@@ -11,7 +11,6 @@ import threading
 from enum import StrEnum
 from typing import Any
 
-import gepa
 import pydantic
 import pytest
 from gepa.adapters.confidence_adapter import ConfidenceAdapter as Reference
@@ -476,30 +475,6 @@ def test_the_proposer_observes_evaluations() -> None:
     assert made.propose_new_texts is proposer
     made.evaluate([row("a", "Food")], CANDIDATE)
     assert heard == [(CANDIDATE, 1, [Outcome.OK])]
-
-
-def test_gepa_finds_the_better_prompt() -> None:
-    """The reflection function knows the answer."""
-
-    def answer(_: str, prompt: str) -> Any:
-        return ("Food", 0.99) if "rules" in prompt else ("Bills/Electricity", 0.6)
-
-    rows = [row(str(i), "Food") for i in range(8)]
-    result = gepa.optimize(
-        seed_candidate={"system_prompt": "Classify."},
-        trainset=rows,
-        valset=rows,
-        adapter=adapter({}, client=FakeClient(LABELS, answer)),
-        reflection_lm=lambda _: "```\nClassify by these rules.\n```",
-        max_metric_calls=60,
-        logger=_Silent(),
-    )
-    assert result.best_candidate["system_prompt"] == "Classify by these rules."
-
-
-class _Silent:
-    def log(self, message: object) -> None:
-        """Drop the message."""
 
 
 def test_threads_may_share_an_adapter() -> None:

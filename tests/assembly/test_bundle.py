@@ -499,46 +499,29 @@ def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path:
 def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path) -> None:
     """Every missing, damaged or foreign file is named, and nothing is left behind."""
     out = tmp_path / "bundle"
-    with pytest.raises(DataError, match="no such directory"):
-        export(tmp_path / "nowhere", out)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"expected predictions\.jsonl"):
-        export(tmp_path / "empty", out)
-    metrics = (evaluated / "metrics.json").read_text()
-    (evaluated / "metrics.json").write_text(metrics.replace('"complete": true', '"complete": false'))
-    with pytest.raises(StateError, match="ended early"):
-        export(evaluated, out)
-    (evaluated / "metrics.json").write_text(metrics)
-    foreign = {"kind": "calibration", "fingerprint": {"model": "other"}}
-    (evaluated / "calibration.json").write_text(json.dumps(foreign))
-    with pytest.raises(StateError, match=r"got calibration\.json of others"):
-        export(evaluated, out)
-    (evaluated / "calibration.json").write_text("{")
-    with pytest.raises(StateError, match=r"calibration\.json: expected a JSON object"):
-        export(evaluated, out)
-    (evaluated / "calibration.json").unlink()
-    (evaluated / "task.json").write_text(
-        (evaluated / "task.json").read_text().replace('"seed": 3', '"seed": 4')
-    )
-    with pytest.raises(StateError, match="options of the model"):
-        export(evaluated, out)
-    (evaluated / "task.json").write_text(
-        (evaluated / "task.json").read_text().replace('"seed": 4', '"seed": 3')
-    )
-    (evaluated / "label_prior.json").write_text('{"kind": "label-prior correction", "version": 1}')
-    with pytest.raises(StateError, match=r"label_prior\.json: damaged"):
-        export(evaluated, out)
-    (evaluated / "task.json").write_text('{"kind": "settings of a run", "version": 1, "tasks": [{}]}')
-    with pytest.raises(StateError, match="damaged: missing key 'plan'"):
-        export(evaluated, out)
-    (evaluated / "metrics.json").write_text('{"complete": true}')
-    with pytest.raises(StateError, match="damaged"):
-        export(evaluated, out)
-    record = json.loads((evaluated / "run.json").read_text())
-    del record["method"]
-    (evaluated / "run.json").write_text(json.dumps(record))
-    with pytest.raises(StateError, match=r"run\.json: expected 'method', got none"):
-        export(evaluated, out)
+    for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):
+        with pytest.raises(DataError, match=why):
+            export(tmp_path / name, out)
+    foreign = '{"kind": "calibration", "fingerprint": {"model": "other"}}'
+    prior = '{"kind": "label-prior correction", "version": 1}'
+    settings = '{"kind": "settings of a run", "version": 1, "tasks": [{}]}'
+    for name, old, new, why in (
+        ("metrics.json", '"complete": true', '"complete": false', "ended early"),
+        ("metrics.json", None, '{"complete": true}', "damaged: its files are not what a run leaves"),
+        ("calibration.json", None, foreign, r"got calibration\.json of others"),
+        ("calibration.json", None, "{", r"calibration\.json: expected a JSON object"),
+        ("task.json", '"seed": 3', '"seed": 4', "options of the model"),
+        ("task.json", None, settings, "damaged: missing key 'plan'"),
+        ("label_prior.json", None, prior, r"label_prior\.json: damaged"),
+        ("run.json", '"method":', '"methods":', r"run\.json: expected 'method', got none"),
+    ):
+        path = evaluated / name
+        whole = path.read_text() if path.exists() else ""
+        path.write_text(new if old is None else whole.replace(old, new))
+        with pytest.raises(StateError, match=why):
+            export(evaluated, out)
+        path.write_text(whole) if whole else path.unlink()
     assert not out.exists()
     assert not list(tmp_path.glob(".*.tmp"))
 
