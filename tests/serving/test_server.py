@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import signal
 import socket
@@ -27,6 +28,11 @@ def has_ipv6() -> bool:
     return True
 
 
+def connection(address: str) -> Any:
+    """Return a connection that is closed at the end of a block."""
+    return contextlib.closing(http.client.HTTPConnection(address.removeprefix("http://"), timeout=30))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("host", "shown"),
@@ -42,10 +48,9 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
     found: list[int] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.request("GET", "/health")
-        found.append(line.getresponse().status)
-        line.close()
+        with connection(address) as line:
+            line.request("GET", "/health")
+            found.append(line.getresponse().status)
         signal.raise_signal(number)
 
     def ready(address: str) -> None:
@@ -86,10 +91,9 @@ def test_late_requests_are_cancelled_at_shutdown() -> None:
     threads: list[threading.Thread] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.request("POST", "/verify", b'{"question": "q", "answer": "a"}')
-        found.append(line.getresponse().status)
-        line.close()
+        with connection(address) as line:
+            line.request("POST", "/verify", b'{"question": "q", "answer": "a"}')
+            found.append(line.getresponse().status)
 
     def stop() -> None:
         model.begun.wait(30)
@@ -118,18 +122,15 @@ def test_connected_clients_are_answered_after_a_signal(notice: float, speak: flo
     found: list[bytes] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        other = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.connect()
-        other.request("GET", "/health")  # answered, so the first one is known, too
-        other.getresponse().read()
-        signal.raise_signal(signal.SIGINT)
-        while not app.state.stopping.is_set():
-            threading.Event().wait(0.01)
-        line.request("GET", "/health")
-        found.append(line.getresponse().read())
-        line.close()
-        other.close()
+        with connection(address) as line, connection(address) as other:
+            line.connect()
+            other.request("GET", "/health")  # answered, so the first one is known, too
+            other.getresponse().read()
+            signal.raise_signal(signal.SIGINT)
+            while not app.state.stopping.is_set():
+                threading.Event().wait(0.01)
+            line.request("GET", "/health")
+            found.append(line.getresponse().read())
         signal.raise_signal(signal.SIGINT)
 
     serve_app(
