@@ -435,7 +435,6 @@ def test_rows_without_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> No
         (dspy.Example(text="x", answer="cat"), r"true label under 'label'.*fields \['answer', 'text'\]"),
         (gold("horse"), r"true label among the 3 labels \(cat, dog, owl\), got 'horse'"),
         (gold(3), "got 3"),
-        (gold(None), "got None"),
         (gold("cat", additional_context=7), "additional_context to be a mapping or a text, got 7"),
     ],
 )
@@ -454,6 +453,9 @@ def test_unfit_examples_are_named(example: Any, message: str) -> None:
     [
         ({"category": "cat"}, r"label under 'label' in the program's prediction.*\['category'\]"),
         ({"label": "cat", "confidence": "high"}, "number in .0, 1. or None, got 'high'"),
+        ({"label": "cat", "confidence": True}, "got True"),
+        ({"label": "cat", "confidence": -0.01}, "got -0.01"),
+        ({"label": "cat", "confidence": math.nan}, "got nan"),
         (
             {"label": "cat", "confidence": 1.01},
             "Expected the prediction's confidence to be a number in .* got 1.01",

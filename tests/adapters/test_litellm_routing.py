@@ -140,6 +140,12 @@ def ask_many(
     return asyncio.run(run())
 
 
+def learn(router: Any, strategy: LiteLLMRoutingStrategy, count: int) -> None:
+    """Ask the first questions, and wait until all are learnt from."""
+    ask_many(router, count)
+    told(strategy, count)
+
+
 @pytest.fixture
 def servers() -> Iterator[Callable[..., FaultServer]]:
     """Return a function that starts a server."""
@@ -304,8 +310,7 @@ def test_quality_and_embedding_reach_the_strategy(servers: Any, attach: Attach) 
     router, strategy = attach(
         Noting, deployment("g", "one", servers()), strategy={"embedder": Embedder(), "quality": quality}
     )
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.completion(model="g", messages=[{"role": "user", "content": [{"type": "text", "text": "cat 0"}]}])
     told(strategy, 2)
     assert set(seen) == {"cat 0"}
@@ -330,8 +335,7 @@ def test_a_failing_judge_only_warns(
         return worth  # type: ignore[no-any-return]
 
     router, strategy = attach(Noting, deployment("g", "one", servers()), strategy={"quality": quality})
-    ask_many(router, 3)
-    told(strategy, 3)
+    learn(router, strategy, 3)
     assert [observation.quality for observation in policy(strategy).told] == [None] * 3
     assert sum("could not be judged" in record.message for record in caplog.records) == 1
 
@@ -372,8 +376,7 @@ def test_learned_state_is_kept(servers: Any, attach: Attach, tmp_path: Path) -> 
     server = servers()
     options = {"state": tmp_path / "state.sqlite"}
     router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
-    ask_many(router, 5)
-    told(strategy, 5)
+    learn(router, strategy, 5)
     strategy.close()
     again, other = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
     ask_many(again, 2)
@@ -526,8 +529,7 @@ def test_request_faults_are_not_learned(servers: Any, attach: Attach, status: st
 def test_cached_answers_are_not_learned(servers: Any, attach: Attach) -> None:
     """No deployment was called."""
     router, strategy = attach(Noting, deployment("g", "one", servers()))
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     now = datetime.now(tz=UTC)
     call = {"litellm_params": {"model_info": {"id": "one"}}, "cache_hit": True}
     strategy.log_success_event(call, None, now, now)
@@ -620,8 +622,7 @@ def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server), deployment("g", "b", server)
     )
-    ask_many(router, 10)
-    told(strategy, 10)
+    learn(router, strategy, 10)
     before = counts(strategy)
     router.add_deployment(litellm.Deployment(**deployment("g", "c", server)))
     router.delete_deployment("b")
@@ -640,8 +641,7 @@ def test_growing_keeps_failures(servers: Any, attach: Attach) -> None:
         Noting, deployment("g", "a", server), disable_cooldowns=True,
         strategy={"retry_seconds": 5.0, "clock": lambda: now[0]},
     )  # fmt: skip
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.add_deployment(litellm.Deployment(**deployment("g", "b", other)))
     router.get_available_deployment("g", messages=message("cat"))
     now[0] = 6.0
@@ -660,8 +660,7 @@ def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None
         Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
         strategy={"retry_seconds": 1e-9},
     )  # fmt: skip
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.get_available_deployment("g", messages=message("cat"))  # tries it again
     group = strategy._groups["g"]
     assert (group.failed.keys(), group.tried) == ({"a"}, {"a"})
@@ -679,8 +678,7 @@ def test_closing_restores_the_router(servers: Any, attach: Attach) -> None:
     """No callback stays, and nothing more is learned."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     noting = policy(strategy)
     strategy.close()
     strategy.close()
@@ -735,8 +733,7 @@ def test_the_proxy_attaches_at_the_first_request(
         proxy.llm_router = value  # type: ignore[attr-defined]
         assert asyncio.run(strategy.async_pre_call_hook(None, None, data, "completion")) is data
     assert "async_pre_call_hook" in vars(LiteLLMRoutingStrategy)  # which is where the proxy looks for it
-    ask_many(router, 2)
-    told(strategy, 2)
+    learn(router, strategy, 2)
     strategy.close()
 
 

@@ -139,7 +139,7 @@ def test_attributes_are_read_only() -> None:
 
 
 def test_trajectories_list_the_measured_labels() -> None:
-    """The most probable label comes first, the predicted one included."""
+    """The most probable label comes first, the predicted one included; the feedback names the close one."""
     (found,) = traces(
         adapter({"x": {"Food": 0.6, "Bills/Electricity": 0.4}}, response_schema=schema(LABELS)),
         row("x", "Bills/Electricity"),
@@ -148,14 +148,6 @@ def test_trajectories_list_the_measured_labels() -> None:
     assert [one["resolved_value"] for one in alternatives] == ["Food", "Bills/Electricity"]
     assert [one["probability"] for one in alternatives] == pytest.approx([0.6, 0.4])
     assert not found["is_correct"]
-
-
-def test_reflection_shows_the_close_alternative() -> None:
-    """The true label had 40 %."""
-    (found,) = traces(
-        adapter({"x": {"Food": 0.6, "Bills/Electricity": 0.4}}, response_schema=schema(LABELS)),
-        row("x", "Bills/Electricity"),
-    )
     assert "'Bills/Electricity' (40%)" in found["feedback"]
 
 

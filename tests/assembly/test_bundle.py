@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import calibrant
@@ -17,7 +16,7 @@ from calibrant.assembly import export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
 from calibrant.clients._weights import local_models
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError, Task
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._records import row_record
@@ -187,21 +186,16 @@ def test_a_cascade_is_exported_with_its_yaml(
     assert bundle.prompt == ("Another prompt." if prompt else "Which animal?")
 
 
-def test_a_learned_scorer_is_packed(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
+def test_a_learned_scorer_is_packed(
+    fit_scorer: Callable[[str], LearnedScorer], write_task: WriteTask, opened: Opened, tmp_path: Path
+) -> None:
     """The bundle decides as the run did once the scorer's file is gone."""
     extra = (
         '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
     )
+    fit_scorer("small")
     task = write_task(extra="\n" + extra)
-    small = Classifier.from_task(
-        Task.from_file(write_task(directory=tmp_path / "x"), splits=()), model="small"
-    )
-    texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(40)]
-    scorer = LearnedScorer().fit(
-        texts, small.classify_many(texts), [n % 2 == 1 for n in range(40)], rng=np.random.default_rng(0)
-    )
-    scorer.save(tmp_path / "scorer.json", fingerprint=small.fingerprint())
     rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     export(tmp_path / "run", tmp_path / "bundle")

@@ -15,7 +15,6 @@ from bundle_runs import run
 from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, Example, ProviderError, Task
-from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
@@ -478,8 +477,6 @@ def test_a_nameless_function_is_refused(write_task: WriteTask, tmp_path: Path) -
     cascade = Cascade(models, method="label_probability")
     with pytest.raises(ConfigurationError, match="a function with a name of its own"):
         optimize(loaded, model=cascade, out=tmp_path / "out", max_metric_calls=30, minibatch_size=4)
-    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
-        BatchEvaluator(cascade).evaluate(list(loaded.test), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -51,11 +51,9 @@ max_escalations = 1
 max_tokens = 500
 max_cost = 0.01
 deadline_seconds = 9.5
-
 [cascade.hybrid_weights]
 logprob_weight = 0.25
 margin_weight = 0.75
-
 [[cascade.models]]
 name = "openai/small"
 prompt = "q"
@@ -67,7 +65,6 @@ api_base = "http://localhost:1/v1"
 scoring = "decode"
 [cascade.models.options]
 max_tokens = 20
-
 [[cascade.models]]
 name = "openai/large"
 size = 70

@@ -193,14 +193,10 @@ def test_the_verifier_gets_threshold_and_timeout(
 
 @pytest.mark.parametrize("fitted_on", ["small", "large"])
 def test_a_learned_scorer_needs_its_model(
-    tmp_path: Path, open_task: OpenTask, open_cascade: OpenCascade, opened: Opened, fitted_on: str
+    fit_scorer: Callable[[str], LearnedScorer], open_cascade: OpenCascade, opened: Opened, fitted_on: str
 ) -> None:
     """A scorer fitted on none of the models raises StateError."""
-    model = open_task(f'[model]\nname = "{fitted_on}"\n')
-    texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
-    right = [number % 2 for number in range(40)]
-    scorer = LearnedScorer(n_buckets=64).fit(texts, model.classify_many(texts), right)
-    scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
+    scorer = fit_scorer(fitted_on)
     section = (
         f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
     )

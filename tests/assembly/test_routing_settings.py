@@ -53,10 +53,8 @@ thompson_decay = 0.9
 cooldown_seconds = 1.5
 allowed_failures = 2
 call_seconds = 2.5
-
 [routing.tasks]
 n = "a"
-
 [routing.cascade]
 quality_threshold = 0.6
 max_escalations = 1
@@ -65,14 +63,12 @@ judge_provider = "b"
 window_size = 50
 max_cascade_tokens = 1000
 cost_tiers = ["b"]
-
 [routing.triage]
 triage_provider = "a"
 timeout_seconds = 2
 [routing.triage.tiers]
 simple = "a"
 expert = "b"
-
 [routing.bandit]
 alpha = 0.5
 dim = 32
@@ -81,14 +77,12 @@ decay_factor = 1
 embedding_provider = "a"
 embedding_timeout_ms = 50
 cache_size = 8
-
 [routing.coherence]
 enabled = true
 window_size = 5
 coherence_threshold = 0.4
 penalty_weight = 0.2
 embedding_provider = ""
-
 [[routing.providers]]
 name = "a"
 api_base = "http://localhost:1/v1"
@@ -98,7 +92,6 @@ cost = 0
 context_window = 8192
 [routing.providers.options]
 max_tokens = 20
-
 [[routing.providers]]
 name = "m/b"
 alias = "b"

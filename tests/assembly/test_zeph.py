@@ -75,6 +75,7 @@ name = "quality"
 type = "claude"
 model = "claude-sonnet-4-6"
 """
+BESIDE = '[routing]\nfile = "zeph.toml"\n'
 COHERENCE = """
 [llm]
 router_ema_enabled = true
@@ -197,9 +198,7 @@ def task(directory: Path, routing: str) -> Task:
 def test_a_task_file_names_zeph_s_file(tmp_path: Path) -> None:
     """Keys that Zeph lacks stand beside it; its paths are relative to it."""
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"openai"', 1).replace(
-        'embedding_provider = "openai"', 'embedding_provider = "hashing"'
-    ))  # fmt: skip
+    (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"hashing"', 1))
     found = routing_settings(task(tmp_path, '[routing]\nfile = "own/zeph.toml"\ncooldown_seconds = 7\n'))
     assert found is not None
     assert (found.strategy, found.cooldown_seconds, found.bandit.alpha) == ("bandit", 7, 1.5)
@@ -212,11 +211,8 @@ def test_a_task_file_names_zeph_s_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("routing", "told"),
     [
-        (
-            '[routing]\nfile = "zeph.toml"\nrouting = "ema"\n',
-            "task.toml:6: expected no 'routing.routing' beside",
-        ),
-        ('[routing]\nfile = "zeph.toml"\ncooldown_seconds = 0\n', "task.toml:6: routing.cooldown_seconds: "),
+        (f'{BESIDE}routing = "ema"\n', "task.toml:6: expected no 'routing.routing' beside"),
+        (f"{BESIDE}cooldown_seconds = 0\n", "task.toml:6: routing.cooldown_seconds: "),
         ('[routing]\nfile = "none.toml"\n', "none.toml: no such file"),
         ('[routing]\nfile = "wrong.toml"\n', "wrong.toml:2: unknown key 'llm.x'"),
         (
