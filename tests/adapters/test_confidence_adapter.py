@@ -202,9 +202,7 @@ def test_shared_prefix_labels_get_their_full_distribution() -> None:
     """The true label's probability is found behind a common first token."""
     split = lambda text: [text[:5], text[5:]] if text.startswith("Bills") else [text]  # noqa: E731
     client = FakeClient(
-        LABELS,
-        lambda _: {"Bills/Electricity": 0.51, "Bills/Gas & Oil": 0.47, "Food": 0.02},
-        tokens=split,
+        LABELS, lambda _: {"Bills/Electricity": 0.51, "Bills/Gas & Oil": 0.47, "Food": 0.02}, tokens=split
     )
     made = adapter({}, client=client, objectives=["answer_probability", "label_mass", "brier"])
     result = made.evaluate([row("x", "Bills/Gas & Oil")], CANDIDATE)

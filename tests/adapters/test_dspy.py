@@ -631,9 +631,7 @@ def confused() -> Callable[[str, str], tuple[str, float]]:
 
 
 @pytest.mark.slow
-def test_gepa_finds_the_rules(
-    confused: Callable[[str, str], tuple[str, float]],
-) -> None:
+def test_gepa_finds_the_rules(confused: Callable[[str, str], tuple[str, float]]) -> None:
     """The instructions hold the feedback's rules, the score rises, and the original stays."""
     task = Task.from_file(TRANSACTIONS)
     fake = FakeClient(task.labels, confused)

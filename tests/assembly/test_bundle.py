@@ -12,7 +12,7 @@ import pytest
 
 import calibrant
 from bundle_runs import fresh, lasting, run
-from calibrant.assembly import export, read_bundle
+from calibrant.assembly import Bundle, export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
 from calibrant.clients._weights import local_models
@@ -250,27 +250,16 @@ def test_providers_are_exported_without_keys(
 
 @pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
 def test_a_plan_is_exported_with_its_models(
-    write_task: WriteTask, opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
+    export_plan: Callable[..., Bundle], opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
 ) -> None:
     """The bundle repeats `cascade run`, also where the last model alone is called."""
     rows = [
         {"input": f"{n} {'meow' if n % 4 else 'woof'}", "answer": "cat" if n % 4 else "dog"}
         for n in range(200)
     ]
-    tasks = [
-        write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=rows)
-        for name in ("small", "large")
-    ]
-    runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
-    for path, out in zip(tasks, runs, strict=True):
-        run("evaluate", path, "--out", out, "--no-cache")
-    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", epsilon)
-    run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
-    run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = export_plan("small", rows, "--epsilon", epsilon)
     assert bundle.plan is not None
     assert [own.task.model.name for own in bundle.tasks] == ["small", "large"]
-    opened.clear()
     assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
     assert {name for name, fakes in opened.items() if any(fake.requests for fake in fakes)} == asked
     with pytest.raises(ConfigurationError, match="Expected no model for a bundle that asks several"):

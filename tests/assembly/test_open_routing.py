@@ -136,11 +136,7 @@ COSTS = {"first": 2.0, "second": 1.0}
             {"alpha": 0.7, "reorder_interval": 3},
         ),
         ({"routing": "thompson", "thompson_decay": 0.5}, ThompsonRouter, {"decay": 0.5}),
-        (
-            {"routing": "task", "tasks": {"animals": "second"}},
-            TaskRouter,
-            {"tasks": {"animals": "second"}},
-        ),
+        ({"routing": "task", "tasks": {"animals": "second"}}, TaskRouter, {"tasks": {"animals": "second"}}),
         (
             {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
             CascadeRouter,

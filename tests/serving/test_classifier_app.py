@@ -17,13 +17,7 @@ import pytest
 
 from calibrant.assembly import Bundle, load
 from calibrant.calibration import IsotonicCalibrator
-from calibrant.core import (
-    ConfigurationError,
-    MultiLabels,
-    Outcome,
-    Prediction,
-    ProviderError,
-)
+from calibrant.core import ConfigurationError, MultiLabels, Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier
 from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app
 from calibrant.serving._logs import json_logs
@@ -87,8 +81,7 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None
     calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
     suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
     certified = replace(
-        suggested,
-        thresholds={**suggested.thresholds, "certified": {"threshold": 0.35}, "certification": {}},
+        suggested, thresholds={**suggested.thresholds, "certified": {"threshold": 0.35}, "certification": {}}
     )
     answer = Prediction(label="cat", confidence=0.41)
     for made, by, threshold in ((suggested, "calibrated", 0.25), (certified, "confidence", 0.35)):

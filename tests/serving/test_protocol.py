@@ -405,9 +405,7 @@ def test_endless_headers_are_refused(running: Any) -> None:
 
 def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
     """Pipelined requests are answered one after the other."""
-    running = serve(
-        app(bundle, Held(held=False), most_texts=1),
-    )
+    running = serve(app(bundle, Held(held=False), most_texts=1))
     with running.connected() as line:
         line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         found = rest(line)
