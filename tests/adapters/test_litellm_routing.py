@@ -90,8 +90,8 @@ def asked(server: FaultServer) -> int:
     return sum(server.counts.values())
 
 
-def answered(router: Any, count: int = 1) -> None:
-    """Ask some questions without an event loop."""
+def ask_in_turn(router: Any, count: int) -> None:
+    """Ask questions one after the other, without an event loop."""
     for number in range(count):
         router.completion(model="g", messages=message(f"cat {number}"))
 
@@ -196,7 +196,7 @@ def test_every_call_is_learned_once(servers: Any, attach: Attach) -> None:
     answers = ask_many(router, 20)
     assert {answer.choices[0].message.content for answer in answers} == {'{"category": "cat"}'}
     told(strategy, 20)
-    answered(router, 10)
+    ask_in_turn(router, 10)
     told(strategy, 30)
     for seen in policy(strategy).told:
         assert (seen.provider, seen.success, seen.rate_limited, seen.recovered) == ("one", True, False, False)
@@ -453,7 +453,7 @@ def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:
     told(strategy, 1)
     assert policy(strategy).told[0].rate_limited
     ask_many(router, 20)
-    answered(router, 5)
+    ask_in_turn(router, 5)
     told(strategy, 26)
     assert asked(limited) == 1
     router.cooldown_cache.add_deployment_to_cooldown(
@@ -581,7 +581,7 @@ def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, bui
         Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
     )
     ask_many(router, 5)
-    answered(router, 3)
+    ask_in_turn(router, 3)
     told(strategy, 8)
     assert (asked(one), asked(two)) == (8, 0)
 

@@ -29,11 +29,9 @@ SECTION = """
 [cascade]
 confidence_method = "label_probability"
 threshold = {threshold}
-
 [[cascade.models]]
 name = "small"
 cost = 0
-
 [[cascade.models]]
 name = "large"
 """

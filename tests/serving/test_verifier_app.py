@@ -128,6 +128,7 @@ def test_an_empty_context_is_null(serve: Any) -> None:
     ("body", "told"),
     [
         (b"", "JSON object"),
+        (b"[1]", "JSON object"),
         (b'{"question": "\xff", "answer": "a"}', "JSON object"),
         (b"[" * 5000, "JSON object"),
         ({"answer": "a"}, "'question', which is missing"),
@@ -137,6 +138,7 @@ def test_an_empty_context_is_null(serve: Any) -> None:
         ({"question": "q", "answer": "a" * 50_001}, "'answer' to have at most 50,000"),
         ({**QUESTION, "context": ["c"]}, "'context' is wrong"),
         ({**QUESTION, "threshold": 1.01}, "'threshold' is wrong"),
+        ({**QUESTION, "threshold": "0.5"}, "'threshold' is wrong"),
         ({**QUESTION, "threshold": float("nan")}, "'threshold' is wrong"),
         ({**QUESTION, "contxt": "c"}, "got 'contxt'"),
         ({**QUESTION, **{f"key {number}": 1 for number in range(1000)}}, "leave it out"),
